@@ -1,0 +1,39 @@
+# `make demo` and `make test` need nothing but Python 3.10 or newer: each makes its own .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread in trainings under test: numbers repeat, and two cores are enough for two workers.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint types tests bench-overhead format docs clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (about two minutes, once) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/demo.py
+
+test: lint types tests
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+tests: $(VENV)/.installed
+	$(BIN)/pytest -n 2
+
+bench-overhead: $(VENV)/.installed
+	$(BIN)/python bench/overhead/run.py
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,97 @@
+"""A small memory-mapped file that says where each rank is, and survives SIGKILL.
+
+The supervisor makes it (`create`), the probe writes its rank's slot (`Heart`), anyone reads (`read`). A slot's numbers are
+written one by one, each at an aligned offset, so that a reader never sees half a number.
+"""
+
+import mmap
+import os
+import struct
+from collections import namedtuple
+
+MAGIC = b"HFHB"
+VERSION = 1
+SLOTS = 256
+SLOT_SIZE = 128
+HEADER_SIZE = 64
+SIZE = HEADER_SIZE + SLOTS * SLOT_SIZE
+
+_HEADER = struct.Struct("<4sIII")
+_SLOT = struct.Struct("<QdddQQQqII")
+_Q = struct.Struct("<Q")
+_q = struct.Struct("<q")
+_D = struct.Struct("<d")
+_I = struct.Struct("<I")
+_STEP_AND_TIME = struct.Struct("<Qdd")
+
+PHASES = ("starting", "training", "evaluating", "saving", "waiting for data", "ended")
+
+Beat = namedtuple("Beat", "step step_at active_mono loss backwards fetches saves epoch pid phase")
+"""One rank's slot: the last finished step and its wall time, the monotonic time of the last sign of life, the last loss
+known (NaN when none), counts of backwards, loader fetches and saves, the epoch (-1 when none), the pid, and the phase."""
+
+
+def create(path):
+    """A fresh heartbeat file with every slot empty."""
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "wb") as file:
+        file.write(_HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0"))
+        file.write(b"\0" * (SLOTS * SLOT_SIZE))
+    os.replace(temporary, path)
+
+
+def read(path):
+    """Every slot in use, rank -> Beat. An unreadable or foreign file has none."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SIZE)
+    except OSError:
+        return {}
+    if len(data) < SIZE or _HEADER.unpack_from(data)[:2] != (MAGIC, VERSION):
+        return {}
+    beats = {}
+    for rank in range(SLOTS):
+        values = _SLOT.unpack_from(data, HEADER_SIZE + rank * SLOT_SIZE)
+        if values[8]:
+            phase = PHASES[values[9]] if values[9] < len(PHASES) else "unknown"
+            beats[rank] = Beat(*values[:9], phase)
+    return beats
+
+
+class Heart(object):
+    """The probe's end: one rank's slot, open for writing."""
+
+    def __init__(self, path, rank, pid, step=0):
+        if not 0 <= rank < SLOTS:
+            raise ValueError("rank %d has no slot" % rank)
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), SIZE)
+        self._base = HEADER_SIZE + rank * SLOT_SIZE
+        _SLOT.pack_into(self._map, self._base, step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0)
+
+    def step(self, number, at, mono):
+        _STEP_AND_TIME.pack_into(self._map, self._base, number, at, mono)
+
+    def active(self, mono):
+        _D.pack_into(self._map, self._base + 16, mono)
+
+    def loss(self, value):
+        _D.pack_into(self._map, self._base + 24, value)
+
+    def backwards(self, count):
+        _Q.pack_into(self._map, self._base + 32, count)
+
+    def fetches(self, count):
+        _Q.pack_into(self._map, self._base + 40, count)
+
+    def saves(self, count):
+        _Q.pack_into(self._map, self._base + 48, count)
+
+    def epoch(self, number):
+        _q.pack_into(self._map, self._base + 56, number)
+
+    def phase(self, name):
+        _I.pack_into(self._map, self._base + 68, PHASES.index(name))
+
+    def close(self):
+        self._map.close()

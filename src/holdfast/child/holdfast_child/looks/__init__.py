@@ -1,0 +1,25 @@
+"""Looks: the things that cost something to see, one a file.
+
+The probe core counts steps and reads losses on every step; whatever reads tensors is a look. The probe calls each look at
+the same three moments, inside a guard: a look that raises is switched off and says so in a `probe-note`. A look asks the
+budget before it does anything that costs more than a few microseconds.
+"""
+
+
+class Look(object):
+    name = ""
+
+    def __init__(self, probe):
+        self.probe = probe
+
+    def backward_begins(self, loss, first):
+        """An outermost backward is about to run on `loss`; `first` when it is the first since the clock's last step."""
+
+    def step_begins(self, optimizer, clock):
+        """An outermost optimizer step is about to run; `clock` when this optimizer's steps are the run's steps."""
+
+    def step_ended(self, optimizer, clock):
+        """It has run. `probe.step` already counts it when `clock` is true."""
+
+    def ends(self):
+        """The process is about to end in an orderly way."""

@@ -1,0 +1,35 @@
+"""What the supervisor and the probe have agreed on: the names of variables and files, and the version of it all.
+
+Both sides import this file. Python 3.9 syntax, standard library only.
+"""
+
+SCHEMA = 1
+
+ATTEMPT_DIR = "HOLDFAST_ATTEMPT_DIR"
+"""Where this attempt's files go. Without it the probe stays asleep."""
+HEARTBEAT = "HOLDFAST_HEARTBEAT"
+LOCK = "HOLDFAST_LOCK"
+"""A file that the supervisor holds an exclusive flock on for as long as it lives."""
+FIRST_STEP = "HOLDFAST_FIRST_STEP"
+"""The step that the resumed checkpoint was saved at: numbering goes on from there."""
+OBSERVE_ONLY = "HOLDFAST_OBSERVE_ONLY"
+"""Set to 1: nothing in the child may act, so an orphaned child is not stopped and nothing is resumed."""
+RESUME = "HOLDFAST_RESUME"
+"""How this attempt goes on: "ultralytics" where the adapter has to do it."""
+CHILD_PATH = "HOLDFAST_CHILD_PATH"
+"""The folder that was put on PYTHONPATH, so that the bootstrap can tell its own entry from others."""
+
+ATTEMPT = "HOLDFAST_ATTEMPT"
+CHECKPOINT = "HOLDFAST_CHECKPOINT"
+
+INTERPRETERS_FILE = "interpreters.jsonl"
+"""One line for each Python that started under the probe, and for each that imported torch."""
+
+
+def rank_file(rank, pid=None):
+    """The name of a rank's events; a further process under the same rank adds its pid."""
+    return "rank-%d.jsonl" % rank if pid is None else "rank-%d-pid-%d.jsonl" % (rank, pid)
+
+
+def stack_file(pid):
+    return "stacks-%d.txt" % pid

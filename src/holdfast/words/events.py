@@ -1,0 +1,479 @@
+"""The facts of a run, and when each is written.
+
+A run, as pseudocode, with each event where it fires. Indented under `attempt` is what happens inside one life of the
+training process; lines marked `child` are written by the probe inside it, all others by the supervisor.
+
+    run-started                          once; the command, the machine, the schema version
+    for each attempt:
+        attempt-started                  the exact command, the checkpoint it goes on from
+        interpreter            child     a Python started with the probe on its path (one for each process)
+        import torch ...
+            torch-imported     child
+        first backward, step or loader fetch:
+            hello              child     this process trains: rank, versions, how to ask it for stacks
+            observed           child     what can be seen and what cannot, and why; again whenever that changes
+        while training:
+            for each step:
+                fetch a batch            (its wait, size and hash go into the step)
+                backward                 (its loss goes into the step)
+                    graph      child     which parameters the loss uses against which an optimizer holds
+                    uncleared  child     gradients were left over from the step before
+                optimizer.step
+                    movement   child     which tensors moved, and which did not although their gradient says so
+                    gradients  child     norms and finiteness, where looked at
+                    skipped    child     a gradient scaler skipped this step
+                step           child     the first thousand, and any that is out of the ordinary
+                steps          child     a window of steps after that
+                schedule       child     a learning-rate scheduler was seen, with its planned total
+                memory         child     device memory
+                checksum       child     this rank's weights as one number, to be compared with the other ranks'
+            epoch              child
+            evaluation         child     fetching with gradients disabled
+            metrics            child     what an adapter knows: loss parts, mAP, fitness
+            saved              child     torch.save, and whether what was saved is what is live
+            probe-note         child     the probe changed its sampling, or could not do something
+        meanwhile, outside:
+            sample                       memory of the process tree and the system, swap, disk
+            slept                        the wall clock jumped against the monotonic one
+            suspended / continued        Ctrl-Z and fg
+            signalled                    a signal reached the supervisor
+            quiet                        no step, fetch or output past the bound: stacks follow
+            stacks                       what every thread was doing
+            finding-made                 a rule concluded something
+        goodbye                child     the process is about to end in an orderly way
+        attempt-ended                    exit code or signal, the exact last step, the OS's evidence, the last words
+        vaulted                          what the attempt saved was copied out of harm's way
+        decision-made                    continue, stop, restart or retry, and why
+    run-ended                            the verdict and its proofs
+
+Events are frozen. Everything that is shown or decided is derived from them.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from holdfast.words.verdicts import Decision, Finding, Proof
+
+SCHEMA = 1
+"""Version of the journal. It changes only when an old reader would misread a new journal; new fields do not change it."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    at: float
+    """Wall clock, seconds since 1970."""
+
+
+# --- written by the probe, inside the child ---------------------------------------------------------------------------
+
+
+class Interpreter(Event, frozen=True, kw_only=True, tag="interpreter"):
+    pid: int
+    ppid: int
+    python: str
+    executable: str
+
+
+class TorchImported(Event, frozen=True, kw_only=True, tag="torch-imported"):
+    pid: int
+    torch: str
+
+
+class Hello(Event, frozen=True, kw_only=True, tag="hello"):
+    schema: int
+    pid: int
+    rank: int
+    world_size: int = 1
+    primary: bool = True
+    """False for a further process that also trains under the same rank: its steps are not the run's clock."""
+    python: str
+    executable: str
+    torch: str
+    platform: str = ""
+    threads: int | None = None
+    stack_signal: int | None = None
+    """Send this signal to the process to have its stacks written; None where no signal was free."""
+    stack_file: str | None = None
+    first_step: int = 0
+    """Numbering goes on from here: 0 for a fresh start."""
+
+
+class Observed(Event, frozen=True, kw_only=True, tag="observed"):
+    kinds: dict[str, str]
+    """Kind of evidence -> "seen", or "not seen: " and why."""
+    step_source: str
+    """"optimizer", "backward", "optimizer in backward" or "none"."""
+    optimizers: list[str] = []
+
+
+class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A series of numbers inside a window. Non-finite values are counted in `bad` and left out of the rest."""
+
+    n: int = 0
+    mean: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    zeros: int = 0
+    bad: int = 0
+
+
+class Step(Event, frozen=True, kw_only=True, tag="step"):
+    step: int
+    seconds: float
+    """From the end of the step before to the end of this one, evaluation and saving in between left out."""
+    data_wait: float = 0.0
+    loss: float | str | None = None
+    """Mean of the losses that went into this step. JSON has no NaN: "nan", "inf" and "-inf" stand for those."""
+    parts: dict[str, float | str] | None = None
+    """Loss components, where an adapter knows them."""
+    backwards: int = 1
+    """Outermost backwards since the step before: the accumulation as observed."""
+    grad_norm: float | str | None = None
+    lr: list[float] = []
+    samples: int | None = None
+    batch: str | None = None
+    """Hash of the first batch fetched for this step."""
+    beside: dict[str, int] | None = None
+    """Steps of further optimizers since the last one of the first: name -> count."""
+    beside_loss: dict[str, float | str] | None = None
+
+
+class Steps(Event, frozen=True, kw_only=True, tag="steps"):
+    first: int
+    last: int
+    seconds: float
+    slowest: float = 0.0
+    data_wait: float = 0.0
+    loss: Spread | None = None
+    parts: dict[str, Spread] | None = None
+    backwards: int = 0
+    grad_norm: Spread | None = None
+    lr: list[float] = []
+    samples: int | None = None
+    batches: int = 0
+    """How many batch hashes were taken in this window, and how many different ones they were."""
+    different: int = 0
+    beside: dict[str, int] | None = None
+
+
+class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
+    step: int
+    """The last step before the one that was skipped."""
+    optimizer: str
+    reason: str = "gradient scaler found a non-finite gradient"
+
+
+class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
+    epoch: int
+    step: int
+    seconds: float
+    batches: int
+    planned: int | None = None
+    """How many epochs are planned, where an adapter knows."""
+    source: str
+    """"loader" or the name of an adapter."""
+
+
+class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
+    step: int
+    seconds: float
+    fetches: int
+
+
+class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
+    step: int
+    epoch: int | None = None
+    values: dict[str, float | str]
+    source: str
+
+
+class Graph(Event, frozen=True, kw_only=True, tag="graph"):
+    step: int
+    used: int
+    held: int
+    used_not_held: list[str] = []
+    held_not_used: list[str] = []
+
+
+class Uncleared(Event, frozen=True, kw_only=True, tag="uncleared"):
+    step: int
+    tensors: int
+    of: int
+    names: list[str] = []
+
+
+class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    rows: int
+    with_gradient: int
+    stuck: int
+    """Rows with a non-zero gradient that did not change."""
+    update_ulps: float | None = None
+    """The largest expected update among stuck rows, in units of the weight's last place; below 0.5 it cannot show."""
+    state_moved: bool | None = None
+
+
+class Movement(Event, frozen=True, kw_only=True, tag="movement"):
+    step: int
+    checked: int
+    of: int
+    moved: int
+    state_moved: int = 0
+    no_gradient: list[str] = []
+    zero_gradient: list[str] = []
+    stuck: list[StuckTensor] = []
+
+
+class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
+    step: int
+    norm: float | str
+    tensors: int
+    missing: int = 0
+    zero: int = 0
+    bad: int = 0
+    bad_names: list[str] = []
+
+
+class Schedule(Event, frozen=True, kw_only=True, tag="schedule"):
+    step: int
+    scheduler: str
+    planned: int | None = None
+    """Scheduler steps that it was built for, where it has such a total."""
+    done: int | None = None
+
+
+class Memory(Event, frozen=True, kw_only=True, tag="memory"):
+    step: int
+    device: str
+    allocated: int | None = None
+    driver: int | None = None
+    reserved: int | None = None
+    peak: int | None = None
+    rss: int | None = None
+
+
+class Checksum(Event, frozen=True, kw_only=True, tag="checksum"):
+    step: int
+    rank: int
+    value: str
+    tensors: int
+
+
+class Saved(Event, frozen=True, kw_only=True, tag="saved"):
+    step: int
+    path: str | None
+    """None when it was saved to something that is not a file."""
+    bytes: int | None = None
+    seconds: float = 0.0
+    tensors: int = 0
+    compared: int = 0
+    matches: str = "not compared"
+    """"equal", "cast", "differs" or "not compared"."""
+    differing: list[str] = []
+    bad: int = 0
+    """Compared tensors with non-finite values."""
+
+
+class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
+    what: str
+    detail: str = ""
+
+
+class Goodbye(Event, frozen=True, kw_only=True, tag="goodbye"):
+    step: int
+    reason: str
+    """"exit" or "supervisor gone"."""
+
+
+# --- written by the supervisor ----------------------------------------------------------------------------------------
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
+    schema: int
+    run: str
+    command: list[str]
+    """Values of arguments named key, token, secret or password are masked."""
+    cwd: str
+    holdfast: str
+    platform: str
+    python: str
+    supervisor: int
+    memory_total: int | None = None
+    environment: dict[str, str] = {}
+    """From an allow-list."""
+
+
+class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
+    """A further supervisor took over a run whose first one is gone."""
+
+    supervisor: int
+    holdfast: str
+
+
+class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
+    how: str
+    """"ultralytics", "command" or "start over"."""
+    checkpoint: str | None = None
+    step: int = 0
+    why: str = ""
+
+
+class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):
+    attempt: int
+    pid: int
+    command: list[str]
+    resume: Resume | None = None
+
+
+class Sample(Event, frozen=True, kw_only=True, tag="sample"):
+    rss: int
+    """Resident memory of the whole process tree."""
+    processes: int
+    available: int
+    swap: int
+    swap_in: int | None = None
+    """Bytes swapped in by the system since it started."""
+    disk_free: int
+    load: float | None = None
+    cpu: float | None = None
+    """Seconds of processor time that the process tree has used."""
+
+
+class Slept(Event, frozen=True, kw_only=True, tag="slept"):
+    seconds: float
+
+
+class Suspended(Event, frozen=True, kw_only=True, tag="suspended"):
+    pass
+
+
+class Continued(Event, frozen=True, kw_only=True, tag="continued"):
+    seconds: float
+
+
+class Signalled(Event, frozen=True, kw_only=True, tag="signalled"):
+    signal: str
+    action: str
+
+
+class Quiet(Event, frozen=True, kw_only=True, tag="quiet"):
+    seconds: float
+    bound: float
+
+
+class Stacks(Event, frozen=True, kw_only=True, tag="stacks"):
+    pid: int
+    text: str
+    same: bool
+    """True when every thread stands where it stood in the dump before."""
+
+
+class FindingMade(Event, frozen=True, kw_only=True, tag="finding-made"):
+    finding: Finding
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    source: str
+    text: str
+
+
+class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
+    attempt: int
+    code: int | None
+    signal: str | None = None
+    first_step: int | None = None
+    last_step: int = 0
+    seconds: float = 0.0
+    stopped_by: str | None = None
+    """Who ended it: "user", "terminate", a rule's id, or None when it ended by itself."""
+    evidence: list[Evidence] = []
+    last_words: list[str] = []
+
+
+class VaultedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    path: str
+    kept: str
+    bytes: int
+    step: int = 0
+    torn: bool = False
+
+
+class Vaulted(Event, frozen=True, kw_only=True, tag="vaulted"):
+    attempt: int
+    files: list[VaultedFile] = []
+    left_out: list[str] = []
+    """Paths that could not be kept, each with its reason."""
+
+
+class DecisionMade(Event, frozen=True, kw_only=True, tag="decision-made"):
+    decision: Decision
+
+
+class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
+    verdict: str
+    reason: str
+    proofs: list[Proof] = []
+    exit_status: int = 0
+
+
+ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
+    Interpreter,
+    TorchImported,
+    Hello,
+    Observed,
+    Step,
+    Steps,
+    Skipped,
+    Epoch,
+    Evaluation,
+    Metrics,
+    Graph,
+    Uncleared,
+    Movement,
+    Gradients,
+    Schedule,
+    Memory,
+    Checksum,
+    Saved,
+    ProbeNote,
+    Goodbye,
+]
+SupervisorEvent = Union[  # noqa: UP007
+    RunStarted,
+    RunContinued,
+    AttemptStarted,
+    Sample,
+    Slept,
+    Suspended,
+    Continued,
+    Signalled,
+    Quiet,
+    Stacks,
+    FindingMade,
+    AttemptEnded,
+    Vaulted,
+    DecisionMade,
+    RunEnded,
+]
+AnyEvent = Union[ChildEvent, SupervisorEvent]  # noqa: UP007
+
+_decoder = msgspec.json.Decoder(AnyEvent)
+_encoder = msgspec.json.Encoder()
+
+
+def decode(line: bytes | str) -> AnyEvent:
+    """One line of a journal as an event. Raises msgspec.MsgspecError where it is none."""
+    return _decoder.decode(line)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def as_number(value: float | str | None) -> float | None:
+    """A number as it was before JSON took its NaN away."""
+    return None if value is None else float(value)

@@ -1,0 +1,68 @@
+"""What is concluded from events: findings, decisions, proofs, verdicts."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["note", "warn", "fatal"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rule concluded, with its evidence."""
+
+    rule: str
+    severity: Severity
+    attempt: int = 0
+    step: int | None = None
+    epoch: int | None = None
+    message: str
+    evidence: list[str] = []
+    remedies: list[str] = []
+    """What a person can do, the cheapest first."""
+
+
+class Action(str, Enum):
+    CONTINUE = "continue"
+    """Leave the attempt alone."""
+    STOP = "stop"
+    """The run is over."""
+    RESTART = "restart"
+    """Another attempt, as planned."""
+    RETRY = "retry"
+    """Another attempt, with a remedy."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    action: Action
+    attempt: int
+    why: str
+    cause: str | None = None
+    wait_s: float = 0.0
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One question that the verdict rests on, and its answer."""
+
+    name: str
+    answer: Literal["holds", "fails", "missing", "does not apply"]
+    positive: bool = False
+    """A positive proof shows learning; the others only show that nothing speaks against it."""
+    detail: str = ""
+
+
+class Outcome(str, Enum):
+    LEARNED = "learned"
+    UNPROVEN = "unproven"
+    NOT_LEARNED = "not-learned"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    outcome: Outcome
+    reason: str
+    proofs: list[Proof] = []
+    exit_status: int = 0
