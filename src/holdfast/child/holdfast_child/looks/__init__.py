@@ -23,3 +23,26 @@ class Look(object):
 
     def ends(self):
         """The process is about to end in an orderly way."""
+
+
+def all_looks(probe):
+    """Every look, in the order in which they are called."""
+    from ..names import Names
+    from .checksum import ChecksumLook
+    from .gradients import GradientsLook
+    from .graph import GraphLook
+    from .movement import MovementLook
+    from .saves import SavesLook
+    from .turns import Turns
+    from .uncleared import UnclearedLook
+
+    names = Names(probe)
+    turns = Turns(probe, (GradientsLook.name, MovementLook.name))
+    return [
+        GraphLook(probe, names),
+        UnclearedLook(probe, names),
+        GradientsLook(probe, names, turns),
+        MovementLook(probe, names, turns),
+        ChecksumLook(probe),
+        SavesLook(probe, names),
+    ]

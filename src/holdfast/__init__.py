@@ -1,0 +1,3 @@
+"""Holdfast: training runs that finish, and prove that they learned."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,281 @@
+"""One life of the child process: started, watched until it ends, and described.
+
+The loop waits for the child's notices and, in between, looks at what the probe wrote, at the heartbeat and at the sensors.
+It ends an attempt only where the policy says so, and writes down who did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.act.hang_watch import Ask, HangWatch
+from holdfast.child.holdfast_child import heartbeat
+from holdfast.judge.policy import ends_attempt
+from holdfast.observe import notices
+from holdfast.observe.endings import evidence_of
+from holdfast.record.journal import Entry, Tail, rank_of
+from holdfast.words import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.act.recorder import Recorder
+    from holdfast.observe.child_process import ChildProcess
+    from holdfast.observe.machine import KillCounters, Machine
+    from holdfast.observe.sensors import ClockWatch, Sensors
+    from holdfast.record.folder import RunFolder
+    from holdfast.words.plan import Plan
+
+TICK_S = 0.25
+HEARD_S = 60.0
+"""An interrupt that the training survived this long was answered: it is not what ended it later."""
+JOURNAL_SAMPLES = 2000
+"""Roughly how many memory samples the journal keeps of the first hours, and how slowly that grows after."""
+STACK_PATIENCE_S = 5.0
+
+
+class Attempt:
+    def __init__(
+        self,
+        number: int,
+        *,
+        run: RunFolder,
+        plan: Plan,
+        recorder: Recorder,
+        child: ChildProcess,
+        machine: Machine,
+        sensors: Sensors,
+        clock_watch: ClockWatch,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.number = number
+        self._run = run
+        self._folder = run.attempt(number)
+        self._plan = plan
+        self._recorder = recorder
+        self._child = child
+        self._machine = machine
+        self._sensors = sensors
+        self._clock_watch = clock_watch
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._began_at = recorder.now()
+        self._kills_before: KillCounters = machine.kill_counters()
+        self._tails: dict[Path, Tail] = {self._folder.interpreters: Tail(self._folder.interpreters)}
+        self._hang = HangWatch(plan.hang, self._began)
+        self._stacks = _StackReader(run.attempt(number).stacks)
+        self._output_at = self._began
+        self._next_sample = self._began
+        self._next_journal_sample = self._began
+        self._interrupts = 0
+        self._interrupted_at: float | None = None
+        self._stopped_by: str | None = None
+        self._faults: set[str] = set()
+
+    def live(self) -> events.AttemptEnded:
+        """Watch until it has ended; the end is described but not yet recorded."""
+        while True:
+            notice = self._child.wait(TICK_S)
+            self._tick_unharmed()
+            if isinstance(notice, notices.Exited):
+                return self._end(notice)
+            if notice is not None:
+                self._answer(notice)
+
+    # --- what the child tells ----------------------------------------------------------------------------------------
+
+    def _answer(self, notice: notices.Notice) -> None:
+        now = self._recorder.now()
+        if isinstance(notice, notices.Interrupt):
+            self._interrupted(notice)
+        elif isinstance(notice, notices.Terminate):
+            self._recorder.record(events.Signalled(at=now, signal="SIGTERM", action="ending the training"))
+            self._stop("terminate")
+        elif isinstance(notice, notices.Suspend):
+            self._recorder.record(events.Suspended(at=now))
+        elif isinstance(notice, notices.Continued):
+            self._recorder.record(events.Continued(at=now, seconds=notice.seconds))
+            self._hang.excuse(self._monotonic())
+        elif isinstance(notice, notices.Forwarded):
+            self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="passed on to the training"))
+        elif isinstance(notice, notices.Hangup):
+            self._recorder.record(
+                events.Signalled(at=now, signal="SIGHUP", action="the terminal is gone; the run goes on and is recorded")
+            )
+
+    def _interrupted(self, notice: notices.Interrupt) -> None:
+        now = self._monotonic()
+        if self._interrupted_at is not None and now - self._interrupted_at > HEARD_S:
+            self._interrupts = 0
+        self._interrupts += 1
+        self._interrupted_at = now
+        first = self._interrupts == 1
+        action = "asked the training to stop; once more ends it" if first else "ending the training"
+        self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGINT", action=action))
+        if not first:
+            self._stop("user")
+        elif not notice.delivered:
+            self._child.ask_to_stop()
+
+    def _stop(self, by: str) -> None:
+        self._stopped_by = self._stopped_by or by
+        self._child.end(self._plan.grace_s)
+
+    # --- what can be seen --------------------------------------------------------------------------------------------
+
+    def _tick_unharmed(self) -> None:
+        """A fault of Holdfast's own is noted and must not cost anybody a training."""
+        try:
+            self._tick()
+        except Exception as error:  # noqa: BLE001
+            note = events.ProbeNote(at=self._recorder.now(), what="supervisor", detail=f"{type(error).__name__}: {error}")
+            if note.detail not in self._faults:
+                self._faults.add(note.detail)
+                self._recorder.record(note)
+
+    def _tick(self) -> None:
+        self._read_probe()
+        now = self._monotonic()
+        if now >= self._next_sample:
+            self._next_sample = now + self._plan.sample_every_s
+            self._take_sample(now)
+        self._watch_for_hang(now)
+        self._recorder.flush()
+        for finding in self._recorder.fresh_findings():
+            if ends_attempt(finding, self._plan):
+                self._stop(finding.rule)
+
+    def _read_probe(self) -> None:
+        for path in self._folder.rank_files():
+            if path not in self._tails:
+                self._tails[path] = Tail(path)
+        for path, tail in self._tails.items():
+            rank, primary = (None, True) if path == self._folder.interpreters else rank_of(path)
+            self._recorder.saw(Entry(event, self.number, rank, primary) for event in tail.read())
+
+    def _take_sample(self, now: float) -> None:
+        sample = self._sensors.sample()
+        slept = self._clock_watch.look()
+        if slept is not None:
+            self._recorder.record(slept)
+            self._hang.excuse(now)
+        known = self._recorder.picture.attempt.least_available
+        scarcer = known is not None and sample.available < 0.95 * known
+        if now >= self._next_journal_sample or scarcer:
+            self._next_journal_sample = now + max(self._plan.sample_every_s, (now - self._began) / JOURNAL_SAMPLES)
+            self._recorder.record(sample)
+
+    def _watch_for_hang(self, now: float) -> None:
+        if self._child.blocked_on_terminal():
+            self._hang.excuse(now)
+            return
+        beats = heartbeat.read(self._run.heartbeat)
+        signs = [float(sum(count)) for count in zip(*((b.step, b.backwards, b.fetches, b.saves) for b in beats.values()))]
+        output_at = now - self._child.quiet_for()
+        if output_at > self._output_at + 0.5:
+            self._output_at = output_at
+        ask = self._hang.look(now, self._output_at, *signs, stepped=bool(beats))
+        if ask is Ask.DUMP:
+            quiet = events.Quiet(at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound)
+            self._recorder.record(quiet)
+            self._stacks.ask(self._processes_with_stacks(), now)
+        text = self._stacks.answer(now)
+        if text is not None:
+            same = self._hang.dumped(text, now)
+            pid = self._stacks.pids[0]
+            self._recorder.record(events.Stacks(at=self._recorder.now(), pid=pid, text=text, same=same))
+
+    def _processes_with_stacks(self) -> list[tuple[int, int]]:
+        attempt = self._recorder.picture.attempt
+        hellos = [attempt.hello, *attempt.others]
+        return [(hello.pid, hello.stack_signal) for hello in hellos if hello is not None and hello.stack_signal is not None]
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _end(self, exited: notices.Exited) -> events.AttemptEnded:
+        seconds = self._monotonic() - self._began
+        if exited.code != 0:
+            self._child.end(self._plan.grace_s)  # workers that outlived it would hold memory and files of the next attempt
+        self._child.close()
+        while not all(tail.at_end for tail in self._tails.values()):
+            self._read_probe()
+        self._read_probe()
+        attempt = self._recorder.picture.attempt
+        beat = heartbeat.read(self._run.heartbeat).get(0)
+        last_step = max(attempt.last_step, beat.step if beat is not None else 0)
+        if self._stopped_by is None and self._interrupted_at is not None:
+            heard = self._monotonic() - self._interrupted_at < HEARD_S
+            self._stopped_by = "user" if heard or exited.signal == "SIGINT" else None
+        last = self._child.last_words(40)
+        words = last.stderr or last.stdout
+        died = exited.code != 0 and self._stopped_by is None
+        evidence = (
+            evidence_of(
+                exited.code,
+                exited.signal,
+                words,
+                self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at),
+            )
+            if died
+            else []
+        )
+        return events.AttemptEnded(
+            at=self._recorder.now(),
+            attempt=self.number,
+            code=exited.code,
+            signal=exited.signal,
+            first_step=attempt.first_step if attempt.first_step is not None else _first(attempt.last_step, last_step),
+            last_step=last_step,
+            seconds=seconds,
+            stopped_by=self._stopped_by,
+            evidence=evidence,
+            last_words=words if exited.code != 0 else words[-5:],
+        )
+
+
+def _first(before: int, last: int) -> int | None:
+    """The first step where only the heartbeat knows of any."""
+    return before + 1 if last > before else None
+
+
+class _StackReader:
+    """Asks processes for their stacks and collects what they write."""
+
+    def __init__(self, file_of: Callable[[int], Path]) -> None:
+        self._file_of = file_of
+        self._offsets: dict[int, int] = {}
+        self._deadline: float | None = None
+        self.pids: list[int] = []
+
+    def ask(self, processes: list[tuple[int, int]], now: float) -> None:
+        self.pids = []
+        for pid, signal_number in processes[:8]:
+            self._offsets[pid] = self._size(pid)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal_number)
+                self.pids.append(pid)
+        self._deadline = now + STACK_PATIENCE_S if self.pids else None
+
+    def answer(self, now: float) -> str | None:
+        """All stacks, once every process has written its own and stopped writing, or the wait is over."""
+        if self._deadline is None:
+            return None
+        texts = [self._read(pid) for pid in self.pids]
+        if now < self._deadline and not all(text.endswith("\n") for text in texts):
+            return None
+        self._deadline = None
+        return "\n".join(text for text in texts if text)[:64_000] or None
+
+    def _size(self, pid: int) -> int:
+        with contextlib.suppress(OSError):
+            return self._file_of(pid).stat().st_size
+        return 0
+
+    def _read(self, pid: int) -> str:
+        with contextlib.suppress(OSError), self._file_of(pid).open("rb") as file:
+            file.seek(self._offsets[pid])
+            return file.read(256_000).decode(errors="replace")
+        return ""

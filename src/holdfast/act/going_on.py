@@ -1,0 +1,117 @@
+"""How the next attempt goes on: from which checkpoint, by which means, or from the start, and why."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.record.torn import is_torn
+from holdfast.words.events import Resume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.judge.picture import Picture
+    from holdfast.words.plan import Plan
+
+NOT_KNOWN = (
+    "how this command goes on from a checkpoint is not known; "
+    """tell it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
+).strip()
+
+
+def how_to_go_on(picture: Picture, plan: Plan) -> Resume:
+    if plan.observe_only:
+        return Resume(how="start over", why="--observe-only changes nothing")
+    if plan.checkpoint is not None:
+        return _from_glob(picture, plan)
+    if any(attempt.adapter == "ultralytics" for attempt in picture.attempts):
+        return _ultralytics(picture)
+    return Resume(how="start over", why=NOT_KNOWN)
+
+
+def command_for(plan: Plan, resume: Resume | None) -> list[str]:
+    """The command of an attempt: the user's own, with the arguments added that make it go on."""
+    if resume is None or resume.how != "command" or resume.checkpoint is None or plan.resume_with is None:
+        return list(plan.command)
+    words = shlex.split(plan.resume_with)
+    return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
+
+
+def saved_files(picture: Picture, plan: Plan) -> list[tuple[Path, int]]:
+    """What the newest attempt left on disk, with the step at which it was saved."""
+    attempt = picture.attempt
+    found = {_absolute(path, plan): saved.step for path, saved in attempt.saved.items()}
+    if plan.checkpoint is not None:
+        for path in _matches(plan):
+            if _modified(path) >= attempt.started.at:
+                found.setdefault(path, attempt.last_step)
+    return list(found.items())
+
+
+def _from_glob(picture: Picture, plan: Plan) -> Resume:
+    since = picture.attempts[0].started.at
+    # A file from before this run belongs to another one: going on from it would mix the two.
+    files = [path for path in _matches(plan) if _modified(path) >= since]
+    files.sort(key=_modified, reverse=True)
+    for path in files:
+        if not is_torn(path):
+            how = "command" if plan.resume_with else "environment"
+            return Resume(how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path))
+    why = "every checkpoint is torn" if files else f"no file of this run matches {plan.checkpoint}"
+    return Resume(how="start over", why=why)
+
+
+def _ultralytics(picture: Picture) -> Resume:
+    """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
+    candidates = list(_ultralytics_candidates(picture))
+    for path, step in candidates:
+        if path.is_file() and not is_torn(path):
+            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
+            return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
+    why = "last.pt is torn" if candidates else "Ultralytics had not saved a last.pt yet"
+    return Resume(how="start over", why=why)
+
+
+def _ultralytics_candidates(picture: Picture) -> Iterator[tuple[Path, int]]:
+    for attempt in reversed(picture.attempts):
+        for path, saved in reversed(attempt.saved.items()):
+            if Path(path).name == "last.pt":
+                yield Path(path), saved.step
+    for attempt in reversed(picture.attempts):
+        for kept in attempt.vaulted.files if attempt.vaulted is not None else []:
+            if Path(kept.path).name == "last.pt":
+                yield Path(kept.kept), kept.step
+
+
+def _matches(plan: Plan) -> list[Path]:
+    pattern = os.path.join(plan.cwd, plan.checkpoint or "")
+    return [Path(found).resolve() for found in glob.iglob(pattern, recursive=True)]
+
+
+def _step_of(picture: Picture, plan: Plan, path: Path) -> int:
+    """The step at which a file was saved, where the probe saw it; else 0."""
+    for attempt in reversed(picture.attempts):
+        for name, saved in attempt.saved.items():
+            if _absolute(name, plan) == path:
+                return saved.step
+    return 0
+
+
+def _torn_note(files: list[Path], chosen: Path) -> str:
+    passed = files[: files.index(chosen)]
+    return f"passed over {len(passed)} torn ones, the newest {passed[0]}" if passed else ""
+
+
+def _absolute(path: str, plan: Plan) -> Path:
+    return (Path(plan.cwd) / path).resolve()
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,77 @@
+"""Notices a training that stands still.
+
+A hang needs all of: no step, no fetch, no output past a bound that is learned from this run, and the same stacks in two
+dumps some time apart. This is the state machine of it; the attempt's loop feeds it and carries out what it asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.words.plan import HangSettings
+
+
+class Ask(Enum):
+    NOTHING = "nothing"
+    DUMP = "write the stacks"
+
+
+class HangWatch:
+    def __init__(self, settings: HangSettings, now: float) -> None:
+        self._settings = settings
+        self._last_sign = now
+        self._signs: tuple[float, ...] = ()
+        self._longest_pause = 0.0
+        self._stepped = False
+        self._stacks: str | None = None
+        self._next_dump_at: float | None = None
+        self._moved = 0
+
+    @property
+    def bound(self) -> float:
+        floor = self._settings.floor_s if self._stepped else self._settings.start_floor_s
+        return max(floor, self._settings.factor * self._longest_pause)
+
+    def quiet_for(self, now: float) -> float:
+        return now - self._last_sign
+
+    def look(self, now: float, *signs: float, stepped: bool) -> Ask:
+        """`signs` are numbers that change when something happens: counts of steps and fetches, bytes of output."""
+        self._stepped = self._stepped or stepped
+        if signs != self._signs:
+            self._signs = signs
+            self._longest_pause = max(self._longest_pause, self.quiet_for(now))
+            self.excuse(now)
+        if self._next_dump_at is None and self.quiet_for(now) > self.bound:
+            self._next_dump_at = now
+        if self._next_dump_at is not None and now >= self._next_dump_at:
+            self._next_dump_at = float("inf")
+            return Ask.DUMP
+        return Ask.NOTHING
+
+    def excuse(self, now: float) -> None:
+        """Something happened, or the time was not the training's: it slept, was suspended, or waits for its terminal."""
+        self._last_sign = now
+        self._stacks = None
+        self._next_dump_at = None
+        self._moved = 0
+
+    def dumped(self, stacks: str, now: float) -> bool:
+        """The stacks that were asked for; True when nothing moved since the dump before: it hangs."""
+        stacks = _without_addresses(stacks)
+        same = self._stacks == stacks
+        if self._stacks is not None and not same:
+            self._moved += 1
+        self._stacks = stacks
+        # Stacks that move are a slow program: look again, but ever more rarely.
+        self._next_dump_at = now + self._settings.confirm_s * 2 ** min(self._moved, 6)
+        return same
+
+
+def _without_addresses(stacks: str) -> str:
+    """What can differ between two dumps of a process that stands still: which thread answered the signal."""
+    threads = re.split(r"(?m)^(?=(?:Current thread|Thread) 0x)", stacks)
+    return "\n".join(sorted(re.sub(r"^Current thread", "Thread", thread).strip() for thread in threads if thread.strip()))

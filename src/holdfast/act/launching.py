@@ -1,0 +1,42 @@
+"""The environment that an attempt's process starts in: the user's own, with the probe on its Python path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import holdfast.child
+from holdfast.child.holdfast_child import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.record.folder import RunFolder
+    from holdfast.words.events import Resume
+    from holdfast.words.plan import Plan
+
+CHILD_FOLDER = Path(holdfast.child.__file__).resolve().parent
+
+
+def environment(
+    run: RunFolder, plan: Plan, attempt: int, resume: Resume | None, base: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    ours = {
+        protocol.ATTEMPT: str(attempt),
+        protocol.ATTEMPT_DIR: str(run.attempt(attempt).path),
+        protocol.HEARTBEAT: str(run.heartbeat),
+        protocol.LOCK: str(run.lock),
+        protocol.CHILD_PATH: str(CHILD_FOLDER),
+    }
+    if plan.observe_only:
+        ours[protocol.OBSERVE_ONLY] = "1"
+    if resume is not None and resume.checkpoint is not None:
+        ours[protocol.CHECKPOINT] = resume.checkpoint
+        ours[protocol.FIRST_STEP] = str(resume.step)
+        ours[protocol.RESUME] = resume.how
+    # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
+    outer = base.get(protocol.CHILD_PATH)
+    kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
+    path = [entry for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != outer]
+    return {**kept, **ours, "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path])}

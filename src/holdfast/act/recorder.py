@@ -1,0 +1,67 @@
+"""The way of every event: into the journal, into the picture, past the rules, and on to whoever listens."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from holdfast.record.journal import Entry
+from holdfast.words import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.judge.engine import Engine
+    from holdfast.judge.picture import Picture
+    from holdfast.record.journal import JournalWriter
+    from holdfast.words.verdicts import Finding
+
+    Listener = Callable[[events.Event], None]
+
+
+class Recorder:
+    def __init__(self, journal: JournalWriter, engine: Engine, listeners: Iterable[Listener], clock: Callable[[], float]) -> None:
+        self._journal = journal
+        self._engine = engine
+        self._listeners = list(listeners)
+        self._clock = clock
+        self._fresh: deque[Finding] = deque()
+
+    @property
+    def picture(self) -> Picture:
+        return self._engine.picture
+
+    def now(self) -> float:
+        return self._clock()
+
+    def record(self, event: events.AnyEvent) -> None:
+        """One of the supervisor's own events."""
+        self._journal.append(event)
+        for listener in self._listeners:
+            listener(event)
+        number = self.picture.attempts[-1].number if self.picture.attempts else 0
+        self._take(Entry(event, number))
+
+    def saw(self, entries: Iterable[Entry]) -> None:
+        """Events that the probe has written already."""
+        for entry in entries:
+            self._take(entry)
+
+    def fresh_findings(self) -> list[Finding]:
+        """What was found since the last time this was asked."""
+        found = list(self._fresh)
+        self._fresh.clear()
+        return found
+
+    def flush(self) -> str | None:
+        """Try again to write what could not be written; what is in the way, if anything."""
+        self._journal.flush()
+        return self._journal.trouble
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    def _take(self, entry: Entry) -> None:
+        for finding in list(self._engine.take(entry)):
+            self._fresh.append(finding)
+            self.record(events.FindingMade(at=self._clock(), finding=finding))

@@ -1,0 +1,246 @@
+"""A run from its first attempt to its verdict.
+
+    plan -> attempt -> events -> findings -> decision -> next attempt ... -> verdict
+
+What was saved is kept safe before every restart, and every arrow is in the journal: a supervisor that was itself killed is
+followed by another one that reads it (`take_over`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import holdfast
+from holdfast.act.attempt import Attempt
+from holdfast.act.going_on import command_for, how_to_go_on, saved_files
+from holdfast.act.launching import environment
+from holdfast.act.leftovers import end_leftovers
+from holdfast.act.notify import Notifier
+from holdfast.act.recorder import Recorder
+from holdfast.child.holdfast_child import heartbeat
+from holdfast.judge.engine import Engine
+from holdfast.judge.picture import Picture
+from holdfast.judge.policy import after_end
+from holdfast.judge.verdict import verdict
+from holdfast.observe import notices
+from holdfast.observe.child_process import ChildProcess
+from holdfast.observe.machine import this_machine
+from holdfast.observe.sensors import ClockWatch, Sensors
+from holdfast.observe.terminal import Terminal
+from holdfast.record import vault
+from holdfast.record.journal import JournalWriter, replay
+from holdfast.record.lock import RunLock
+from holdfast.record.masking import allowed_environment, mask_command
+from holdfast.words import events
+from holdfast.words.errors import RunIsOver
+from holdfast.words.verdicts import Action, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.act.recorder import Listener
+    from holdfast.observe.machine import Machine
+    from holdfast.record.folder import RunFolder
+    from holdfast.words.plan import Plan
+    from holdfast.words.verdicts import Decision, Verdict
+
+
+@dataclass
+class Surroundings:
+    """What a supervisor touches of the world; tests put their own in its place."""
+
+    machine: Machine = field(default_factory=this_machine)
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None) -> Verdict:
+    """Supervise a fresh run to its end."""
+    with RunLock(run):
+        supervisor = Supervisor(run, plan, listeners, world or Surroundings(), Picture())
+        supervisor.introduce()
+        return supervisor.run_to_the_end(first=None)
+
+
+def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None) -> Verdict:
+    """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
+    with RunLock(run):
+        world = world or Surroundings()
+        picture = Picture()
+        for entry in replay(run):
+            picture.fold(entry)
+        if picture.ended is not None and picture.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN):
+            raise RunIsOver(
+                f"The run {run.name} has finished ({picture.ended.verdict}): there is nothing to resume.",
+                next_step="start a new one: holdfast run -- COMMAND",
+                look_at=str(run.path),
+            )
+        supervisor = Supervisor(run, plan, listeners, world, picture)
+        return supervisor.go_on()
+
+
+class Supervisor:
+    def __init__(self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, picture: Picture) -> None:
+        self._run = run
+        self._plan = plan
+        self._world = world
+        self._picture = picture
+        self._journal = JournalWriter(run.journal)
+        self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
+        everyone = [*listeners, *([self._notifier] if self._notifier else [])]
+        engine = Engine(picture, off=plan.rules_off)
+        self._recorder = Recorder(self._journal, engine, everyone, world.clock)
+        self._attempts_left = plan.max_attempts
+
+    def introduce(self) -> None:
+        """The first line of the journal."""
+        memory = self._world.machine.memory()
+        self._recorder.record(
+            events.RunStarted(
+                at=self._world.clock(),
+                schema=events.SCHEMA,
+                run=self._run.name,
+                command=mask_command(self._plan.command),
+                cwd=self._plan.cwd,
+                holdfast=holdfast.__version__,
+                platform=platform.platform(),
+                python=sys.version.split()[0],
+                supervisor=os.getpid(),
+                memory_total=memory.limit,
+                environment=allowed_environment(os.environ),
+            )
+        )
+
+    def go_on(self) -> Verdict:
+        """After a takeover: close what the former supervisor left open, then the next attempt."""
+        self._recorder.record(
+            events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
+        )
+        if not self._picture.attempts:
+            return self.run_to_the_end(first=None)
+        attempt = self._picture.attempt
+        if attempt.ended is None:
+            end_leftovers(attempt.started.pid, attempt.started.at, self._plan.grace_s)
+            self._recorder.record(self._end_of_an_orphan())
+        self._keep_safe()
+        return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan))
+
+    def run_to_the_end(self, first: events.Resume | None) -> Verdict:
+        try:
+            with Terminal() as terminal, self._awake():
+                resume = first
+                while True:
+                    self._attempt(resume, terminal)
+                    self._keep_safe()
+                    resume = how_to_go_on(self._picture, self._plan)
+                    decision = after_end(self._picture, self._plan, attempts_left=self._attempts_left, resume=resume)
+                    self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=decision))
+                    if decision.action is Action.STOP or not self._waited(decision, terminal):
+                        break
+            return self._conclude()
+        finally:
+            self._journal.close()
+            if self._notifier is not None:
+                self._notifier.close()
+
+    def _awake(self) -> contextlib.AbstractContextManager[object]:
+        return self._world.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
+
+    def _attempt(self, resume: events.Resume | None, terminal: Terminal) -> None:
+        number = len(self._picture.attempts) + 1
+        folder = self._run.make_attempt(number)
+        heartbeat.create(str(self._run.heartbeat))
+        command = command_for(self._plan, resume)
+        child = ChildProcess.start(
+            command,
+            cwd=Path(self._plan.cwd),
+            env=environment(self._run, self._plan, number, resume),
+            stdout_log=folder.stdout_log,
+            stderr_log=folder.stderr_log,
+            terminal=terminal,
+        )
+        try:
+            self._attempts_left -= 1
+            self._recorder.record(
+                events.AttemptStarted(
+                    at=self._world.clock(), attempt=number, pid=child.pid, command=mask_command(command), resume=resume
+                )
+            )
+            attempt = Attempt(
+                number,
+                run=self._run,
+                plan=self._plan,
+                recorder=self._recorder,
+                child=child,
+                machine=self._world.machine,
+                sensors=Sensors(self._world.machine, lambda: [child.pid], self._run.path, self._world.clock),
+                clock_watch=ClockWatch(self._world.machine.seconds_asleep, self._world.clock, self._world.monotonic),
+                monotonic=self._world.monotonic,
+            )
+            ended = attempt.live()
+        finally:
+            child.close()
+        self._recorder.record(ended)
+        self._recorder.sync()
+
+    def _keep_safe(self) -> None:
+        """Copy what the attempt saved before anything can overwrite it."""
+        attempt = self._picture.attempt
+        files = saved_files(self._picture, self._plan)
+        finished = attempt.ended is not None and attempt.ended.code == 0
+        if attempt.vaulted is not None or not files or finished or self._plan.observe_only:
+            return
+        kept, left_out = vault.keep(files, self._run.attempt(attempt.number).saved)
+        self._recorder.record(
+            events.Vaulted(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
+        )
+
+    def _waited(self, decision: Decision, terminal: Terminal) -> bool:
+        """Wait before the next attempt; False when the user would rather not."""
+        deadline = self._world.monotonic() + decision.wait_s
+        while (left := deadline - self._world.monotonic()) > 0:
+            notice = terminal.wait(left)
+            if isinstance(notice, (notices.Interrupt, notices.Terminate)):
+                signal = "SIGINT" if isinstance(notice, notices.Interrupt) else "SIGTERM"
+                self._recorder.record(
+                    events.Signalled(at=self._world.clock(), signal=signal, action="no further attempt")
+                )
+                return False
+        return True
+
+    def _conclude(self) -> Verdict:
+        reached = verdict(self._picture)
+        self._recorder.record(
+            events.RunEnded(
+                at=self._world.clock(),
+                verdict=reached.outcome.value,
+                reason=reached.reason,
+                proofs=reached.proofs,
+                exit_status=reached.exit_status,
+            )
+        )
+        self._recorder.sync()
+        return reached
+
+    def _end_of_an_orphan(self) -> events.AttemptEnded:
+        """What can still be known of an attempt whose supervisor was killed."""
+        attempt = self._picture.attempt
+        beat = heartbeat.read(str(self._run.heartbeat)).get(0)
+        last_step = max(attempt.last_step, beat.step if beat is not None else 0)
+        at = max(self._picture.last_at, beat.step_at if beat is not None else 0.0)
+        return events.AttemptEnded(
+            at=self._world.clock(),
+            attempt=attempt.number,
+            code=None,
+            first_step=attempt.first_step if attempt.first_step is not None else (1 if last_step else None),
+            last_step=last_step,
+            seconds=max(0.0, at - attempt.started.at),
+            stopped_by="supervisor gone",
+        )

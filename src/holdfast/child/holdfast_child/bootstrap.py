@@ -1,0 +1,80 @@
+"""The probe's first moments in an interpreter: says that it started, and waits for torch.
+
+Nothing here may cost more than a millisecond or two: most Python processes never import torch.
+"""
+
+import os
+import sys
+import time
+
+from . import protocol
+from .imports import after_import
+
+__all__ = ["after_import", "wake"]
+
+INTERPRETERS_LIMIT = 256 * 1024
+
+
+def wake():
+    """Called by our sitecustomize, in every Python process under the supervisor."""
+    attempt_dir = os.environ.get(protocol.ATTEMPT_DIR)
+    if not attempt_dir:
+        return
+    helper = _is_multiprocessing_helper()
+    if not helper:
+        _append_line(
+            attempt_dir,
+            '{"event":"interpreter","at":%.3f,"pid":%d,"ppid":%d,"python":"%s","executable":"%s"}\n'
+            % (time.time(), os.getpid(), os.getppid(), _python_version(), _escaped(sys.executable or "")),
+        )
+    after_import("torch", lambda torch: _torch_imported(torch, attempt_dir, helper))
+
+
+def _torch_imported(torch, attempt_dir, helper):
+    if not helper:
+        _append_line(
+            attempt_dir,
+            '{"event":"torch-imported","at":%.3f,"pid":%d,"torch":"%s"}\n'
+            % (time.time(), os.getpid(), _escaped(str(getattr(torch, "__version__", "unknown")))),
+        )
+    from . import probe
+
+    probe.install(torch, attempt_dir)
+
+
+def _is_multiprocessing_helper():
+    """Spawned and forkserver processes, and the resource tracker: they say nothing until one of them trains."""
+    words = getattr(sys, "orig_argv", None) or _command_line()
+    return any(word == "--multiprocessing-fork" or word.startswith("from multiprocessing.") for word in words)
+
+
+def _command_line():
+    """Python 3.9 has no `sys.orig_argv`."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")]
+    except OSError:
+        return []
+
+
+def _python_version():
+    return "%d.%d.%d" % sys.version_info[:3]
+
+
+def _escaped(text):
+    """Inside a JSON string. The json module would cost more to import than everything else here."""
+    printable = "".join(character for character in text if character >= " ")
+    return printable.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _append_line(attempt_dir, line):
+    try:
+        path = os.path.join(attempt_dir, protocol.INTERPRETERS_FILE)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < INTERPRETERS_LIMIT:
+                os.write(descriptor, line.encode("utf-8", "replace"))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        pass

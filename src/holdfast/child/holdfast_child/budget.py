@@ -1,0 +1,119 @@
+"""What the probe may cost, and what it has cost.
+
+Every step earns a share of its own duration. The base (counting steps, reading losses) is paid first; looks live on the
+rest, and always get a little, so that even a training of very short steps is looked at now and then. A loan at the start
+lets looks see every parameter in the first steps.
+"""
+
+import time
+
+SHARE = 0.01
+"""The probe's share of step time."""
+LOOKS_AT_LEAST = 0.002
+"""The share that looks get when the base alone takes more than the whole."""
+LOAN_SECONDS = 0.030
+SAVED_UP_STEPS = 25
+"""Unused credit is kept for this many steps, so that one dear look can be saved up for."""
+REVIEW_STEPS = 512
+
+
+class Budget(object):
+    def __init__(self, note):
+        self.credit = LOAN_SECONDS
+        self.base_ns = 0
+        """What the base has cost since the last step: added to by the hooks themselves."""
+        self.total_ns = 0
+        self.step_seconds = 0.0
+        """The typical duration of a step, as a moving mean."""
+        self._note = note
+        self._level = 0
+        self._costs = {}
+        self._limit = LOAN_SECONDS
+        self._in_looks = False
+        self._steps = self._asked = self._refused = 0
+        self._base_seconds = self._reviewed_seconds = 0.0
+
+    def allows(self, cost_estimate_seconds):
+        """Whether a look that costs about this much may run now. What costs more than can ever be saved up may run once
+        the savings are full; it is paid back before anything else may run."""
+        self._asked += 1
+        if self.credit >= cost_estimate_seconds or self.credit >= self._limit:
+            return True
+        self._refused += 1
+        return False
+
+    def expected(self, name):
+        """What `name` costs, from the times before; 0.0 when it never ran."""
+        return self._costs.get(name, 0.0)
+
+    def spending(self, name):
+        """A context: its duration is remembered under `name` and paid for."""
+        return _Spending(self, name)
+
+    def looks_begin(self):
+        self._in_looks = True
+        return time.perf_counter_ns()
+
+    def looks_ended(self, began):
+        """All looks of one moment ran: one payment for all, so that what they measure inside is not paid twice."""
+        self._in_looks = False
+        self._pay(time.perf_counter_ns() - began)
+
+    def step(self, seconds):
+        """A step of the clock took this long: it earns."""
+        base_seconds = self.base_ns * 1e-9
+        self.total_ns += self.base_ns
+        self.base_ns = 0
+        earned = SHARE * seconds - base_seconds
+        least = LOOKS_AT_LEAST * seconds
+        credit = self.credit + (earned if earned > least else least)
+        self.step_seconds = seconds if not self.step_seconds else 0.9 * self.step_seconds + 0.1 * seconds
+        limit = SAVED_UP_STEPS * SHARE * self.step_seconds
+        self._limit = limit if limit > LOAN_SECONDS else LOAN_SECONDS
+        self.credit = self._limit if credit > self._limit else credit
+        self._steps += 1
+        self._base_seconds += base_seconds
+        self._reviewed_seconds += seconds
+        if self._steps >= REVIEW_STEPS:
+            self._review()
+
+    def remember(self, name, seconds):
+        before = self._costs.get(name)
+        self._costs[name] = seconds if before is None else 0.7 * before + 0.3 * seconds
+        if not self._in_looks:
+            self._pay(int(seconds * 1e9))
+
+    def _pay(self, nanoseconds):
+        self.total_ns += nanoseconds
+        self.credit -= nanoseconds * 1e-9
+
+    def _review(self):
+        base_share = self._base_seconds / self._reviewed_seconds if self._reviewed_seconds else 0.0
+        level = 2 if base_share > SHARE else (1 if self._refused * 2 > self._asked else 0)
+        if level > self._level:
+            self._level = level
+            if level == 2:
+                self._note(
+                    "steps are so short that looks at tensors are rare",
+                    "counting alone takes %.1f%% of a step of %.2f ms" % (100 * base_share, 1e3 * self.step_seconds),
+                )
+            else:
+                self._note("looks at tensors are sampled", "the probe keeps to %g%% of step time" % (100 * SHARE))
+        self._steps = self._asked = self._refused = 0
+        self._base_seconds = self._reviewed_seconds = 0.0
+
+
+class _Spending(object):
+    __slots__ = ("_began", "_budget", "_name")
+
+    def __init__(self, budget, name):
+        self._budget = budget
+        self._name = name
+
+    def __enter__(self):
+        self._began = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *_):
+        self._budget.remember(self._name, (time.perf_counter_ns() - self._began) * 1e-9)
+        return False

@@ -1,0 +1,84 @@
+"""Calls a function once a module has been imported, without importing it.
+
+One finder stands at the front of `sys.meta_path` for as long as something is waited for. It asks the other finders and
+replaces `exec_module` on the loader that they return for that one import only: the module's loader stays the one it would
+have had.
+"""
+
+import sys
+
+_waiting = {}
+_finder = None
+
+
+def after_import(name, function):
+    """Calls `function(module)` once `name` is imported: now, if it already is. Errors of `function` are swallowed."""
+    global _finder
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _call(function, module)
+        return
+    _waiting.setdefault(name, []).append(function)
+    if _finder is None:
+        _finder = _Finder()
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def _call(function, module):
+    try:
+        function(module)
+    except Exception:
+        pass
+
+
+def _imported(name):
+    functions = _waiting.pop(name, ())
+    module = sys.modules.get(name)
+    if module is not None:
+        for function in functions:
+            _call(function, module)
+    if not _waiting and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+class _Finder(object):
+    def find_spec(self, name, path=None, target=None):
+        if name not in _waiting:
+            return None
+        spec = _ask_the_others(self, name, path, target)
+        if spec is not None and spec.loader is not None:
+            _watch_loader(spec.loader, name)
+        return spec
+
+
+def _ask_the_others(finder, name, path, target):
+    for other in list(sys.meta_path):
+        find_spec = None if other is finder else getattr(other, "find_spec", None)
+        spec = None if find_spec is None else find_spec(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _watch_loader(loader, name):
+    """The loader's next `exec_module` (or `load_module`, where a loader has only that) tells us that it is done."""
+    method = "exec_module" if hasattr(loader, "exec_module") else "load_module"
+    original = getattr(loader, method, None)
+    if original is None:
+        return
+
+    def watched(*args, **kwargs):
+        try:
+            delattr(loader, method)
+        except AttributeError:
+            pass
+        result = original(*args, **kwargs)
+        _imported(name)
+        return result
+
+    try:
+        setattr(loader, method, watched)
+    except (AttributeError, TypeError):
+        # A loader without a __dict__: this module stays unwatched, and its import goes on as ever.
+        pass

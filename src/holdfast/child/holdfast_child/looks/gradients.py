@@ -1,0 +1,107 @@
+"""Norm and finiteness of the gradients that a step is about to use, as often as the budget allows."""
+
+import math
+import weakref
+
+from . import Look
+from .pace import Pace
+from .tensors import local, trainable
+
+ORDINARY_SECONDS = 10.0
+ODD_SECONDS = 1.0
+MOST_NAMES = 8
+
+
+class GradientsLook(Look):
+    name = "gradients"
+
+    def __init__(self, probe, names, turns):
+        super().__init__(probe)
+        self._names = names
+        self._turns = turns
+        self._paces = {}  # id of an optimizer -> its paces for ordinary and for odd gradients
+
+    def step_begins(self, optimizer, clock):
+        if not self._turns.allows(self.name, self.probe.budget.expected(self.name)):
+            return
+        with self._turns.spending(self.name), self.probe.torch.no_grad():
+            self._look(optimizer, clock)
+
+    def _look(self, optimizer, clock):
+        parameters = trainable(optimizer)
+        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        missing = len(parameters) - len(with_gradient)
+        devices = {parameter.grad.device for parameter in with_gradient}
+        if len(devices) > 1:
+            self.probe.see(self.name, "not seen: the gradients lie on several devices")
+            return
+        if not with_gradient:
+            self._learn(Sighting(self.probe.step + 1, id(optimizer), False, (), missing), [])
+            return
+        lengths = norms(self.probe.torch, [values_of(self.probe.torch, p.grad) for p in with_gradient])
+        scale = getattr(optimizer, "grad_scale", None)
+        if scale is not None:  # a fused step divides by the gradient scaler's scale itself
+            lengths = lengths / scale.reshape(())
+        sighting = Sighting(self.probe.step + 1, id(optimizer), clock, with_gradient, missing)
+        self.probe.scalars.later(lengths, lambda values: self._learn(sighting, values))
+
+    def _learn(self, sighting, values):
+        if len(values) != len(sighting.parameters):
+            return
+        self.probe.see(self.name)
+        total = math.sqrt(math.fsum(value * value for value in values)) if all_finite(values) else sum(map(abs, values))
+        bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
+        zero = sum(value == 0 for value in values)
+        if sighting.clock:
+            self.probe.grad_norm(total)
+        ordinary, odd = self._paces.setdefault(
+            sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(3, ODD_SECONDS))
+        )
+        if not (odd if bad or zero == len(values) else ordinary).due():
+            return
+        named = [sighting.parameters[index]() for index in bad[:MOST_NAMES]]
+        self.probe.emit(
+            "gradients",
+            step=sighting.step,
+            norm=total,
+            tensors=len(values),
+            missing=sighting.missing,
+            zero=zero,
+            bad=len(bad),
+            bad_names=[self._names.of(parameter) for parameter in named if parameter is not None],
+        )
+
+
+class Sighting(object):
+    """What must be remembered until the values arrive. Parameters weakly: on a device that can take a second."""
+
+    def __init__(self, step, optimizer, clock, parameters, missing):
+        self.step = step
+        self.optimizer = optimizer
+        self.clock = clock
+        self.parameters = [weakref.ref(parameter) for parameter in parameters]
+        self.missing = missing
+
+
+def all_finite(values):
+    return all(map(math.isfinite, values))
+
+
+def values_of(torch, gradient):
+    if gradient.layout != torch.strided:
+        return gradient.detach()._values()
+    return local(gradient)
+
+
+def norms(torch, gradients):
+    """One norm for each tensor, in float32, on their device."""
+    half = (torch.float16, torch.bfloat16)
+    if any(gradient.dtype in half or gradient.is_complex() for gradient in gradients):
+        # The norm of a half-precision tensor is half-precision too, and overflows long before its elements do.
+        each = [
+            torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in half else None)
+            for gradient in gradients
+        ]
+    else:
+        each = torch._foreach_norm(gradients)
+    return torch.stack([norm.to(torch.float32) for norm in each])

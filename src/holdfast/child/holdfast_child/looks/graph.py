@@ -1,0 +1,162 @@
+"""Which parameters the losses use, against which the optimizers hold.
+
+The autograd graph behind a loss ends in one AccumulateGrad node for each leaf that it uses. Under DDP and torch.compile
+the leaves are the model's own parameters too. Reentrant checkpointing hides what lies behind it, and sharded or master
+weights are not the leaves of the graph; there nothing is claimed.
+"""
+
+import time
+import weakref
+
+from . import Look
+from .tensors import is_sharded, local, trainable
+
+MOST_NODES = 100000
+MOST_SECONDS = 0.25
+STEPS = 3
+STEPS_WITH_SEVERAL_OPTIMIZERS = 6
+STEPS_BEFORE_CALLING_SOME_UNUSED = 10
+"""A layer may be dropped at random, an expert not chosen: some unused parameters need more steps than all unused."""
+AGAIN_AT = frozenset(10**power for power in range(2, 10))
+MOST_CANDIDATES = 64
+
+
+class GraphLook(Look):
+    name = "graph"
+
+    def __init__(self, probe, names):
+        super().__init__(probe)
+        self._names = names
+        self._used = {}  # id -> weak reference, of every leaf parameter that some loss used
+        self._why_unseen = None
+        self._every_backward_walked = True
+        self._told = None
+        self._optimizers = 0
+        self._open_window()
+
+    def _open_window(self):
+        self._open = True
+        self._steps = 0
+        self._walks = 0
+        self._stepped = set()
+
+    def backward_begins(self, loss, first):
+        if not self._open or self._why_unseen:
+            return
+        budget = self.probe.budget
+        if self._walks and not budget.allows(budget.expected(self.name)):
+            self._every_backward_walked = False
+            return
+        with budget.spending(self.name):
+            self._walks += 1
+            leaves, self._why_unseen = leaves_behind(loss)
+            for leaf in leaves:
+                if id(leaf) not in self._used:
+                    self._used[id(leaf)] = weakref.ref(leaf)
+
+    def step_begins(self, optimizer, clock):
+        if not self._open:
+            changed = clock and len(self.probe.optimizers) != self._optimizers
+            if not (changed or (clock and self.probe.step + 1 in AGAIN_AT)):
+                return
+            self._open_window()
+            return
+        self._stepped.add(id(optimizer))
+        if clock and self._walks:
+            self._steps += 1
+            several = len(self.probe.optimizers) > 1
+            if self._steps >= (STEPS_WITH_SEVERAL_OPTIMIZERS if several else STEPS):
+                self._conclude()
+
+    def _conclude(self):
+        optimizers = list(self.probe.optimizers)
+        held = {id(p): p for optimizer in optimizers for p in trainable(optimizer)}
+        used = {key: leaf for key, leaf in ((key, ref()) for key, ref in self._used.items()) if leaf is not None}
+        stepped = [p for optimizer in optimizers if id(optimizer) in self._stepped for p in trainable(optimizer)]
+        unused = [p for p in stepped if id(p) not in used]
+        some_unused = unused and len(unused) < len(stepped)
+        if some_unused and self._steps < STEPS_BEFORE_CALLING_SOME_UNUSED:
+            return
+        self._open = False
+        self._optimizers = len(optimizers)
+        why = self._why_unseen or why_not_comparable(self.probe.torch, held.values(), used.values())
+        if why:
+            self.probe.see(self.name, "not seen: " + why)
+            return
+        outside = [p for key, p in used.items() if key not in held and _is_parameter(self.probe.torch, p)]
+        self._check_gradients_of(unused, lambda: self._tell(len(used), len(held), outside, unused))
+
+    def _check_gradients_of(self, unused, tell):
+        """A gradient on a parameter that no walked graph reached came another way: then the graph proves nothing."""
+        torch = self.probe.torch
+        with torch.no_grad():
+            gradients = [local(p.grad) for p in unused[:MOST_CANDIDATES] if p.grad is not None]
+            gradients = [g for g in gradients if g.layout == torch.strided and g.numel()]
+            if not gradients:
+                tell()
+                return
+            largest = torch.stack([g.abs().amax().to("cpu" if g.is_cpu else g.device).float() for g in gradients])
+
+        def known(values):
+            if not any(value != 0 for value in values):
+                tell()
+            elif self._every_backward_walked:
+                self._why_unseen = "gradients reach the optimizer's tensors outside of the visible graph"
+                self.probe.see(self.name, "not seen: " + self._why_unseen)
+            else:
+                self.probe.see(self.name, "not seen: not every backward could be walked within the budget")
+
+        self.probe.scalars.later(largest, known)
+
+    def _tell(self, used, held, outside, unused):
+        self.probe.see(self.name)
+        told = (used, held, len(outside), len(unused))
+        if told == self._told:
+            return
+        self._told = told
+        self.probe.emit(
+            "graph",
+            step=self.probe.step + 1,
+            used=used,
+            held=held,
+            used_not_held=self._names.several(outside),
+            held_not_used=self._names.several(unused),
+        )
+
+
+def leaves_behind(loss):
+    """The leaf tensors that a loss (or several) depends on, and why that may not be all of them, or None."""
+    roots = loss if type(loss) in (list, tuple) else (loss,)
+    waiting = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+    seen = set(waiting)
+    leaves = []
+    deadline = time.perf_counter() + MOST_SECONDS
+    while waiting:
+        node = waiting.pop()
+        kind = type(node).__name__
+        if kind == "AccumulateGrad":
+            leaves.append(node.variable)
+            continue
+        if "Checkpoint" in kind or hasattr(node, "run_function"):
+            return leaves, "reentrant checkpointing (%s) hides what lies behind it" % kind
+        for before, _ in node.next_functions:
+            if before is not None and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+        if len(seen) > MOST_NODES or (len(seen) & 255 == 0 and time.perf_counter() > deadline):
+            return leaves, "the graph is too large to walk (over %d nodes)" % len(seen)
+    return leaves, None
+
+
+def why_not_comparable(torch, held, used):
+    """Why the leaves of the graph are not what the optimizer holds by design, or None."""
+    if any(is_sharded(p) for p in held):
+        return "parameters are sharded (DTensor): the graph ends in gathered copies"
+    if any(type(p).__name__ == "FlatParameter" for p in used):
+        return "parameters are views of a flat one (FSDP)"
+    return None
+
+
+def _is_parameter(torch, tensor):
+    """A leaf that is no Parameter is an input that someone wants a gradient of."""
+    return issubclass(type(tensor), torch.nn.Parameter) or getattr(tensor, "_is_param", False)

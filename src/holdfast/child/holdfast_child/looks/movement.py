@@ -1,0 +1,269 @@
+"""Whether a non-zero gradient changed its weight, row by row, and whether the optimizer's state moved.
+
+Rows of a few parameters are copied before a step and compared after it, exactly. In the first steps the loan of the
+budget lets every parameter have its turn; after that they rotate. A tensor with rows that did not move is looked at again
+in the next step, then with the update that was to be expected: only what stayed twice is told.
+"""
+
+import time
+import weakref
+from collections import deque
+
+from . import Look
+from .pace import Pace
+from .rows import NUMBERS, UNKNOWN, Around
+from .tensors import bits_type, by_rows, local, trainable
+
+MOST_BYTES = 16 << 20
+"""Copies held from before a step until after it. With what comparing takes on the way it stays below 32 MB."""
+MOST_ELEMENTS = 1 << 19
+"""Larger tensors are looked at in parts of this size, the next part in the next turn."""
+MOST_TENSORS = 64
+MOST_POSITIONS = 512
+SECONDS_PER_TENSOR = 60e-6
+SECONDS_PER_ELEMENT = 0.6e-9
+"""A first guess, corrected by what it really takes."""
+MOST_NAMES = 32
+ORDINARY_SECONDS = 30.0
+STUCK_SECONDS = 10.0
+
+
+class MovementLook(Look):
+    name = "movement"
+
+    def __init__(self, probe, names, turns):
+        super().__init__(probe)
+        self._names = names
+        self._turns = turns
+        self._rotations = {}
+        self._around = {}
+        self._outcomes = {}
+        self._price = 1.0
+        self._next_cost = 0.0
+        self._covered_once = False
+        self._new_stuck = False
+        self._ordinary = Pace(0, ORDINARY_SECONDS)
+        self._alarm = Pace(3, STUCK_SECONDS)
+
+    def backward_begins(self, loss, first):
+        """A backward inside a step is a closure's: the gradients read before the step are not those it used."""
+        self._around.clear()
+
+    def step_begins(self, optimizer, clock):
+        if not self._turns.allows(self.name, self._next_cost):
+            return
+        if any(base.__name__ == "LBFGS" for base in type(optimizer).__mro__):
+            self.probe.see(self.name, "not seen: an LBFGS step has many gradients")
+            return
+        began = time.perf_counter()
+        with self._turns.spending(self.name), self.probe.torch.no_grad():
+            around, modelled = self._choose(optimizer)
+        if around:
+            self._around[id(optimizer)] = (around, modelled, time.perf_counter() - began)
+
+    def step_ended(self, optimizer, clock):
+        around, modelled, seconds = self._around.pop(id(optimizer), ((), 0.0, 0.0))
+        if around:
+            began = time.perf_counter()
+            with self._turns.spending(self.name), self.probe.torch.no_grad():
+                self._compare(optimizer, around)
+            actual = seconds + time.perf_counter() - began
+            self._price = 0.7 * self._price + 0.3 * min(actual / modelled, 100.0)
+        if clock and self._outcomes and (around or self.probe.step & 63 == 0):
+            self._tell_if_due()
+
+    def ends(self):
+        if self._outcomes:
+            self._tell()
+
+    def _rotation(self, optimizer):
+        return self._rotations.setdefault(id(optimizer), Rotation())
+
+    def _choose(self, optimizer):
+        """What is looked at around this step, and what that should cost before correction."""
+        rotation = self._rotation(optimizer)
+        chosen, modelled, held_bytes = [], 0.0, 0
+        for position, suspected in rotation.positions(optimizer):
+            group = optimizer.param_groups[position[0]]
+            parameter = group["params"][position[1]]
+            if not self._is_checkable(optimizer, position, group, parameter):
+                rotation.passed(position)
+                continue
+            rows = by_rows(self.probe.torch, local(parameter))
+            start, stop = rotation.span(position, rows)
+            elements = max(1, rows.numel() // rows.shape[0]) * (stop - start)
+            cost = (SECONDS_PER_TENSOR + SECONDS_PER_ELEMENT * elements) * (3 if suspected else 1)
+            full = len(chosen) >= MOST_TENSORS or held_bytes > MOST_BYTES
+            if full or (chosen and not self._turns.allows(self.name, (modelled + cost) * self._price)):
+                if suspected:
+                    rotation.suspect(position, (start, stop))
+                break
+            rotation.passed(position)
+            around = Around(self.probe.torch, optimizer, group, parameter, start, stop, suspected)
+            chosen.append((position, parameter, suspected, (start, stop), around))
+            self._next_cost = cost * self._price
+            modelled += cost
+            held_bytes += around.bytes()
+        return chosen, modelled
+
+    def _is_checkable(self, optimizer, position, group, parameter):
+        torch = self.probe.torch
+        if not parameter.requires_grad or parameter.numel() == 0 or is_zero(group.get("lr")):
+            return False
+        if parameter.grad is None:
+            self._outcomes[(id(optimizer), position)] = Outcome(parameter, gradient=False)
+            return False
+        known = bits_type(torch, parameter.dtype) is not None or parameter.dtype in (torch.complex64, torch.complex128)
+        sparse = parameter.grad.layout != torch.strided
+        return known and local(parameter).numel() > 0 and not (sparse and parameter.shape[0] == 1)
+
+    def _compare(self, optimizer, chosen):
+        by_device = {}
+        for item in chosen:
+            by_device.setdefault(item[1].device, []).append(item)
+        for items in by_device.values():
+            numbers = [number for item in items for number in item[4].numbers()]
+            told = [item[:4] + (item[4].rows,) for item in items]
+            rotation = self._rotation(optimizer)
+            self.probe.scalars.later(
+                self.probe.torch.stack(numbers),
+                lambda values, told=told, key=id(optimizer), rotation=rotation: self._learn(key, rotation, told, values),
+            )
+
+    def _learn(self, optimizer_id, rotation, told, values):
+        if len(values) != NUMBERS * len(told):
+            return
+        self.probe.see(self.name)
+        for index, (position, parameter, suspected, span, rows) in enumerate(told):
+            with_gradient, stuck, changed, state_moved, ulps = values[NUMBERS * index : NUMBERS * (index + 1)]
+            if stuck and not suspected:
+                rotation.suspect(position, span)
+                continue
+            outcome = Outcome(parameter, zero=not with_gradient, moved=changed != 0, state_moved=state_moved)
+            if stuck:
+                self._new_stuck = True
+                outcome.stuck = {
+                    "rows": rows,
+                    "with_gradient": int(with_gradient),
+                    "stuck": int(stuck),
+                    "update_ulps": None if ulps == UNKNOWN else float("%.4g" % ulps),
+                    "state_moved": None if state_moved == UNKNOWN else bool(state_moved),
+                }
+            self._outcomes[(optimizer_id, position)] = outcome
+
+    def _tell_if_due(self):
+        if not self._covered_once and len(self._outcomes) >= self._held():
+            self._covered_once = True
+            self._tell()
+        elif self._new_stuck and self._alarm.due():
+            self._tell()
+        elif self._ordinary.due():
+            self._covered_once = True  # as far as it can be: some groups may have a learning rate of zero
+            self._tell()
+
+    def _held(self):
+        return sum(len(trainable(optimizer)) for optimizer in self.probe.optimizers)
+
+    def _tell(self):
+        outcomes = [outcome for outcome in self._outcomes.values() if outcome.parameter is not None]
+        self._new_stuck = False
+        if self._covered_once:
+            self._outcomes.clear()
+        name = self._names.of
+        stuck = [outcome for outcome in outcomes if outcome.stuck]
+        self.probe.emit(
+            "movement",
+            step=self.probe.step,
+            checked=len(outcomes),
+            of=self._held(),
+            moved=sum(outcome.moved for outcome in outcomes),
+            state_moved=sum(outcome.state_moved == 1 for outcome in outcomes),
+            no_gradient=[name(o.parameter) for o in outcomes if not o.gradient][:MOST_NAMES],
+            zero_gradient=[name(o.parameter) for o in outcomes if o.zero][:MOST_NAMES],
+            stuck=[dict(o.stuck, name=name(o.parameter)) for o in stuck[:MOST_NAMES]],
+        )
+
+
+class Outcome(object):
+    """What was found of one parameter when it was last looked at."""
+
+    __slots__ = ("_parameter", "gradient", "moved", "state_moved", "stuck", "zero")
+
+    def __init__(self, parameter, gradient=True, zero=False, moved=False, state_moved=UNKNOWN):
+        self._parameter = weakref.ref(parameter)
+        self.gradient = gradient
+        self.zero = zero
+        self.moved = moved
+        self.state_moved = state_moved
+        self.stuck = None
+
+    @property
+    def parameter(self):
+        return self._parameter()
+
+
+class Rotation(object):
+    """Whose turn it is among an optimizer's parameters. A position is a group and a place in it."""
+
+    def __init__(self):
+        self._cursor = (0, 0)
+        self._starts = {}
+        self._suspects = deque()
+
+    def suspect(self, position, span):
+        if len(self._suspects) < MOST_TENSORS:
+            self._suspects.append((position, span))
+
+    def positions(self, optimizer):
+        """(position, whether it is a second look), first those to be looked at again; at most once around."""
+        for position, span in list(self._suspects):
+            self._suspects.popleft()
+            if _exists(optimizer, position):
+                self._starts[position] = span[0]
+                yield position, True
+        first = None
+        for _ in range(MOST_POSITIONS):
+            position = self._next_existing(optimizer)
+            if position is None or position == first:
+                return
+            first = first or position
+            yield position, False
+
+    def passed(self, position):
+        """It had its turn."""
+        if position == self._cursor:
+            self._cursor = (position[0], position[1] + 1)
+
+    def span(self, position, rows):
+        """The rows of a large tensor whose turn it is."""
+        count = rows.shape[0]
+        if rows.numel() <= MOST_ELEMENTS:
+            return 0, count
+        size = max(1, MOST_ELEMENTS * count // rows.numel())
+        start = self._starts.get(position, 0)
+        start = start if start < count else 0
+        self._starts[position] = start + size
+        return start, min(start + size, count)
+
+    def _next_existing(self, optimizer):
+        groups = optimizer.param_groups
+        group, place = self._cursor
+        for _ in range(len(groups) + 1):
+            group = group if group < len(groups) else 0
+            if place < len(groups[group]["params"]):
+                self._cursor = (group, place)
+                return self._cursor
+            group, place = group + 1, 0
+        return None
+
+
+def _exists(optimizer, position):
+    groups = optimizer.param_groups
+    return position[0] < len(groups) and position[1] < len(groups[position[0]]["params"])
+
+
+def is_zero(lr):
+    """A learning rate that is a tensor on a device is not read: its updates will be estimated as zero."""
+    if getattr(lr, "is_cpu", True) is False:
+        return False
+    return lr is not None and float(lr) == 0.0

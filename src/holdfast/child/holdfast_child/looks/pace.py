@@ -1,0 +1,23 @@
+"""How often something that repeats is told."""
+
+import time
+
+
+class Pace(object):
+    """The first few times at once, after that at most once in so many seconds."""
+
+    def __init__(self, first, seconds, now=time.monotonic):
+        self._left = first
+        self._seconds = seconds
+        self._now = now
+        self._last = now()
+
+    def due(self):
+        """True when it may be told now; that counts as told."""
+        now = self._now()
+        if self._left > 0:
+            self._left -= 1
+        elif now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True

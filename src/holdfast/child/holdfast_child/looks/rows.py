@@ -1,0 +1,123 @@
+"""One tensor around one optimizer step: which of its rows have a gradient, and which of them moved.
+
+Everything stays on the tensor's device as small tensors; the numbers are fetched together by the caller.
+"""
+
+from .tensors import bits_type, by_rows, local
+from .updates import expected_ulps, kind_of
+
+STATES_THAT_FOLLOW_THE_GRADIENT = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum")
+NUMBERS = 5
+"""Rows with a gradient, stuck rows, changed elements or rows, whether the state moved, the largest expected update."""
+UNKNOWN = -1.0
+
+
+class Around(object):
+    """What is remembered of rows `start` to `stop` of a parameter from before a step until after it."""
+
+    def __init__(self, torch, optimizer, group, parameter, start, stop, with_ulps):
+        self._torch = torch
+        self._optimizer = optimizer
+        self._group = group
+        self._parameter = parameter
+        self._span = slice(start, stop)
+        weight = self._cut(parameter)
+        self.rows = weight.shape[0]
+        self._before = weight.clone()
+        self._with_gradient = rows_with_gradient(torch, parameter.grad, self._span)
+        dense = parameter.grad.layout == torch.strided
+        self._gradient = self._cut(parameter.grad) if with_ulps and dense else None
+        self._states = {name: bits_sum(torch, tensor) for name, tensor in self._state_tensors().items()}
+
+    def bytes(self):
+        return self._before.numel() * self._before.element_size()
+
+    def numbers(self):
+        """Five numbers as tensors without dimension, on the parameter's device."""
+        torch = self._torch
+        weight = self._cut(self._parameter)
+        changed = changed_rows(torch, weight, self._before)
+        self._before = None
+        stuck = self._with_gradient & (changed == 0)
+        found_inf = getattr(self._optimizer, "found_inf", None)
+        if found_inf is not None:  # a fused step that a gradient scaler told to do nothing
+            stuck = stuck & (found_inf.reshape(()) == 0)
+        return (
+            self._with_gradient.sum(dtype=torch.float32),
+            stuck.sum(dtype=torch.float32),
+            changed.sum(dtype=torch.float32),
+            self._state_moved(weight.device),
+            self._largest_ulps(weight, stuck),
+        )
+
+    def _cut(self, tensor):
+        return by_rows(self._torch, local(tensor))[self._span]
+
+    def _state_tensors(self):
+        """The parts of the optimizer's state that lie beside these rows, by name."""
+        state = self._optimizer.state.get(self._parameter) or {}
+        shape = self._parameter.shape
+        beside = {}
+        for name, value in state.items():
+            if getattr(value, "shape", None) == shape and (value.is_floating_point() or value.is_complex()):
+                beside[name] = self._cut(value)
+        follow = {name: beside[name] for name in STATES_THAT_FOLLOW_THE_GRADIENT if name in beside}
+        return follow or beside
+
+    def _state_moved(self, device):
+        torch = self._torch
+        after = self._state_tensors()
+        if not after:
+            return torch.full((), UNKNOWN, dtype=torch.float32, device=device)
+        moved = [bits_sum(torch, tensor) != self._states.get(name, 0) for name, tensor in after.items()]
+        return torch.stack(moved).all().to(device=device, dtype=torch.float32)
+
+    def _largest_ulps(self, weight, stuck):
+        torch = self._torch
+        kind = kind_of(self._optimizer)
+        ulps = None
+        if self._gradient is not None and kind is not None:
+            state = dict(self._optimizer.state.get(self._parameter) or {})
+            state.update(self._state_tensors())
+            if "max_exp_avg_sq" in state:
+                state["max_exp_avg_sq"] = self._cut(state["max_exp_avg_sq"])
+            ulps = expected_ulps(torch, kind, self._group, weight, self._gradient, state)
+        if ulps is None:
+            return torch.full((), UNKNOWN, dtype=torch.float32, device=weight.device)
+        largest = ulps.reshape(self.rows, -1).amax(1).nan_to_num(0.0)
+        return torch.where(stuck, largest, torch.zeros_like(largest)).amax().clamp(min=0).float()
+
+
+def rows_with_gradient(torch, gradient, span):
+    """A boolean for each row: whether any element of its gradient is not zero."""
+    if gradient.layout != torch.strided:
+        return _rows_with_sparse_gradient(torch, gradient.detach())[span]
+    rows = by_rows(torch, local(gradient))[span]
+    if rows.dim() == 1:
+        return rows != 0
+    flat = rows.reshape(rows.shape[0], -1)
+    # On a CPU the sum of magnitudes is many times faster than any(); it cannot be zero unless all of them are.
+    return flat.abs().sum(1) != 0 if rows.is_cpu else (flat != 0).any(1)
+
+
+def _rows_with_sparse_gradient(torch, gradient):
+    values = gradient._values()
+    alive = (values.reshape(values.shape[0], -1) != 0).any(1)
+    counts = torch.zeros(gradient.shape[0], dtype=torch.int32, device=values.device)
+    return counts.index_add_(0, gradient._indices()[0], alive.to(torch.int32)) != 0
+
+
+def changed_rows(torch, after, before):
+    """A number for each row that is zero exactly where nothing changed."""
+    if not after.is_cpu:
+        different = after != before
+        return different if after.dim() == 1 else different.reshape(after.shape[0], -1).any(1)
+    different = torch.ne(after, before, out=before)
+    return different if after.dim() == 1 else different.reshape(after.shape[0], -1).sum(1)
+
+
+def bits_sum(torch, tensor):
+    """A number that changes when the tensor's bits change, but for rare coincidence."""
+    bits = bits_type(torch, tensor.dtype)
+    wide = torch.int64 if tensor.dtype == torch.float64 else torch.int32
+    return tensor.view(bits).sum(dtype=wide)

@@ -1,0 +1,39 @@
+"""Looks that could each use up the whole budget take turns, so that a cheap and frequent one never starves a dear one."""
+
+import time
+
+
+class Turns(object):
+    def __init__(self, probe, names):
+        self._probe = probe
+        self._spent = dict.fromkeys(names, 0.0)
+
+    def allows(self, name, cost):
+        """Whoever has spent the least may go when it can be paid; another must leave enough for that one."""
+        poorest = min(self._spent, key=self._spent.get)
+        if self._spent[name] > self._spent[poorest]:
+            cost += self._probe.budget.expected(poorest)
+        return self._probe.budget.allows(cost)
+
+    def spending(self, name):
+        return _Spending(self, self._probe.budget.spending(name), name)
+
+    def paid(self, name, seconds):
+        self._spent[name] += seconds
+
+
+class _Spending(object):
+    def __init__(self, turns, within, name):
+        self._turns = turns
+        self._within = within
+        self._name = name
+
+    def __enter__(self):
+        self._began = time.perf_counter()
+        self._within.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self._within.__exit__(*error)
+        self._turns.paid(self._name, time.perf_counter() - self._began)
+        return False

@@ -1,0 +1,352 @@
+"""The probe: one a process, asleep until the process trains.
+
+It owns what the parts share: the file of events, the heartbeat, the budget, the looks. Each part (steps, losses, loaders,
+...) is a file of its own and reaches the others through the probe.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from . import heartbeat, protocol, stacks
+from .budget import Budget
+from .loaders import Loaders
+from .losses import Losses
+from .memory import Memory
+from .orphan import Orphan
+from .scalars import Scalars
+from .scaler import Scaler
+from .schedules import Schedules
+from .steps import Steps
+from .writer import Writer
+
+NOTES_AT_MOST = 50
+FAILURES_AT_MOST = 20
+"""A probe that keeps failing stops trying."""
+OBSERVED_SECONDS = 1.0
+FETCH_SECONDS = 1.0
+FETCH_SECONDS_AT_FIRST = 0.2
+"""How long values may wait on a device; shorter while every step gets a line of its own."""
+QUEUE_AT_MOST = 512
+
+UNOBSERVED_AT_FIRST = {
+    "steps": "not seen: no optimizer has stepped",
+    "losses": "not seen: no backward has run",
+    "gradient norms": "not seen: clip_grad_norm_ has not been called",
+    "learning rates": "not seen: no optimizer has stepped",
+    "batches": "not seen: no DataLoader has been read",
+    "epochs": "not seen: no DataLoader has been read to its end",
+    "evaluations": "not seen: no DataLoader has been read without gradients",
+    "schedules": "not seen: no learning-rate scheduler has been made",
+    "memory": "not seen: no step yet",
+    "torch.func": "not seen: gradients taken by torch.func never pass through autograd's backward",
+}
+
+_probe = None
+
+
+def install(torch, attempt_dir):
+    """Hooks torch, once a process. The probe stays asleep until something trains."""
+    global _probe
+    if _probe is not None:
+        return
+    _probe = Probe(torch, attempt_dir)
+    from . import doors
+
+    doors.install(_probe)
+    _probe.load_extensions()
+    os.register_at_fork(after_in_child=_probe.forked)
+
+
+class Probe(object):
+    def __init__(self, torch, attempt_dir):
+        self.torch = torch
+        self.attempt_dir = attempt_dir
+        self.looks = []
+        self._forked = False
+        self._begin()
+
+    def _begin(self):
+        self.awake = False
+        """Whether this process records. Hooks look at it first."""
+        self.silent = False
+        """Set for good in a process that must not record: a loader's worker, or a probe that failed too often."""
+        self.ended = False
+        self.rank, self.world_size, self.primary = 0, 1, True
+        self.first_step = _as_int(os.environ.get(protocol.FIRST_STEP), 0)
+        self.step = self.first_step
+        """The last finished step of the clock."""
+        self.heart = None
+        self.writer = None
+        self.pause_seconds = 0.0
+        """Time since the last step that was not training."""
+        self.stack_signal = None
+        self._notes = set()
+        self._failures = 0
+        self._kinds = dict(UNOBSERVED_AT_FIRST)
+        self._observed_dirty = True
+        self._observed_at = 0.0
+        self._fetched_at = 0.0
+        self._phase = "starting"
+        self._claim_lock = threading.Lock()
+        self.budget = Budget(self.note)
+        self.scalars = Scalars(self.torch, self.note)
+        self.steps = Steps(self)
+        self.losses = Losses(self)
+        self.scaler = Scaler(self)
+        self.loaders = Loaders(self)
+        self.schedules = Schedules(self)
+        self.memory = Memory(self)
+        self.orphan = Orphan(self)
+
+    # --- what looks and adapters use -----------------------------------------------------------------------------
+
+    @property
+    def optimizers(self):
+        """Every live optimizer that has stepped, in the order of their first steps."""
+        return self.steps.optimizers()
+
+    @property
+    def clock(self):
+        """The optimizer whose steps are the run's steps; None before the first step and when it is gone."""
+        return self.steps.clock()
+
+    def emit(self, event, **fields):
+        """Writes one event, if this process records. Never raises."""
+        if self.writer is None:
+            return
+        try:
+            self.writer.write(event, fields, self.step)
+        except Exception as error:
+            self.failed("writing %s" % event, error)
+
+    def see(self, kind, text="seen"):
+        """A kind of evidence is seen, or is not and why ("not seen: ...")."""
+        if self._kinds.get(kind) != text:
+            self._kinds[kind] = text
+            self._observed_dirty = True
+
+    def note(self, what, detail=""):
+        """Something that a reader of the run should know about the probe itself; the same text is written once."""
+        if (what, detail) in self._notes or len(self._notes) >= NOTES_AT_MOST:
+            return
+        self._notes.add((what, detail))
+        self.emit("probe-note", what=what, detail=detail)
+
+    def paused(self, seconds):
+        """This much of the time since the last step was not training (saving, evaluating): the step leaves it out."""
+        self.pause_seconds += seconds
+
+    def phase(self, name):
+        """What the process is doing, for the heartbeat: one of `heartbeat.PHASES`. Returns the phase before."""
+        before = self._phase
+        if name != before:
+            self._phase = name
+            if self.heart is not None:
+                self.heart.phase(name)
+        return before
+
+    def parts(self, values):
+        """Loss components of the backward at hand, name -> float or tensor of one element: they go into the next step."""
+        self.losses.parts(values)
+
+    def epoch_ended(self, epoch, seconds, batches, source, planned=None):
+        """An adapter knows epochs: from now on, exhausted loaders do not count as such."""
+        self.loaders.epochs_known_by = source
+        self.loaders.epoch_ended(epoch, seconds, batches, source, planned)
+
+    def failed(self, where, error):
+        """Something of ours raised. The training never hears of it; the run's record does."""
+        try:
+            self._failures += 1
+            self.note("the probe failed in %s" % where, "%s: %s" % (type(error).__name__, str(error)[:300]))
+            if self._failures >= FAILURES_AT_MOST and not self.silent:
+                self.note("the probe failed too often and is off")
+                self.silent, self.awake = True, False
+        except Exception:
+            pass
+
+    # --- looks ---------------------------------------------------------------------------------------------------
+
+    def load_extensions(self):
+        """Looks and adapters: each may be missing, none may stop the training."""
+        try:
+            from . import looks
+
+            make = getattr(looks, "all_looks", None)
+            if make is not None:
+                self.looks = list(make(self))
+        except Exception as error:
+            self.failed("looks", error)
+        try:
+            from . import adapters
+        except ImportError:
+            return
+        try:
+            adapters.install(self)
+        except Exception as error:
+            self.failed("adapters", error)
+
+    def look(self, moment, *args):
+        """Every look at one moment: "backward_begins", "step_begins", "step_ended" or "ends"."""
+        if not self.looks:
+            return
+        began = self.budget.looks_begin()
+        for look in tuple(self.looks):
+            try:
+                getattr(look, moment)(*args)
+            except Exception as error:
+                self.looks.remove(look)
+                self.failed("the look %r, which is off from here on" % look.name, error)
+        self.budget.looks_ended(began)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def claim(self, by):
+        """Takes this process's place among the ranks, at the first sign that it trains. True when it records.
+
+        A forked process has to show more than a loader fetch: forked loader workers fetch too.
+        """
+        if self.silent or self.ended or (self._forked and by == "fetch"):
+            return False
+        with self._claim_lock:
+            if self.awake:
+                return True
+            if self.silent:
+                return False
+            try:
+                if self._is_worker():
+                    self.silent = True
+                    return False
+                self._claim()
+            except Exception:
+                self.silent = True
+                return False
+            self.awake = True
+            return True
+
+    def _is_worker(self):
+        data = sys.modules.get("torch.utils.data")
+        return data is not None and data.get_worker_info() is not None
+
+    def _claim(self):
+        import atexit
+
+        pid = os.getpid()
+        self.rank, self.world_size = self._rank_and_world()
+        self.writer = Writer(self.attempt_dir, self.rank, pid)
+        self.primary = self.writer.primary
+        if self.primary:
+            self._open_heart(pid)
+        self.orphan.watch(os.environ.get(protocol.LOCK))
+        self.stack_signal, stack_file = stacks.register(self.attempt_dir, pid)
+        self.emit(
+            "hello",
+            schema=protocol.SCHEMA,
+            pid=pid,
+            rank=self.rank,
+            world_size=self.world_size,
+            primary=self.primary,
+            python="%d.%d.%d" % sys.version_info[:3],
+            executable=sys.executable or "",
+            torch=str(self.torch.__version__),
+            platform="%s %s %s" % (sys.platform, os.uname().release, os.uname().machine),
+            threads=self.torch.get_num_threads(),
+            stack_signal=self.stack_signal,
+            stack_file=stack_file,
+            first_step=self.first_step,
+        )
+        self.steps.claimed()
+        self._fetched_at = self._observed_at = time.monotonic()
+        self._emit_observed()
+        atexit.register(self.end)
+        util = sys.modules.get("multiprocessing.util")
+        if self._forked and util is not None:
+            # A forked multiprocessing.Process leaves through os._exit and runs these, not atexit's.
+            util.Finalize(None, self.end, exitpriority=0)
+
+    def _open_heart(self, pid):
+        path = os.environ.get(protocol.HEARTBEAT)
+        if not path:
+            return
+        try:
+            self.heart = heartbeat.Heart(path, self.rank, pid, self.first_step)
+        except (OSError, ValueError) as error:
+            self.note("this process has no heartbeat", str(error))
+
+    def _rank_and_world(self):
+        distributed = sys.modules.get("torch.distributed")
+        try:
+            if distributed is not None and distributed.is_available() and distributed.is_initialized():
+                return distributed.get_rank(), distributed.get_world_size()
+        except Exception as error:
+            self.note("the process group does not say its rank", str(error)[:200])
+        return _as_int(os.environ.get("RANK"), 0), _as_int(os.environ.get("WORLD_SIZE"), 1)
+
+    def forked(self):
+        """In the child of a fork: everything that was opened belongs to the parent."""
+        try:
+            if self.writer is not None:
+                self.writer.forget()
+            if self.heart is not None:
+                self.heart.close()
+            self.orphan.forget()
+            stacks.unregister(self.stack_signal)
+            silent = self.silent
+            self._forked = True
+            self._begin()
+            self.silent = silent
+        except Exception:
+            self.silent = True
+
+    def periodic(self, now):
+        """After each step of the clock: what is due now and then. `now` is monotonic."""
+        if self._observed_dirty and now - self._observed_at >= OBSERVED_SECONDS:
+            self._observed_at = now
+            self._emit_observed()
+        if len(self.scalars):
+            wait = FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else FETCH_SECONDS
+            due = now - self._fetched_at >= wait or len(self.steps.recorder) >= QUEUE_AT_MOST
+            if due:
+                self._fetched_at = now
+                self.fetch_scalars()
+        self.memory.sample(now)
+
+    def fetch_scalars(self):
+        began = time.perf_counter_ns()
+        self.scalars.fetch()
+        self.steps.drain()
+        self.budget.remember("fetch scalars", (time.perf_counter_ns() - began) * 1e-9)
+
+    def _emit_observed(self):
+        self._observed_dirty = False
+        self.emit("observed", kinds=self._kinds, step_source=self.steps.source, optimizers=self.steps.names()[:32])
+
+    def end(self, reason="exit"):
+        """The process is about to end in an orderly way. Runs once."""
+        if self.ended or not self.awake:
+            return
+        self.ended = True
+        self.awake = False
+        for part in (self._end_values, self.loaders.end, self._end_looks, self.schedules.end, self._emit_observed):
+            try:
+                part()
+            except Exception as error:
+                self.failed("ending", error)
+        self.phase("ended")
+        self.emit("goodbye", step=self.step, reason=reason)
+
+    def _end_values(self):
+        self.scalars.fetch()
+        self.steps.end()
+
+    def _end_looks(self):
+        self.look("ends")
+
+
+def _as_int(text, otherwise):
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return otherwise

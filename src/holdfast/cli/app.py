@@ -1,0 +1,42 @@
+"""The command line: one file a command, no logic."""
+
+from __future__ import annotations
+
+import typer
+
+import holdfast
+from holdfast.cli.resume import resume
+from holdfast.cli.rules import rules
+from holdfast.cli.run import run
+from holdfast.cli.status import status
+
+app = typer.Typer(
+    name="holdfast",
+    help="Training runs that finish, and prove that they learned.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+) -> None:
+    pass
+
+
+PASS_THROUGH = {"allow_interspersed_args": False}
+"""What follows the first word of the command belongs to the command, with or without `--`."""
+
+app.command(context_settings=PASS_THROUGH)(run)
+app.command()(status)
+app.command()(resume)
+app.command()(rules)

@@ -1,0 +1,17 @@
+"""`holdfast rules`: what Holdfast knows to look for."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import typer
+
+
+def rules(
+    rule: Optional[str] = typer.Argument(None, metavar="[ID]", help="One rule, explained."),
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """List the rules, or explain one."""
+    from holdfast.show.rules import print_rules
+
+    print_rules(rule, as_json=as_json)

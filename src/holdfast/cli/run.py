@@ -1,0 +1,52 @@
+"""`holdfast run`: supervise a training command."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Optional
+
+import typer
+
+
+class OnFinding(str, Enum):
+    act = "act"
+    warn = "warn"
+
+
+def run(
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="The training, as you would start it."),
+    name: Optional[str] = typer.Option(None, help="Name of the run; the script's name by default."),
+    folder: Optional[Path] = typer.Option(None, "--dir", help="The run folder itself; .holdfast/runs/NAME-N by default."),
+    max_attempts: int = typer.Option(3, help="How often the training may be started in all."),
+    on_finding: OnFinding = typer.Option("act", help="What to do about a proven failure: stop the training, or only tell."),
+    observe_only: bool = typer.Option(False, "--observe-only", help="Watch and record; stop, restart and change nothing."),
+    checkpoint: Optional[str] = typer.Option(None, metavar="GLOB", help="Where this command writes its checkpoints."),
+    resume_with: Optional[str] = typer.Option(
+        None, metavar="ARGS", help='Arguments that make it go on, e.g. "--resume {checkpoint}".'
+    ),
+    on_event: Optional[str] = typer.Option(
+        None, metavar="CMD", help="A command of yours at start, finding, restart and end; gets JSON on its stdin."
+    ),
+    hang_after: Optional[float] = typer.Option(
+        None, metavar="SECONDS", help="Silence that may be a hang (default: 300, and ten times the longest pause so far)."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
+) -> None:
+    """Run COMMAND and keep it alive: watch every step, say why it died, go on from what it saved, end with a verdict.
+
+    Exit status: 0 finished, 2 usage, 3 not learned, 4 failed, 130 interrupted, 143 terminated.
+    """
+    from holdfast.cli.supervised import plan_for, supervise_new
+
+    plan = plan_for(
+        command=command,
+        max_attempts=max_attempts,
+        on_finding=on_finding.value,
+        observe_only=observe_only,
+        checkpoint=checkpoint,
+        resume_with=resume_with,
+        on_event=on_event,
+        hang_after=hang_after,
+    )
+    raise typer.Exit(supervise_new(plan, name=name, folder=folder, as_json=as_json))

@@ -1,0 +1,21 @@
+"""`holdfast status`: where a run stands."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import typer
+
+
+def status(
+    reference: Optional[str] = typer.Argument(None, metavar="[RUN]", help="A run's name, name-n or folder; the newest by default."),
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Say where a run stands: its step, loss, phase, attempts and findings."""
+    from pathlib import Path
+
+    from holdfast.record.folder import find
+    from holdfast.show.status import print_status, status_of
+
+    now = status_of(find(reference, root=Path.cwd()))
+    print_status(now, as_json=as_json)

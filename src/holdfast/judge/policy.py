@@ -1,0 +1,111 @@
+"""What to do about findings and ends: small decisions that read aloud, over one picture. Nothing here acts."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.judge.death import where
+from holdfast.judge.rules import by_id
+from holdfast.words.verdicts import Action, Decision
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import AttemptPicture, Picture
+    from holdfast.words.events import Resume
+    from holdfast.words.plan import Plan
+    from holdfast.words.verdicts import Finding
+
+LONGEST_WAIT_S = 60.0
+UNSEEN_PROGRESS_S = 60.0
+"""Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
+MISTAKES = ("python-exception", "exit-status-not-zero", "device-out-of-memory")
+"""Ends that come again at the same place when they come before the first step."""
+OUTSIDE = ("killed-externally",)
+"""Ends that say nothing about the training: they spend attempts and nothing else."""
+_TRANSIENT = re.compile(
+    r"Connection (reset|refused|aborted|timed out)|Temporary failure in name resolution|Read timed out|"
+    r"Resource temporarily unavailable|Address already in use|Too many requests|Service Unavailable|"
+    r"CUDA error: (all CUDA-capable devices are busy|unspecified launch failure)",
+    re.IGNORECASE,
+)
+
+
+def ends_attempt(finding: Finding, plan: Plan) -> bool:
+    """Whether a finding ends an attempt that is still alive: only a proof does, and only where the user lets it."""
+    if finding.severity != "fatal" or plan.observe_only or plan.on_finding != "act":
+        return False
+    rule = by_id().get(finding.rule)
+    return rule is not None and rule.kind in ("learning", "resources")
+
+
+def cause_of(attempt: AttemptPicture) -> str | None:
+    """The rule that explains best why an attempt ended."""
+    rules = by_id()
+    stopped_by = attempt.ended.stopped_by if attempt.ended is not None else None
+    if stopped_by in rules:
+        return stopped_by
+    explaining = [
+        rule for finding in attempt.findings if (rule := rules.get(finding.rule)) and finding.severity == "fatal"
+    ]
+    best = max(explaining, key=lambda rule: rule.cause, default=None)
+    return best.id if best is not None and best.cause else None
+
+
+def after_end(picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume) -> Decision:
+    """What follows when an attempt is over: stop, or another one."""
+    attempt = picture.attempt
+    cause = cause_of(attempt)
+    reason = reason_to_stop(picture, plan, attempts_left=attempts_left, resume=resume)
+    if reason is not None:
+        return Decision(action=Action.STOP, attempt=attempt.number, why=reason, cause=cause)
+    wait = min(LONGEST_WAIT_S, plan.backoff_s * 2 ** (len(picture.attempts) - 1))
+    how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
+    return Decision(
+        action=Action.RESTART,
+        attempt=attempt.number,
+        why=f"attempt {attempt.number} ended {where(attempt)}; going on {how}",
+        cause=cause,
+        wait_s=wait,
+    )
+
+
+def reason_to_stop(picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume) -> str | None:
+    """The first of these that holds, in words; None when there is no reason."""
+    attempt, cause = picture.attempt, cause_of(picture.attempt)
+    ended = attempt.ended
+    if ended is None:
+        return "the attempt has not ended"
+    rule = by_id().get(ended.stopped_by or "")
+    reasons = (
+        (ended.code == 0 and ended.stopped_by is None, "the command finished"),
+        (ended.stopped_by == "user", "you interrupted it"),
+        (ended.stopped_by == "terminate", "Holdfast was asked to terminate"),
+        (plan.observe_only, "--observe-only: nothing is started again"),
+        (rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
+        (cause == "disk-full", "disk-full: another attempt would fail the same way until there is room"),
+        (is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
+        (attempts_left <= 0, f"all {plan.max_attempts} attempts are spent"),
+        (without_progress(picture), f"{cause} came twice with no progress in between"),
+        (
+            attempt.vaulted is not None and bool(attempt.vaulted.left_out) and resume.checkpoint is None,
+            "starting over could overwrite what was saved, and it could not be copied out of harm's way",
+        ),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def is_mistake(attempt: AttemptPicture) -> bool:
+    """It failed before the first step, and not for a reason that passes."""
+    if attempt.ended is None or attempt.steps or cause_of(attempt) not in MISTAKES:
+        return False
+    unseen = attempt.hello is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
+    return not unseen and not any(_TRANSIENT.search(line) for line in attempt.ended.last_words)
+
+
+def without_progress(picture: Picture) -> bool:
+    """The same cause twice, and the later attempt came no further."""
+    if len(picture.attempts) < 2:
+        return False
+    before, now = picture.attempts[-2:]
+    cause = cause_of(now)
+    return cause is not None and cause not in OUTSIDE and cause == cause_of(before) and now.last_step <= before.last_step

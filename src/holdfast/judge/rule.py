@@ -1,0 +1,44 @@
+"""What a rule is: one diagnosis, with its page of documentation and its own cases.
+
+A rule reports, the engine collects, the policy decides: a rule never acts. Its `judge` is a pure function of the picture
+and is asked after each event of the kinds in `on`. Its cases are short histories that must make it speak or leave it
+silent; tests and documentation are made from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.judge.picture import Picture
+    from holdfast.words.events import AnyEvent, Event
+    from holdfast.words.verdicts import Finding, Severity
+
+Kind = Literal["learning", "resources", "exit", "proof", "watching"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A short history of events, and what the rule must make of it."""
+
+    says: str
+    history: list[AnyEvent]
+    expected: Severity | None
+    """The severity of the finding, or None when the rule must stay silent."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    id: str
+    """Stable, kebab-case, states the fact."""
+    kind: Kind
+    on: tuple[type[Event], ...]
+    judge: Callable[[Picture], Finding | None]
+    cases: list[Case]
+    page: str
+    """The module's docstring: what it means, why it happens, what to do, sources."""
+    cause: int = 0
+    """Among findings about the same death the highest names its cause; 0 when it never explains one."""

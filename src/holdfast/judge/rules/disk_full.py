@@ -1,0 +1,50 @@
+"""The disk is full.
+
+**What it means.** The training could not write: a checkpoint, a cache, a log. A checkpoint that was being written is torn.
+
+**What to do.** Make room, then `holdfast resume`. Holdfast does not start again by itself: it would fail the same way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.judge.death import death, said, where
+from holdfast.judge.history import TRACEBACK, ended, started
+from holdfast.judge.rule import Case, Rule
+from holdfast.words import events
+from holdfast.words.verdicts import Finding
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import Picture
+
+_WORDS = (r"No space left on device", r"Disk quota exceeded", r"PytorchStreamWriter failed writing file")
+
+
+def judge(picture: Picture) -> Finding | None:
+    gone = death(picture)
+    words = said(gone, *_WORDS) if gone is not None else None
+    if gone is None or words is None:
+        return None
+    left = [f"{picture.attempt.samples[-1].disk_free / 1e6:.0f} MB were free"] if picture.attempt.samples else []
+    return Finding(
+        rule="disk-full",
+        severity="fatal",
+        message=f"The training could not write, because the disk is full, {where(picture.attempt)}.",
+        evidence=[words, *left],
+        remedies=["make room on the disk, then: holdfast resume"],
+    )
+
+
+RULE = Rule(
+    id="disk-full",
+    kind="exit",
+    on=(events.AttemptEnded,),
+    judge=judge,
+    page=__doc__ or "",
+    cause=75,
+    cases=[
+        Case("ENOSPC", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])], "fatal"),
+        Case("another error", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])], None),
+    ],
+)

@@ -1,0 +1,67 @@
+"""Every loss so far is exactly zero.
+
+**What it means.** The number that the training minimises has never been anything but 0.0. There is nothing to learn from,
+so the model that comes out is the one that went in, although the progress bar looks as always.
+
+**Why it happens.** A device that loses scalar writes (macOS 14.4 with torch 2.2: `x = zeros(3); x[1] = 1` does not do what
+it says), a loss multiplied by an empty mask, labels that never match, a target that was detached from the model.
+
+**What to do.** Run a few steps on the CPU: if the loss is not zero there, the device is at fault; use a newer torch, or the
+CPU. If it is zero there too, look at the labels of one batch.
+
+**When it stays silent.** A loss that reaches zero after it was something else is a solved task, not a fault.
+
+Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.judge.history import ended, losses, started, trains, window
+from holdfast.judge.rule import Case, Rule
+from holdfast.words import events
+from holdfast.words.verdicts import Finding
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import Picture
+
+STEPS = 20
+STEPS_OF_A_WHOLE_RUN = 3
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    zeros = attempt.loss_at_zero_from_the_start
+    over = attempt.ended is not None and attempt.ended.code == 0
+    if zeros != attempt.loss.count or attempt.loss.bad or zeros < (STEPS_OF_A_WHOLE_RUN if over else STEPS):
+        return None
+    return Finding(
+        rule="loss-all-zero",
+        severity="fatal",
+        message=f"The loss was exactly 0 in all {zeros} steps: the model is not learning anything.",
+        evidence=[f"{zeros} of {zeros} losses are 0.0", "no loss was ever anything else"],
+        remedies=[
+            "run the same command for a few steps on the CPU: a loss that is not 0 there means the device computes wrongly",
+            "on macOS 14.4 with torch 2.2, install torch 2.3 or newer",
+            "look at one batch's labels: an empty mask or labels that never match give a loss of 0",
+        ],
+    )
+
+
+RULE = Rule(
+    id="loss-all-zero",
+    kind="learning",
+    on=(events.Step, events.Steps, events.AttemptEnded),
+    judge=judge,
+    page=__doc__ or "",
+    cases=[
+        Case("twenty steps of nothing but zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
+        Case("a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"),
+        Case("a window of zeros", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
+        Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),
+        Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
+        Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),
+        Case("no loss is seen at all", [*started(), *ended(0, last_step=50)], None),
+    ],
+)

@@ -1,0 +1,53 @@
+"""The training ended with a Python exception.
+
+**What it means.** The code itself, or a library, raised and nobody caught it. The traceback is in the attempt's stderr.log.
+
+**What to do.** An exception before the first step is a mistake in the command, the code or the data: Holdfast does not try
+again. After the first step it tries again, and gives up when the same exception comes with no progress in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.judge.death import death, exception_line, killed_by, where
+from holdfast.judge.history import TRACEBACK, ended, losses, started, trains
+from holdfast.judge.rule import Case, Rule
+from holdfast.words import events
+from holdfast.words.verdicts import Finding
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import Picture
+
+
+def judge(picture: Picture) -> Finding | None:
+    gone = death(picture)
+    if gone is None or killed_by(gone) is not None:
+        return None
+    line = exception_line(gone)
+    if line is None:
+        return None
+    frames = [words.strip() for words in gone.last_words if words.strip().startswith("File ")]
+    return Finding(
+        rule="python-exception",
+        severity="fatal",
+        message=f"The training raised {where(picture.attempt)}: {line}",
+        evidence=[line, *frames[-2:]],
+        remedies=["read the traceback in the attempt's stderr.log"],
+    )
+
+
+RULE = Rule(
+    id="python-exception",
+    kind="exit",
+    on=(events.AttemptEnded,),
+    judge=judge,
+    page=__doc__ or "",
+    cause=40,
+    cases=[
+        Case("in the middle", [*started(), *trains(), *losses(1.0), *ended(1, words=[*TRACEBACK, "ValueError: bad shape"])], "fatal"),
+        Case("a message of many lines", [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])], "fatal"),
+        Case("printed a traceback, ended well", [*started(), *ended(0, words=[*TRACEBACK, "ValueError: x"])], None),
+        Case("sys.exit(3) without one", [*started(), *ended(3)], None),
+    ],
+)

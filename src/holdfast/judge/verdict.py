@@ -1,0 +1,157 @@
+"""What a run came to, and the proofs that this rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.judge.death import where
+from holdfast.judge.rules import by_id
+from holdfast.judge.rules.probe_absent import reason as why_unseen
+from holdfast.judge.series import fall
+from holdfast.words.events import as_number
+from holdfast.words.verdicts import Action, Outcome, Proof, Verdict
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import AttemptPicture, Picture
+
+EXIT_STATUS = {Outcome.LEARNED: 0, Outcome.UNPROVEN: 0, Outcome.NOT_LEARNED: 3, Outcome.FAILED: 4, Outcome.INTERRUPTED: 130}
+TERMINATED = 143
+ENOUGH_TO_BE_CONSTANT = 20
+"""Fewer equal losses than this prove nothing."""
+
+
+def verdict(picture: Picture) -> Verdict:
+    """The verdict on a run whose last attempt is over."""
+    attempt = picture.attempt
+    ended = attempt.ended
+    stopped_by = ended.stopped_by if ended is not None else None
+    if attempt.decision is not None and attempt.decision.action is not Action.STOP:
+        # It is over although another attempt was due: somebody said no while it waited.
+        told = attempt.signals[-1].signal if attempt.signals else "SIGINT"
+        stopped_by = "terminate" if told == "SIGTERM" else "user"
+    if stopped_by in ("user", "terminate"):
+        said = "interrupted by you" if stopped_by == "user" else "ended by SIGTERM to Holdfast"
+        status = TERMINATED if stopped_by == "terminate" else EXIT_STATUS[Outcome.INTERRUPTED]
+        return Verdict(outcome=Outcome.INTERRUPTED, reason=f"{said} {where(attempt)}", exit_status=status)
+    proofs = proofs_of(picture)
+    against = standing_against_learning(picture)
+    if against is not None:
+        return _verdict(Outcome.NOT_LEARNED, against, proofs)
+    if ended is None or ended.code != 0:
+        return _verdict(Outcome.FAILED, _why_it_died(attempt), proofs)
+    shown = [proof for proof in proofs if proof.positive and proof.answer == "holds"]
+    failed = [proof for proof in proofs if proof.answer == "fails"]
+    if shown and not failed:
+        return _verdict(Outcome.LEARNED, "; ".join(proof.detail for proof in shown), proofs)
+    lacking = failed or [proof for proof in proofs if proof.positive]
+    return _verdict(Outcome.UNPROVEN, "; ".join(proof.detail for proof in lacking), proofs)
+
+
+def _verdict(outcome: Outcome, reason: str, proofs: list[Proof]) -> Verdict:
+    return Verdict(outcome=outcome, reason=reason, proofs=proofs, exit_status=EXIT_STATUS[outcome])
+
+
+def standing_against_learning(picture: Picture) -> str | None:
+    """A fatal finding about learning that the end of the run has not taken back."""
+    rules = by_id()
+    for finding in reversed(picture.attempt.findings):
+        rule = rules.get(finding.rule)
+        if finding.severity == "fatal" and rule is not None and rule.kind in ("learning", "proof"):
+            now = rule.judge(picture)
+            if now is not None and now.severity == "fatal":
+                return finding.message
+    return None
+
+
+def _why_it_died(attempt: AttemptPicture) -> str:
+    rules = by_id()
+    fatal = [finding for finding in attempt.findings if finding.severity == "fatal" and finding.rule in rules]
+    best = max(fatal, key=lambda finding: rules[finding.rule].cause, default=None)
+    return best.message if best is not None else f"the attempt ended {where(attempt)}"
+
+
+def proofs_of(picture: Picture) -> list[Proof]:
+    return [
+        _loss_fell(picture),
+        _metric_above_zero(picture.attempt),
+        _losses_finite(picture),
+        _losses_vary(picture),
+        _weights_moved(picture.attempt),
+        _plan_done(picture.attempt),
+        _saved_is_live(picture.attempt),
+    ]
+
+
+def _loss_fell(picture: Picture) -> Proof:
+    if not picture.loss.count:
+        why, _ = why_unseen(picture.attempt)
+        unseen = "no loss was seen" + (f" ({why})" if picture.attempt.hello is None else "")
+        return Proof(name="loss-fell", positive=True, answer="missing", detail=unseen)
+    move = fall(picture.loss)
+    if move is None:
+        few = f"only {picture.loss.count} losses: too few to tell a fall from noise"
+        return Proof(name="loss-fell", positive=True, answer="missing", detail=few)
+    numbers = f"from {move.early:.4g} to {move.late:.4g} (noise {move.noise:.2g})"
+    if move.beyond_noise:
+        return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
+    return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall beyond its noise: {numbers}")
+
+
+def _metric_above_zero(attempt: AttemptPicture) -> Proof:
+    if attempt.metrics is None:
+        return Proof(name="metrics-not-zero", answer="does not apply", detail="no metric was seen")
+    scores = {name: as_number(value) for name, value in attempt.metrics.values.items() if "loss" not in name}
+    if scores and not any(scores.values()):
+        return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
+    return Proof(name="metrics-not-zero", answer="holds", detail="the last validation's metrics are not all 0")
+
+
+def _losses_finite(picture: Picture) -> Proof:
+    loss = picture.attempt.loss
+    if not loss.count and not loss.bad:
+        return Proof(name="losses-finite", answer="missing", detail="no loss was seen")
+    if loss.bad_in_a_row:
+        return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.first_bad_step}")
+    detail = "every loss was finite" if not loss.bad else f"{loss.bad} losses were not finite, but it recovered"
+    return Proof(name="losses-finite", answer="holds", detail=detail)
+
+
+def _losses_vary(picture: Picture) -> Proof:
+    points = picture.loss.points
+    if picture.loss.count < ENOUGH_TO_BE_CONSTANT:
+        return Proof(name="losses-not-constant", answer="missing", detail="too few losses")
+    if min(point.low for point in points) == max(point.high for point in points):
+        return Proof(name="losses-not-constant", answer="fails", detail=f"every loss was {points[0].mean:g}")
+    return Proof(name="losses-not-constant", answer="holds", detail="the losses vary")
+
+
+def _weights_moved(attempt: AttemptPicture) -> Proof:
+    seen = attempt.movement
+    if seen is None:
+        return Proof(name="weights-moved", answer="missing", detail="no weight was looked at")
+    stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is None or tensor.update_ulps >= 0.5]
+    if seen.checked and not seen.moved and stuck:
+        return Proof(name="weights-moved", answer="fails", detail=f"no weight moved: {', '.join(stuck[:3])}")
+    detail = f"{seen.moved} of {seen.checked} tensors moved when last looked at"
+    return Proof(name="weights-moved", answer="holds" if seen.moved else "missing", detail=detail)
+
+
+def _plan_done(attempt: AttemptPicture) -> Proof:
+    if attempt.planned_epochs is None or attempt.epoch is None:
+        return Proof(name="planned-steps-done", answer="does not apply", detail="the command does not say how much it plans")
+    detail = f"{attempt.epoch} of {attempt.planned_epochs} epochs"
+    if attempt.epoch < attempt.planned_epochs:
+        return Proof(name="planned-steps-done", answer="missing", detail=f"{detail}: it ended early by itself")
+    return Proof(name="planned-steps-done", answer="holds", detail=detail)
+
+
+def _saved_is_live(attempt: AttemptPicture) -> Proof:
+    compared = [saved for saved in attempt.saved.values() if saved.compared]
+    if not compared:
+        return Proof(name="saved-equals-live", answer="does not apply", detail="no saved weights could be compared")
+    newest = compared[-1]
+    if newest.bad:
+        return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} holds values that are not finite")
+    if newest.matches in ("equal", "cast"):
+        return Proof(name="saved-equals-live", answer="holds", detail=f"{newest.path} is what was live ({newest.matches})")
+    return Proof(name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the live weights (an average?)")

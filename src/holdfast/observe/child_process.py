@@ -1,0 +1,250 @@
+"""One life of the training process, seen from outside: it starts, it prints, it ends.
+
+    with Terminal() as terminal:
+        child = ChildProcess.start(command, cwd=..., env=..., stdout_log=..., stderr_log=..., terminal=terminal)
+        while not isinstance(notice := child.wait(1.0), Exited):
+            ...                       # ask_to_stop(), end(), suspend() as the supervisor sees fit
+        child.end(grace=5.0)          # what it left behind
+        child.close()                 # from here on all output is shown and recorded
+        child.last_words(40)
+
+The child has a session of its own. Each of its standard streams that is a terminal for the user is a terminal of its own
+for the child; the first of these is its controlling terminal, so that prompts, pdb, getpass and Ctrl-C work as ever.
+
+It is started by fork, a few system calls and exec, through subprocess: TIOCSCTTY has to be called in the child (opening a
+terminal is not enough on macOS), posix_spawn can neither do that nor change the folder, and a helper program between us
+and the command would cost the start of an interpreter. Fork is safe here because no thread of ours runs at that point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.observe.command import not_runnable
+from holdfast.observe.notices import Continued, Exited, Forwarded, Hangup, Interrupt, Notice, Suspend, Terminate
+from holdfast.observe.offspring import Offspring, send_to
+from holdfast.observe.output_log import readable_lines
+from holdfast.observe.streams import Streams
+from holdfast.observe.terminal import STDERR, STDOUT, Terminal, notice_of
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import psutil
+
+KILL_SECONDS = 5.0
+"""How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""
+LOOK_SECONDS = 2.0
+"""How often the offspring is looked at, so that those are known whose parents die."""
+BLOCKED_SECONDS = 0.25
+"""A write that takes longer than this is held up by the one who should read."""
+
+
+class LastWords(NamedTuple):
+    stderr: list[str]
+    stdout: list[str]
+
+
+class ChildProcess:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        streams: Streams,
+        terminal: Terminal,
+        logs: Mapping[int, Path],
+        clock: Callable[[], float],
+    ) -> None:
+        self.pid = process.pid
+        self.started_at = time.time()
+        self.exited: Exited | None = None
+        self._process = process
+        self._offspring = Offspring(process.pid)
+        self._terminal = terminal
+        self._inbox = terminal.inbox
+        self._clock = clock
+        self._streams = streams
+        self._output = streams.open_pumps(logs, clock)
+        self._moving_since = self._looked_at = clock()
+        self._exit_told = False
+        self._closed = False
+        self._suspend_next: Suspend | None = None
+        self._follow_foreground()
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout_log: Path,
+        stderr_log: Path,
+        terminal: Terminal,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> ChildProcess:
+        """Raises CommandNotRunnable. On the main thread, with the former child closed."""
+        streams = Streams(terminal)
+        try:
+            process = streams.start(argv, cwd, env)
+        except OSError as error:
+            streams.close()
+            raise not_runnable(argv, cwd, env, error) from error
+        return cls(process, streams, terminal, {STDOUT: stdout_log, STDERR: stderr_log}, clock)
+
+    def wait(self, timeout: float) -> Notice | None:
+        """The next notice, or None when there was none for so long. What the user did comes before the exit it caused."""
+        if self._suspend_next is not None:
+            return self._stand_still()
+        deadline = self._clock() + timeout
+        while True:
+            self._look_around()
+            has_exited = self._poll() and not self._exit_told
+            message = self._inbox.take(0.0 if has_exited else deadline - self._clock())
+            notice = self._take_signal(message) if isinstance(message, signal.Signals) else message
+            if notice is not None:
+                self._suspend_next = notice if isinstance(notice, Suspend) else None
+                return notice
+            if message is None and has_exited:
+                self._exit_told = True
+                return self.exited
+            if self._clock() >= deadline:
+                return None
+
+    def quiet_for(self) -> float:
+        """Seconds since the last byte of output; the time in which everything stood still does not count."""
+        return self._clock() - max(self._moving_since, *(pump.last_byte_at or 0.0 for pump in self._output.values()))
+
+    def blocked_on_terminal(self) -> bool:
+        """Whether the one who should read our output (a paused terminal, a full pipe) holds up the child's."""
+        now = self._clock()
+        return any(now - (pump.showing_since or now) > BLOCKED_SECONDS for pump in self._output.values())
+
+    def last_words(self, lines: int) -> LastWords:
+        """The last lines of output, made readable. Complete only after `close`."""
+        return LastWords(*(readable_lines(self._output[stream].tail(), lines) for stream in (STDERR, STDOUT)))
+
+    def descendants(self) -> list[int]:
+        """The pids of the child, which comes first, and of all it brought into the world, as far as they live."""
+        return [process.pid for process in self._look_at_offspring()]
+
+    def ask_to_stop(self) -> None:
+        """What Ctrl-C would do."""
+        if not self._poll():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGINT)
+
+    def suspend(self) -> None:
+        self._offspring.stop()
+
+    def resume(self) -> None:
+        send_to(self._look_at_offspring(), signal.SIGCONT)
+        self._moving_since = self._clock()
+
+    def end(self, grace: float) -> list[int]:
+        """Ends the child and all it brought into the world: asks, waits so long, then kills.
+
+        A further Ctrl-C or SIGTERM meanwhile cuts the wait short; `wait` tells of it afterwards. Returns the pids that even
+        SIGKILL could not end.
+        """
+        asked: set[psutil.Process] = set()
+        deadline = self._clock() + grace
+        impatient = len(self._impatience())
+        while (left := self._left_over()) and self._clock() < deadline and len(self._impatience()) <= impatient:
+            new = [process for process in left if process not in asked]
+            send_to(new, signal.SIGTERM)
+            send_to(new, signal.SIGCONT)
+            asked.update(new)
+            self._inbox.listen(0.02)
+        deadline = self._clock() + KILL_SECONDS
+        while (left := self._left_over()) and self._clock() < deadline:
+            send_to(left, signal.SIGKILL)
+            self._inbox.listen(0.02)
+        return [process.pid for process in left]
+
+    def close(self) -> None:
+        """Shows and records the rest of the output, gives the terminal back, ends the threads.
+
+        Within bounds: a process that outlived the child is not waited for, nor for ever a terminal that takes nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._poll():
+                self.end(KILL_SECONDS)
+            self._streams.close()
+        finally:
+            self._terminal.release()
+
+    def _take_signal(self, number: signal.Signals) -> Notice | None:
+        notice = notice_of(number)
+        if number == signal.SIGWINCH:
+            self._streams.resize()
+        elif number == signal.SIGCONT:  # after a SIGSTOP that we could not see coming, the shell had the terminal
+            self._terminal.claim()
+        elif isinstance(notice, Forwarded) and not self._poll():
+            os.kill(self.pid, number)
+        elif isinstance(notice, Hangup) and self._streams.keyboard is not None:
+            self._streams.keyboard.end_input()
+        return notice
+
+    def _stand_still(self) -> Continued:
+        """Stops the child's processes and ourselves. SIGSTOP, since SIGTSTP is discarded where no shell is the parent."""
+        assert self._suspend_next is not None
+        whole_job, self._suspend_next = self._suspend_next.whole_job, None
+        stopped_at = self._clock()
+        if self._streams.keyboard is not None:
+            self._streams.keyboard.pause()
+        self.suspend()
+        self._terminal.release()
+        self._inbox.stop_here(whole_job=whole_job)
+        self._follow_foreground()
+        self._streams.resize()
+        self.resume()
+        return Continued(self._clock() - stopped_at)
+
+    def _follow_foreground(self) -> None:
+        """Takes the keyboard when it is ours: a shell's `fg` does not tell a running job that it has become so."""
+        keyboard = self._streams.keyboard
+        if keyboard is not None and not keyboard.listening and self._terminal.claim():
+            keyboard.listen()
+
+    def _look_around(self) -> None:
+        self._follow_foreground()
+        if self._clock() - self._looked_at > LOOK_SECONDS:
+            self._look_at_offspring()
+
+    def _look_at_offspring(self) -> list[psutil.Process]:
+        self._looked_at = self._clock()
+        return self._offspring.living()
+
+    def _left_over(self) -> list[psutil.Process]:
+        self._poll()
+        return self._look_at_offspring()
+
+    def _impatience(self) -> list[Notice]:
+        """The requests to stop that wait to be told."""
+        notices = (notice_of(m) if isinstance(m, signal.Signals) else m for m in self._inbox.waiting())
+        return [notice for notice in notices if isinstance(notice, (Interrupt, Terminate))]
+
+    def _poll(self) -> bool:
+        """Whether the child has exited. Only it is waited for: other children of ours are not our business here."""
+        if self.exited is None and (status := self._process.poll()) is not None:
+            if status < 0:
+                self.exited = Exited(code=None, signal=_name(-status))
+            else:
+                self.exited = Exited(code=status)
+        return self.exited is not None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return f"signal {number}"

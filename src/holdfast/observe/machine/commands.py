@@ -1,0 +1,46 @@
+"""Asking a command of the system, bounded in time, without ever raising."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import NamedTuple
+
+MOST_TEXT = 4_000_000
+"""Characters looked at; no answer that we ask for is near that long."""
+
+
+class Answer(NamedTuple):
+    text: str
+    problem: str | None = None
+    """Why the text is missing or incomplete."""
+
+
+def ask(command: list[str], seconds: float) -> Answer:
+    name = command[0]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(seconds, 0.05),
+            env={**os.environ, "LC_ALL": "C", "LANG": "C"},
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return Answer(_decoded(late.stdout), f"{name} had not finished after {seconds:.1f} s")
+    except OSError as error:
+        return Answer("", f"{name} could not be run: {error.strerror or error}")
+    text = _decoded(done.stdout)
+    if done.returncode == 0:
+        return Answer(text)
+    said = _decoded(done.stderr).strip().splitlines()
+    return Answer(text, f"{name} ended with {done.returncode}: {said[0] if said else 'it did not say why'}")
+
+
+def _decoded(raw: bytes | str | None) -> str:
+    if not raw:
+        return ""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    return text[:MOST_TEXT]

@@ -1,0 +1,169 @@
+"""Copies of what an attempt saved, out of harm's way: a retry that starts over writes to the same names.
+
+A clone where the file system can (no space, no time), else a real copy. Never a hard link: torch.save truncates in place,
+and would destroy both names at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.record.cloning import clone
+from holdfast.record.torn import is_torn
+from holdfast.words.events import VaultedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["RESERVE", "is_torn", "keep"]
+
+RESERVE = 2 << 30
+"""Bytes of disk that are left free: the training goes on writing."""
+OUTSIDE = "outside-the-project"
+
+
+def keep(
+    files: Iterable[tuple[str | os.PathLike[str], int]],
+    into: Path,
+    reserve_bytes: int = RESERVE,
+    base: Path | None = None,
+) -> tuple[list[VaultedFile], list[str]]:
+    """Copy saved files and folders, each with the step it was saved at, the newest first. Returns what was kept and what
+    was left out, each path with its reason. Below `into` the folders are as they are below `base` (the training's working
+    folder), so that files of the same name do not meet.
+    """
+    base = (base or Path.cwd()).resolve()
+    kept: list[VaultedFile] = []
+    left_out: list[str] = []
+    for given, source, step in _newest_first(files, base, left_out):
+        if source == into or into in source.parents:
+            continue
+        try:
+            kept.append(_keep_one(given, source, step, into / _name_below(source, base), reserve_bytes))
+        except _NoRoomError as full:
+            left_out.append(f"{given}: {full}")
+        except OSError as error:
+            left_out.append(f"{given}: {error.strerror or error}")
+    return kept, left_out
+
+
+class _NoRoomError(Exception):
+    pass
+
+
+def _newest_first(
+    files: Iterable[tuple[str | os.PathLike[str], int]], base: Path, left_out: list[str]
+) -> list[tuple[str, Path, int]]:
+    found: dict[Path, tuple[str, int]] = {}
+    for path, step in files:
+        given = os.fspath(path)
+        try:
+            source = (base / given).resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            left_out.append(f"{given}: {reason}")
+            continue
+        if not (source.is_file() or source.is_dir()):
+            left_out.append(f"{given}: neither a file nor a folder")
+            continue
+        before = found.get(source)
+        if before is None or step >= before[1]:
+            found[source] = (given, step)
+    dated = [(_written(source), step, given, source) for source, (given, step) in found.items()]
+    dated.sort(key=lambda one: one[:2], reverse=True)
+    return [(given, source, step) for _, step, given, source in dated]
+
+
+def _written(source: Path) -> float:
+    times = [0.0]
+    for file in (source, *(_files_in(source) if source.is_dir() else ())):
+        with contextlib.suppress(OSError):
+            times.append(file.stat().st_mtime)
+    return max(times)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """All files below, through links too; a link back to a folder above is not followed again."""
+    files: list[Path] = []
+    been: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        been.add(os.path.realpath(place))
+        folders[:] = sorted(name for name in folders if os.path.realpath(Path(place, name)) not in been)
+        files += [file for name in sorted(names) if (file := Path(place, name)).is_file()]
+    return files
+
+
+def _name_below(source: Path, base: Path) -> Path:
+    if source != base and source.is_relative_to(base):
+        return source.relative_to(base)
+    return Path(OUTSIDE, *source.parts[1:])
+
+
+def _keep_one(given: str, source: Path, step: int, target: Path, reserve: int) -> VaultedFile:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    _remove(partial)
+    try:
+        copy = _copy_folder if source.is_dir() else _copy_file
+        size = copy(source, partial, reserve)
+        _put_in_place(partial, target)
+    except BaseException:
+        _remove(partial)
+        raise
+    return VaultedFile(path=given, kept=str(target), bytes=size, step=step, torn=is_torn(target))
+
+
+def _copy_folder(source: Path, partial: Path, reserve: int) -> int:
+    partial.mkdir()
+    size = 0
+    for file in _files_in(source):
+        copy = partial / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        size += _copy_file(file.resolve(), copy, reserve)
+    for place, _, _ in os.walk(partial):
+        _flush(Path(place))
+    return size
+
+
+def _copy_file(source: Path, copy: Path, reserve: int) -> int:
+    size = source.stat().st_size
+    if not clone(source, copy):
+        free = shutil.disk_usage(copy.parent).free
+        if free - size < reserve:
+            raise _NoRoomError(
+                f"its {_told(size)} do not fit: {_told(free)} are free, of which {_told(reserve)} are kept"
+            )
+        shutil.copyfile(source, copy)
+        shutil.copystat(source, copy)
+    _flush(copy)
+    return size
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    if target.is_dir() or (target.exists() and partial.is_dir()):
+        _remove(target)  # a folder cannot be replaced in one step; what it came from was kept again just now
+    partial.replace(target)
+    _flush(target.parent)
+
+
+def _flush(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _told(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

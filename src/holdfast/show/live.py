@@ -1,0 +1,54 @@
+"""What is said while a run lives: few lines, on stderr, between the training's own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from holdfast.show.plain import printable
+from holdfast.words import events
+from holdfast.words.verdicts import Action
+
+if TYPE_CHECKING:
+    from holdfast.record.folder import RunFolder
+
+
+class Narrator:
+    """A listener that tells the user what matters as it happens."""
+
+    def __init__(self, run: RunFolder, stream: TextIO | None = None) -> None:
+        self._run = run
+        self._stream = stream if stream is not None else sys.stderr
+
+    def __call__(self, event: events.Event) -> None:
+        line = self._line(event)
+        if line is None:
+            return
+        # A progress bar may stand in this line: it draws itself again below.
+        start = "\r\x1b[K" if self._stream.isatty() else ""
+        try:
+            self._stream.write(f"{start}holdfast: {printable(line, 1000)}\n")
+            self._stream.flush()
+        except OSError:
+            pass  # the terminal is gone; everything is in the journal
+
+    def _line(self, event: events.Event) -> str | None:
+        if isinstance(event, events.AttemptStarted):
+            resume = event.resume
+            if event.attempt == 1:
+                return f"watching; the record is in {self._run.path}"
+            if resume is not None and resume.checkpoint is not None:
+                return f"attempt {event.attempt} goes on from {resume.checkpoint} (step {resume.step})"
+            return f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
+        if isinstance(event, events.FindingMade) and event.finding.severity != "note":
+            finding = event.finding
+            return f"{finding.severity} {finding.rule}: {finding.message}"
+        if isinstance(event, events.DecisionMade) and event.decision.action is not Action.STOP:
+            return f"another attempt in {event.decision.wait_s:.0f} s (Ctrl-C: no)"
+        if isinstance(event, events.Signalled) and event.signal in ("SIGINT", "SIGTERM"):
+            return f"{event.signal}: {event.action}"
+        if isinstance(event, events.Quiet):
+            return f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
+        if isinstance(event, events.Vaulted) and event.left_out:
+            return f"could not keep safe: {'; '.join(event.left_out[:3])}"
+        return None

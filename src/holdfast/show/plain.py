@@ -1,0 +1,34 @@
+"""Text of other people's programs, made safe and short for showing."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str, most: int = 400) -> str:
+    """One line without escape sequences or control characters, cut where it is too long."""
+    line = _CONTROL.sub("", _ESCAPES.sub("", text)).replace("\n", " ").replace("\t", " ")
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def plural(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -1,0 +1,70 @@
+"""Where a run stands, from its journal and its heartbeat."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.child.holdfast_child import heartbeat
+from holdfast.judge.picture import picture_of
+from holdfast.record.journal import replay
+from holdfast.record.lock import is_live
+from holdfast.show.plain import duration, printable, size
+from holdfast.show.summary import summary_of
+
+if TYPE_CHECKING:
+    from holdfast.record.folder import RunFolder
+
+
+def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
+    """The summary as it stands, with what only a live run has."""
+    now = time.time() if now is None else now
+    picture = picture_of(replay(run))
+    live = is_live(run)
+    beat = heartbeat.read(str(run.heartbeat)).get(0)
+    state = "running" if live else "ended" if picture.ended is not None else "its supervisor is gone"
+    status = {**summary_of(run, picture), "state": state, "now": None}
+    if picture.attempts and picture.ended is None:
+        attempt = picture.attempt
+        sample = attempt.samples[-1] if attempt.samples else None
+        known = beat is not None and beat.pid == (attempt.hello.pid if attempt.hello is not None else beat.pid)
+        status["now"] = {
+            "attempt": attempt.number,
+            "step": max(attempt.last_step, beat.step if beat is not None and known else 0),
+            "loss": None if beat is None or not math.isfinite(beat.loss) else beat.loss,
+            "phase": beat.phase if beat is not None else "starting",
+            "last_step_s_ago": round(now - beat.step_at, 1) if beat is not None and beat.step_at else None,
+            "epoch": attempt.epoch,
+            "memory": sample.rss if sample is not None else None,
+            "available": sample.available if sample is not None else None,
+            "for_s": round(now - attempt.started.at, 1),
+        }
+    return status
+
+
+def print_status(status: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(status).decode())
+        return
+    now = status["now"]
+    print(f"{status['run']}: {status['state']}" + (f", {status['verdict']}: {printable(status['reason'])}" if status["verdict"] else ""))
+    if now is not None:
+        loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
+        ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
+        print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {now['phase']}{loss}{ago}")
+        if now["memory"] is not None:
+            print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")
+    for attempt in status["attempts"]:
+        how = attempt["exit"]
+        if how is not None:
+            ended = how["signal"] or f"exit {how['code']}"
+            cause = f", {attempt['cause']}" if attempt["cause"] else ""
+            print(f"  attempt {attempt['n']}: steps {attempt['first_step']} to {attempt['last_step']}, {ended}{cause}")
+    for finding in status["findings"]:
+        print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
+    if status["state"] == "its supervisor is gone" or status["verdict"] in ("interrupted", "failed"):
+        print(f"  next: holdfast resume {status['run']}")
+    print(f"  record: {status['dir']}")

@@ -1,0 +1,120 @@
+"""`summary.json`: what a run came to, for tools. Its fields are a contract; `schema` changes when they do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.judge.picture import picture_of
+from holdfast.judge.policy import cause_of
+from holdfast.judge.rules.probe_absent import reason as why_unseen
+from holdfast.record.folder import write_atomically
+from holdfast.record.journal import replay
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import AttemptPicture, Picture
+    from holdfast.record.folder import RunFolder
+
+SUMMARY_SCHEMA = 1
+
+
+def summary_of(run: RunFolder, picture: Picture | None = None) -> dict[str, Any]:
+    picture = picture if picture is not None else picture_of(replay(run))
+    ended = picture.ended
+    return {
+        "schema": SUMMARY_SCHEMA,
+        "run": run.name,
+        "dir": str(run.path),
+        "verdict": ended.verdict if ended is not None else None,
+        "reason": ended.reason if ended is not None else "the run has not ended",
+        "exit_status": ended.exit_status if ended is not None else None,
+        "proofs": msgspec.to_builtins(ended.proofs) if ended is not None else [],
+        "observed": observed(picture),
+        "attempts": [_attempt(attempt) for attempt in picture.attempts],
+        "findings": [_finding(finding) for finding in msgspec.to_builtins(picture.findings)],
+        "decisions": [msgspec.to_builtins(a.decision) for a in picture.attempts if a.decision is not None],
+        "goodput": goodput(picture),
+    }
+
+
+def write_summary(run: RunFolder, picture: Picture | None = None) -> dict[str, Any]:
+    summary = summary_of(run, picture)
+    write_atomically(run.summary, msgspec.json.format(msgspec.json.encode(summary), indent=2).decode() + "\n")
+    return summary
+
+
+def observed(picture: Picture) -> dict[str, str]:
+    """Each kind of evidence: seen, or not seen and why."""
+    if not picture.attempts:
+        return {}
+    attempt = picture.attempt
+    if attempt.observed is not None:
+        return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
+    why, _ = why_unseen(attempt)
+    return {kind: f"not seen: {why}" for kind in ("steps", "losses", "weights")}
+
+
+def goodput(picture: Picture) -> dict[str, Any]:
+    """Where the time went. Every second is in one bucket; what no event accounts for is in `other`."""
+    if picture.started is None or not picture.attempts:
+        return {"wall_s": 0.0, "useful_s": 0.0, "ratio": None, "buckets": {}}
+    wall = max(picture.last_at - picture.started.at, 1e-9)
+    buckets = dict.fromkeys(
+        ("start_up", "data_wait", "training", "evaluation", "saving", "lost_work", "waiting", "other"), 0.0
+    )
+    for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None]):
+        lost = _lost_part(attempt, following)
+        computing = max(0.0, attempt.step_seconds - attempt.data_wait)
+        buckets["training"] += computing * (1 - lost)
+        buckets["data_wait"] += attempt.data_wait * (1 - lost)
+        buckets["lost_work"] += (computing + attempt.data_wait) * lost
+        buckets["evaluation"] += attempt.evaluation_seconds
+        buckets["saving"] += attempt.saving_seconds
+        buckets["start_up"] += _start_up(attempt)
+        if following is not None and attempt.ended is not None:
+            buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)
+    buckets["other"] = max(0.0, wall - sum(buckets.values()))
+    useful = buckets["training"] + buckets["data_wait"]
+    return {
+        "wall_s": round(wall, 3),
+        "useful_s": round(useful, 3),
+        "ratio": round(min(1.0, useful / wall), 4),
+        "buckets": {name: round(seconds, 3) for name, seconds in buckets.items()},
+    }
+
+
+def _start_up(attempt: AttemptPicture) -> float:
+    if attempt.first_step_at is None:
+        return attempt.ended.seconds if attempt.ended is not None else 0.0
+    return max(0.0, attempt.first_step_at - attempt.started.at)
+
+
+def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:
+    """The part of an attempt's steps that the next one had to do again."""
+    if following is None or not attempt.steps:
+        return 0.0
+    kept_until = following.started.resume.step if following.started.resume is not None else 0
+    lost = attempt.last_step - max(kept_until, (attempt.first_step or 1) - 1)
+    return min(1.0, max(0.0, lost / attempt.steps))
+
+
+def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
+    ended = attempt.ended
+    resume = attempt.started.resume
+    return {
+        "n": attempt.number,
+        "exit": {"code": ended.code, "signal": ended.signal} if ended is not None else None,
+        "stopped_by": ended.stopped_by if ended is not None else None,
+        "first_step": attempt.first_step,
+        "last_step": attempt.last_step,
+        "seconds": round(ended.seconds, 3) if ended is not None else None,
+        "cause": cause_of(attempt),
+        "changes": [],
+        "resumed": msgspec.to_builtins(resume) if resume is not None else None,
+        "saved": msgspec.to_builtins(attempt.vaulted.files) if attempt.vaulted is not None else [],
+    }
+
+
+def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+    return {"step": None, "epoch": None, "evidence": [], "remedies": [], **finding}
