@@ -5,6 +5,7 @@ One JSON line with the times goes to standard output and to the file `out`, whic
 """
 
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -39,7 +40,7 @@ while len(marks) < config["warmup"] + config["steps"]:
 loop_cpu = time.process_time() - loop_cpu
 
 marks = marks[config["warmup"] - 1 :]
-gaps = sorted(after - before for before, after in zip(marks, marks[1:], strict=False))
+gaps = sorted(after - before for before, after in itertools.pairwise(marks))
 weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
 result = {
     "steps": config["steps"],

@@ -103,7 +103,9 @@ class Attempt:
             self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="passed on to the training"))
         elif isinstance(notice, notices.Hangup):
             self._recorder.record(
-                events.Signalled(at=now, signal="SIGHUP", action="the terminal is gone; the run goes on and is recorded")
+                events.Signalled(
+                    at=now, signal="SIGHUP", action="the terminal is gone; the run goes on and is recorded"
+                )
             )
 
     def _interrupted(self, notice: notices.Interrupt) -> None:
@@ -131,7 +133,9 @@ class Attempt:
         try:
             self._tick()
         except Exception as error:  # noqa: BLE001
-            note = events.ProbeNote(at=self._recorder.now(), what="supervisor", detail=f"{type(error).__name__}: {error}")
+            note = events.ProbeNote(
+                at=self._recorder.now(), what="supervisor", detail=f"{type(error).__name__}: {error}"
+            )
             if note.detail not in self._faults:
                 self._faults.add(note.detail)
                 self._recorder.record(note)
@@ -172,12 +176,12 @@ class Attempt:
         if self._child.blocked_on_terminal():
             self._hang.excuse(now)
             return
-        beats = heartbeat.read(self._run.heartbeat)
-        signs = [float(sum(count)) for count in zip(*((b.step, b.backwards, b.fetches, b.saves) for b in beats.values()))]
+        beats = heartbeat.read(str(self._run.heartbeat))
+        signs = [float(sum(b.step + b.backwards + b.fetches + b.saves for b in beats.values()))]
         output_at = now - self._child.quiet_for()
         if output_at > self._output_at + 0.5:
             self._output_at = output_at
-        ask = self._hang.look(now, self._output_at, *signs, stepped=bool(beats))
+        ask = self._hang.look(now, self._output_at, *signs, stepped=any(beat.step_at for beat in beats.values()))
         if ask is Ask.DUMP:
             quiet = events.Quiet(at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound)
             self._recorder.record(quiet)
@@ -191,20 +195,24 @@ class Attempt:
     def _processes_with_stacks(self) -> list[tuple[int, int]]:
         attempt = self._recorder.picture.attempt
         hellos = [attempt.hello, *attempt.others]
-        return [(hello.pid, hello.stack_signal) for hello in hellos if hello is not None and hello.stack_signal is not None]
+        return [
+            (hello.pid, hello.stack_signal) for hello in hellos if hello is not None and hello.stack_signal is not None
+        ]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self, exited: notices.Exited) -> events.AttemptEnded:
         seconds = self._monotonic() - self._began
         if exited.code != 0:
-            self._child.end(self._plan.grace_s)  # workers that outlived it would hold memory and files of the next attempt
+            self._child.end(
+                self._plan.grace_s
+            )  # workers that outlived it would hold memory and files of the next attempt
         self._child.close()
         while not all(tail.at_end for tail in self._tails.values()):
             self._read_probe()
         self._read_probe()
         attempt = self._recorder.picture.attempt
-        beat = heartbeat.read(self._run.heartbeat).get(0)
+        beat = heartbeat.read(str(self._run.heartbeat)).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
         if self._stopped_by is None and self._interrupted_at is not None:
             heard = self._monotonic() - self._interrupted_at < HEARD_S

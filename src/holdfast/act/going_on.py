@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +59,9 @@ def _from_glob(picture: Picture, plan: Plan) -> Resume:
     for path in files:
         if not is_torn(path):
             how = "command" if plan.resume_with else "environment"
-            return Resume(how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path))
+            return Resume(
+                how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path)
+            )
     why = "every checkpoint is torn" if files else f"no file of this run matches {plan.checkpoint}"
     return Resume(how="start over", why=why)
 
@@ -88,8 +89,9 @@ def _ultralytics_candidates(picture: Picture) -> Iterator[tuple[Path, int]]:
 
 
 def _matches(plan: Plan) -> list[Path]:
-    pattern = os.path.join(plan.cwd, plan.checkpoint or "")
-    return [Path(found).resolve() for found in glob.iglob(pattern, recursive=True)]
+    pattern = str(Path(plan.cwd) / (plan.checkpoint or ""))
+    # Not Path.glob: that takes no absolute patterns, and users give those.
+    return [Path(found).resolve() for found in glob.iglob(pattern, recursive=True)]  # noqa: PTH207
 
 
 def _step_of(picture: Picture, plan: Plan, path: Path) -> int:

@@ -23,7 +23,7 @@ class HangWatch:
     def __init__(self, settings: HangSettings, now: float) -> None:
         self._settings = settings
         self._last_sign = now
-        self._signs: tuple[float, ...] = ()
+        self._signs: tuple[float, ...] | None = None
         self._longest_pause = 0.0
         self._stepped = False
         self._stacks: str | None = None
@@ -40,11 +40,13 @@ class HangWatch:
 
     def look(self, now: float, *signs: float, stepped: bool) -> Ask:
         """`signs` are numbers that change when something happens: counts of steps and fetches, bytes of output."""
-        self._stepped = self._stepped or stepped
         if signs != self._signs:
+            # How long it took to start says nothing about how long a step may take.
+            if self._stepped and self._signs is not None:
+                self._longest_pause = max(self._longest_pause, self.quiet_for(now))
             self._signs = signs
-            self._longest_pause = max(self._longest_pause, self.quiet_for(now))
             self.excuse(now)
+        self._stepped = self._stepped or stepped
         if self._next_dump_at is None and self.quiet_for(now) > self.bound:
             self._next_dump_at = now
         if self._next_dump_at is not None and now >= self._next_dump_at:
@@ -74,4 +76,6 @@ class HangWatch:
 def _without_addresses(stacks: str) -> str:
     """What can differ between two dumps of a process that stands still: which thread answered the signal."""
     threads = re.split(r"(?m)^(?=(?:Current thread|Thread) 0x)", stacks)
-    return "\n".join(sorted(re.sub(r"^Current thread", "Thread", thread).strip() for thread in threads if thread.strip()))
+    return "\n".join(
+        sorted(re.sub(r"^Current thread", "Thread", thread).strip() for thread in threads if thread.strip())
+    )

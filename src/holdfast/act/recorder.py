@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    def __init__(self, journal: JournalWriter, engine: Engine, listeners: Iterable[Listener], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, journal: JournalWriter, engine: Engine, listeners: Iterable[Listener], clock: Callable[[], float]
+    ) -> None:
         self._journal = journal
         self._engine = engine
         self._listeners = list(listeners)

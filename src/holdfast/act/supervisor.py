@@ -69,7 +69,9 @@ def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world:
         return supervisor.run_to_the_end(first=None)
 
 
-def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None) -> Verdict:
+def take_over(
+    run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None
+) -> Verdict:
     """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
     with RunLock(run):
         world = world or Surroundings()
@@ -87,14 +89,16 @@ def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), wo
 
 
 class Supervisor:
-    def __init__(self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, picture: Picture) -> None:
+    def __init__(
+        self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, picture: Picture
+    ) -> None:
         self._run = run
         self._plan = plan
         self._world = world
         self._picture = picture
         self._journal = JournalWriter(run.journal)
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
-        everyone = [*listeners, *([self._notifier] if self._notifier else [])]
+        everyone: list[Listener] = [*listeners, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture, off=plan.rules_off)
         self._recorder = Recorder(self._journal, engine, everyone, world.clock)
         self._attempts_left = plan.max_attempts
@@ -197,7 +201,7 @@ class Supervisor:
         finished = attempt.ended is not None and attempt.ended.code == 0
         if attempt.vaulted is not None or not files or finished or self._plan.observe_only:
             return
-        kept, left_out = vault.keep(files, self._run.attempt(attempt.number).saved)
+        kept, left_out = vault.keep(files, self._run.attempt(attempt.number).saved, base=Path(self._plan.cwd))
         self._recorder.record(
             events.Vaulted(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
         )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import typer
 
 
 def resume(
     reference: str = typer.Argument(..., metavar="RUN", help="A run's name, name-n or folder."),
-    command: Optional[list[str]] = typer.Argument(
+    command: list[str] | None = typer.Argument(
         None, metavar="[-- COMMAND...]", help="The training again; only needed where its arguments held a secret."
     ),
-    max_attempts: Optional[int] = typer.Option(None, help="How many further attempts; as planned by default."),
+    max_attempts: int | None = typer.Option(None, help="How many further attempts; as planned by default."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Go on with a run from its journal and the newest checkpoint that is whole."""

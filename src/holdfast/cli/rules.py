@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import typer
 
 
 def rules(
-    rule: Optional[str] = typer.Argument(None, metavar="[ID]", help="One rule, explained."),
+    rule: str | None = typer.Argument(None, metavar="[ID]", help="One rule, explained."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the rules, or explain one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Optional
 
 import typer
 
@@ -16,20 +15,26 @@ class OnFinding(str, Enum):
 
 def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="The training, as you would start it."),
-    name: Optional[str] = typer.Option(None, help="Name of the run; the script's name by default."),
-    folder: Optional[Path] = typer.Option(None, "--dir", help="The run folder itself; .holdfast/runs/NAME-N by default."),
+    name: str | None = typer.Option(None, help="Name of the run; the script's name by default."),
+    folder: Path | None = typer.Option(None, "--dir", help="The run folder itself; .holdfast/runs/NAME-N by default."),
     max_attempts: int = typer.Option(3, help="How often the training may be started in all."),
-    on_finding: OnFinding = typer.Option("act", help="What to do about a proven failure: stop the training, or only tell."),
-    observe_only: bool = typer.Option(False, "--observe-only", help="Watch and record; stop, restart and change nothing."),
-    checkpoint: Optional[str] = typer.Option(None, metavar="GLOB", help="Where this command writes its checkpoints."),
-    resume_with: Optional[str] = typer.Option(
+    on_finding: OnFinding = typer.Option(
+        "act", help="What to do about a proven failure: stop the training, or only tell."
+    ),
+    observe_only: bool = typer.Option(
+        False, "--observe-only", help="Watch and record; stop, restart and change nothing."
+    ),
+    checkpoint: str | None = typer.Option(None, metavar="GLOB", help="Where this command writes its checkpoints."),
+    resume_with: str | None = typer.Option(
         None, metavar="ARGS", help='Arguments that make it go on, e.g. "--resume {checkpoint}".'
     ),
-    on_event: Optional[str] = typer.Option(
+    on_event: str | None = typer.Option(
         None, metavar="CMD", help="A command of yours at start, finding, restart and end; gets JSON on its stdin."
     ),
-    hang_after: Optional[float] = typer.Option(
-        None, metavar="SECONDS", help="Silence that may be a hang (default: 300, and ten times the longest pause so far)."
+    hang_after: float | None = typer.Option(
+        None,
+        metavar="SECONDS",
+        help="Silence that may be a hang (default: 300, and ten times the longest pause so far).",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:

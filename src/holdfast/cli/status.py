@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import typer
 
 
 def status(
-    reference: Optional[str] = typer.Argument(None, metavar="[RUN]", help="A run's name, name-n or folder; the newest by default."),
+    reference: str | None = typer.Argument(
+        None, metavar="[RUN]", help="A run's name, name-n or folder; the newest by default."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Say where a run stands: its step, loss, phase, attempts and findings."""

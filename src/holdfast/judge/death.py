@@ -9,7 +9,24 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.words.events import AttemptEnded
 
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Iteration))\b(?::.*)?$")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Iteration))\b(?::.*)?$"
+)
+
+_SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
+_PASSED_ON = {
+    128 + number: name
+    for number, name in (
+        (1, "SIGHUP"),
+        (4, "SIGILL"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (15, "SIGTERM"),
+    )
+}
 
 
 def death(picture: Picture) -> AttemptEnded | None:
@@ -21,12 +38,15 @@ def death(picture: Picture) -> AttemptEnded | None:
 
 
 def killed_by(ended: AttemptEnded) -> str | None:
-    """The signal that ended it, also where a shell or a launcher only passed on 128 + n."""
+    """The signal that ended it, also where a shell or a launcher only passed it on."""
     if ended.signal is not None:
         return ended.signal
-    return {129: "SIGHUP", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}.get(
-        ended.code or 0
-    )
+    passed_on = _PASSED_ON.get(ended.code or 0)
+    if passed_on is not None:
+        return passed_on
+    # torchrun exits with 1 when a rank was killed, and says so on stderr only.
+    told = (_SIGNAL.search(item.text) for item in ended.evidence if item.source == "torchrun")
+    return next((match[0] for match in told if match), None)
 
 
 def where(attempt: AttemptPicture) -> str:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.judge.series import Series
 from holdfast.words import events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.record.journal import Entry
     from holdfast.words.verdicts import Decision, Finding
@@ -198,7 +198,7 @@ def _skipped(attempt: AttemptPicture, _event: events.Skipped) -> None:
     attempt.skipped += 1
 
 
-_FOLDS = {
+_FOLDS: dict[type[events.Event], Callable[[AttemptPicture, Any], object]] = {
     events.Interpreter: lambda attempt, event: attempt.interpreters.append(event),
     events.TorchImported: _torch_imported,
     events.Hello: _hello,

@@ -108,4 +108,6 @@ def without_progress(picture: Picture) -> bool:
         return False
     before, now = picture.attempts[-2:]
     cause = cause_of(now)
-    return cause is not None and cause not in OUTSIDE and cause == cause_of(before) and now.last_step <= before.last_step
+    return (
+        cause is not None and cause not in OUTSIDE and cause == cause_of(before) and now.last_step <= before.last_step
+    )

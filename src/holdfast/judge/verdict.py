@@ -14,7 +14,13 @@ from holdfast.words.verdicts import Action, Outcome, Proof, Verdict
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
 
-EXIT_STATUS = {Outcome.LEARNED: 0, Outcome.UNPROVEN: 0, Outcome.NOT_LEARNED: 3, Outcome.FAILED: 4, Outcome.INTERRUPTED: 130}
+EXIT_STATUS = {
+    Outcome.LEARNED: 0,
+    Outcome.UNPROVEN: 0,
+    Outcome.NOT_LEARNED: 3,
+    Outcome.FAILED: 4,
+    Outcome.INTERRUPTED: 130,
+}
 TERMINATED = 143
 ENOUGH_TO_BE_CONSTANT = 20
 """Fewer equal losses than this prove nothing."""
@@ -94,7 +100,9 @@ def _loss_fell(picture: Picture) -> Proof:
     numbers = f"from {move.early:.4g} to {move.late:.4g} (noise {move.noise:.2g})"
     if move.beyond_noise:
         return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
-    return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall beyond its noise: {numbers}")
+    return Proof(
+        name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall beyond its noise: {numbers}"
+    )
 
 
 def _metric_above_zero(attempt: AttemptPicture) -> Proof:
@@ -138,7 +146,9 @@ def _weights_moved(attempt: AttemptPicture) -> Proof:
 
 def _plan_done(attempt: AttemptPicture) -> Proof:
     if attempt.planned_epochs is None or attempt.epoch is None:
-        return Proof(name="planned-steps-done", answer="does not apply", detail="the command does not say how much it plans")
+        return Proof(
+            name="planned-steps-done", answer="does not apply", detail="the command does not say how much it plans"
+        )
     detail = f"{attempt.epoch} of {attempt.planned_epochs} epochs"
     if attempt.epoch < attempt.planned_epochs:
         return Proof(name="planned-steps-done", answer="missing", detail=f"{detail}: it ended early by itself")
@@ -153,5 +163,9 @@ def _saved_is_live(attempt: AttemptPicture) -> Proof:
     if newest.bad:
         return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} holds values that are not finite")
     if newest.matches in ("equal", "cast"):
-        return Proof(name="saved-equals-live", answer="holds", detail=f"{newest.path} is what was live ({newest.matches})")
-    return Proof(name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the live weights (an average?)")
+        return Proof(
+            name="saved-equals-live", answer="holds", detail=f"{newest.path} is what was live ({newest.matches})"
+        )
+    return Proof(
+        name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the live weights (an average?)"
+    )

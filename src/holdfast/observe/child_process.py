@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
 KILL_SECONDS = 5.0
 """How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""
@@ -69,7 +69,7 @@ class ChildProcess:
         self._inbox = terminal.inbox
         self._clock = clock
         self._streams = streams
-        self._output = streams.open_pumps(logs, clock)
+        streams.open_pumps(logs, clock)
         self._moving_since = self._looked_at = clock()
         self._exit_told = False
         self._closed = False
@@ -90,10 +90,12 @@ class ChildProcess:
     ) -> ChildProcess:
         """Raises CommandNotRunnable. On the main thread, with the former child closed."""
         streams = Streams(terminal)
+        terminal.claim()  # before the child can ask anything, or the answer would be echoed twice
         try:
             process = streams.start(argv, cwd, env)
         except OSError as error:
             streams.close()
+            terminal.release()
             raise not_runnable(argv, cwd, env, error) from error
         return cls(process, streams, terminal, {STDOUT: stdout_log, STDERR: stderr_log}, clock)
 
@@ -118,16 +120,18 @@ class ChildProcess:
 
     def quiet_for(self) -> float:
         """Seconds since the last byte of output; the time in which everything stood still does not count."""
-        return self._clock() - max(self._moving_since, *(pump.last_byte_at or 0.0 for pump in self._output.values()))
+        return self._clock() - max(
+            self._moving_since, *(source.last_byte_at for source in self._streams.recorded.values())
+        )
 
     def blocked_on_terminal(self) -> bool:
         """Whether the one who should read our output (a paused terminal, a full pipe) holds up the child's."""
         now = self._clock()
-        return any(now - (pump.showing_since or now) > BLOCKED_SECONDS for pump in self._output.values())
+        return any(now - (pump.showing_since or now) > BLOCKED_SECONDS for pump in self._streams.pumps)
 
     def last_words(self, lines: int) -> LastWords:
         """The last lines of output, made readable. Complete only after `close`."""
-        return LastWords(*(readable_lines(self._output[stream].tail(), lines) for stream in (STDERR, STDOUT)))
+        return LastWords(*(readable_lines(self._streams.recorded[stream].tail(), lines) for stream in (STDERR, STDOUT)))
 
     def descendants(self) -> list[int]:
         """The pids of the child, which comes first, and of all it brought into the world, as far as they live."""
@@ -212,7 +216,9 @@ class ChildProcess:
     def _follow_foreground(self) -> None:
         """Takes the keyboard when it is ours: a shell's `fg` does not tell a running job that it has become so."""
         keyboard = self._streams.keyboard
-        if keyboard is not None and not keyboard.listening and self._terminal.claim():
+        if keyboard is None or (keyboard.listening and self._terminal.claimed):
+            return
+        if self._terminal.claim():
             keyboard.listen()
 
     def _look_around(self) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

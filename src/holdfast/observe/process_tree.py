@@ -34,9 +34,9 @@ class ProcessTree:
             self._strangers.clear()
         self._looks += 1
         self._follow_known()
-        there = set(self._machine.pids())
-        self._strangers &= there
-        self._adopt({pid for pid in there if pid not in self._ours and pid not in self._strangers}, set(roots))
+        there, roots = set(self._machine.pids()), set(roots)
+        self._strangers = (self._strangers & there) - roots
+        self._adopt(there - self._ours.keys() - self._strangers, roots)
         self.ever.update(self._ours)
         return list(self._ours.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -10,7 +11,9 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.observe.output_log import OutputLog
-from holdfast.observe.pumps import Flow, KeyboardPump, OutputPump, Sink
+from holdfast.observe.keyboard_pump import KeyboardPump
+from holdfast.observe.output_pump import OutputPump, Source
+from holdfast.observe.sink import Flow, Sink
 from holdfast.observe.terminal import STDERR, STDIN, STDOUT, ChildTerminal, Terminal
 
 if TYPE_CHECKING:
@@ -32,7 +35,8 @@ class Streams:
         self._our_ends: dict[int, int] = {}
         self._child_ends: dict[int, int] = {}
         self._flow = Flow()
-        self._pumps: list[OutputPump] = []
+        self.recorded: dict[int, Source] = {}
+        self.pumps: list[OutputPump] = []
         self.keyboard: KeyboardPump | None = None
         for stream in (STDIN, STDOUT, STDERR):
             if os.isatty(stream):
@@ -50,7 +54,8 @@ class Streams:
         def between_fork_and_exec() -> None:
             inbox.leave_to_child()
             if controlling is not None:
-                fcntl.ioctl(controlling, termios.TIOCSCTTY, 0)
+                with contextlib.suppress(OSError):  # better without a controlling terminal than not at all
+                    fcntl.ioctl(controlling, termios.TIOCSCTTY, 0)
 
         with inbox.held_back_for_fork():
             process = subprocess.Popen(
@@ -67,14 +72,18 @@ class Streams:
             os.close(self._child_ends.pop(stream))
         return process
 
-    def open_pumps(self, logs: Mapping[int, Path], clock: Callable[[], float]) -> dict[int, OutputPump]:
-        """The pumps of the recorded streams. What the child's terminal echoes is shown but not recorded."""
+    def open_pumps(self, logs: Mapping[int, Path], clock: Callable[[], float]) -> None:
+        """What the child's terminal echoes is shown but not recorded."""
+        by_place: dict[tuple[int, int], list[Source]] = {}
         for stream, our_end in self._our_ends.items():
-            log = OutputLog(logs[stream]) if stream in logs else None
-            self._pumps.append(OutputPump(stream, our_end, Sink(stream), log=log, flow=self._flow, clock=clock))
+            source = Source(stream, our_end, OutputLog(logs[stream]) if stream in logs else None)
+            place = os.fstat(stream)
+            by_place.setdefault((place.st_dev, place.st_ino), []).append(source)
+            if stream in logs:
+                self.recorded[stream] = source
+        self.pumps = [OutputPump(sources, Sink(sources[-1].stream), self._flow, clock) for sources in by_place.values()]
         if STDIN in self._terminals:
             self.keyboard = KeyboardPump(self._terminal, self._terminals[STDIN], self._flow)
-        return {pump.stream: pump for pump in self._pumps if pump.stream in logs}
 
     def resize(self) -> None:
         """The controlling terminal comes last: it sends the child SIGWINCH, and by then all must have the new size."""
@@ -89,16 +98,16 @@ class Streams:
             self.keyboard.close()
         self._drain()
         # A pump that could not be ended (it hangs in the kernel) keeps its descriptors: their numbers must not come again.
-        ended = [pump.closed() for pump in self._pumps]
+        ended = [pump.closed() for pump in self.pumps]
         if all(ended):
             for end in [*self._our_ends.values(), *self._child_ends.values()]:
                 os.close(end)
 
     def _drain(self) -> None:
         began = time.monotonic()
-        for pump in self._pumps:
+        for pump in self.pumps:
             pump.finish()
-        for pump in self._pumps:
+        for pump in self.pumps:
             while pump.thread.is_alive():
                 waited = time.monotonic() - began
                 if waited > (SLOW_TERMINAL_SECONDS if pump.showing_since else DRAIN_SECONDS):

@@ -135,7 +135,9 @@ def replay(run: RunFolder | Path) -> Iterator[Entry]:
     """Every event of a run in order: the supervisor's, with the ranks' events of each attempt where they belong."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     if not run.journal.is_file():
-        raise JournalUnreadable(f"{run.path} has no journal.", next_step="give the folder of a run", look_at=str(run.path))
+        raise JournalUnreadable(
+            f"{run.path} has no journal.", next_step="give the folder of a run", look_at=str(run.path)
+        )
     attempt = 0
     ranks = _Ahead(iter(()))
     for event in _read(run.journal):

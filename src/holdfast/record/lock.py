@@ -16,6 +16,8 @@ from holdfast.words.errors import RunIsLive
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from holdfast.record.folder import RunFolder
 
 
@@ -24,7 +26,7 @@ class RunLock:
         self._run = run
         self._handle: int | None = None
 
-    def __enter__(self) -> RunLock:
+    def __enter__(self) -> Self:
         handle = os.open(self._run.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _taken(handle):
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
@@ -38,7 +40,9 @@ class RunLock:
         self._handle = handle
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

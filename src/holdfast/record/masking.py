@@ -24,7 +24,7 @@ _SHAPES = re.compile(
     r"|\bA(?:KIA|SIA)[0-9A-Z]{16}\b|\bxox[abprs]-[\w-]{10,}|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
 )
 _BEARER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(\w[\w+.-]*://[^/\s:@]*):[^/\s]+@")
+_URL_PASSWORD = re.compile(r"(\b\w[\w+.-]{0,30}://[^/\s:@]*):[^/\s]+@")
 _URL_ARGUMENT = re.compile(r"([?&;])([\w.-]+)=([^&;#\s]+)")
 _QUOTED_PAIR = re.compile(r"""((["'])([\w.-]+)\2\s*:\s*)(["'])(.*?)\4""")
 _NAME = re.compile(r"[-+~]{0,2}[A-Za-z_][\w.\-/@]*")

@@ -13,6 +13,7 @@ _ZIP = b"PK\x03\x04"
 _LONGEST_HEADER = 100_000_000
 """The safetensors format's own bound on its header."""
 _LARGEST_DIRECTORY = 64_000_000
+"""Above it an archive is not looked into: no checkpoint has so many members."""
 _LOOKED_AT = 2000
 """Members of an archive whose beginnings are looked at."""
 _NEVER_ZERO = frozenset({".pt", ".pth", ".ckpt"})
@@ -47,23 +48,36 @@ def _archive_torn(file: BinaryIO, size: int) -> bool:
     """
     file.seek(max(0, size - 65_557))
     tail = file.read()
-    if b"PK\x05\x06" not in tail:
-        return True
+    directory_size = _directory_size(tail)
+    if directory_size is None or directory_size > _LARGEST_DIRECTORY:
+        return directory_size is None
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as archive:
             members, directory = archive.infolist(), archive.start_dir
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError):
         return True
-    if not members or size - directory > _LARGEST_DIRECTORY:
-        return not members
     for member in members[:_LOOKED_AT]:
         if member.header_offset < 0 or member.header_offset + member.compress_size > directory:
             return True
         file.seek(member.header_offset)
         if file.read(4) != _ZIP:
             return True
-    return False
+    return not members
+
+
+def _directory_size(tail: bytes) -> int | None:
+    """As the archive's last record says, or the longer one before it, where the number does not fit."""
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) < at + 22:
+        return None
+    (size,) = struct.unpack_from("<L", tail, at + 12)
+    if size != 0xFFFFFFFF:
+        return int(size)
+    longer = tail.rfind(b"PK\x06\x06", 0, at)
+    if longer < 0 or longer + 48 > at:
+        return None
+    return int(struct.unpack_from("<Q", tail, longer + 40)[0])
 
 
 def _safetensors_torn(file: BinaryIO, size: int, head: bytes) -> bool:

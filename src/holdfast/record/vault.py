@@ -36,11 +36,14 @@ def keep(
     was left out, each path with its reason. Below `into` the folders are as they are below `base` (the training's working
     folder), so that files of the same name do not meet.
     """
-    base = (base or Path.cwd()).resolve()
+    base, into = (base or Path.cwd()).resolve(), into.resolve()
     kept: list[VaultedFile] = []
     left_out: list[str] = []
     for given, source, step in _newest_first(files, base, left_out):
         if source == into or into in source.parents:
+            continue
+        if source in into.parents:
+            left_out.append(f"{given}: it holds the run's own folder")
             continue
         try:
             kept.append(_keep_one(given, source, step, into / _name_below(source, base), reserve_bytes))

@@ -39,7 +39,9 @@ class Narrator:
                 return f"watching; the record is in {self._run.path}"
             if resume is not None and resume.checkpoint is not None:
                 return f"attempt {event.attempt} goes on from {resume.checkpoint} (step {resume.step})"
-            return f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
+            return (
+                f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
+            )
         if isinstance(event, events.FindingMade) and event.finding.severity != "note":
             finding = event.finding
             return f"{finding.severity} {finding.rule}: {finding.message}"

@@ -1,4 +1,4 @@
-"""The panel at the end of a run, and the same facts while it lives: what happened, at which step, why, what was done, where."""
+"""The panel at the end of a run: what happened, at which step, why, what was done, and where the record is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from holdfast.judge.policy import cause_of
@@ -14,36 +15,46 @@ from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.record.folder import RunFolder
-    from holdfast.words.verdicts import Finding
 
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
+SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
 MOST_ATTEMPTS = 6
+ESSENTIAL = ("steps", "losses", "weights")
+"""Kinds of evidence whose absence a user should know of."""
+
+Row = tuple[str, str, str]
+"""A label, its style, and what it says."""
 
 
 def panel(run: RunFolder, picture: Picture) -> RenderableType:
     ended = picture.ended
     outcome = ended.verdict if ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
-    body = Text()
-    _line(body, outcome, style=f"bold {colour}", rest=f": {ended.reason}" if ended is not None else "")
-    _line(body, "", rest=_figures(picture))
-    _attempts(body, picture)
-    _findings(body, picture)
-    _unseen(body, picture)
-    _next(body, run, picture)
-    _line(body, "record  ", style="bold", rest=str(run.path))
-    body.right_crop(1)
-    return Panel(body, title=Text(f"holdfast · {run.name}"), title_align="left", border_style=colour, box=box.ROUNDED)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, style, text in _rows(run, picture, outcome, colour):
+        grid.add_row(Text(label, style=style), Text(printable(text)))
+    title = Text(f" holdfast · {run.name} ")
+    return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
 
 
-def _line(body: Text, head: str, *, style: str = "", rest: str = "", indent: int = 0) -> None:
-    body.append(" " * indent)
-    body.append(head, style=style)
-    body.append(printable(rest) + "\n")
+def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterator[Row]:
+    yield outcome, f"bold {colour}", picture.ended.reason if picture.ended is not None else "the run has not ended"
+    yield "", "", _figures(picture)
+    if len(picture.attempts) > 1 or outcome not in ("learned", "unproven"):
+        yield from _attempts(picture, told=picture.ended.reason if picture.ended is not None else "")
+    yield from _findings(picture)
+    yield from _unseen(picture)
+    for step in next_steps(run, picture):
+        yield "next", "bold", step
+    yield "record", "bold", str(run.path)
 
 
 def _figures(picture: Picture) -> str:
@@ -54,30 +65,28 @@ def _figures(picture: Picture) -> str:
     if memory:
         facts.append(f"at most {size(memory)} of memory")
     if last and spent["ratio"] is not None:
-        facts.append(f"{spent['ratio']:.0%} of the time was useful training")
+        facts.append(f"{spent['ratio']:.0%} of the time useful training")
     return ", ".join(facts)
 
 
-def _attempts(body: Text, picture: Picture) -> None:
+def _attempts(picture: Picture, told: str) -> Iterator[Row]:
     shown = picture.attempts[-MOST_ATTEMPTS:]
     if len(shown) < len(picture.attempts):
-        _line(body, "", rest=f"({len(picture.attempts) - len(shown)} earlier attempts are in the journal)")
-    if len(picture.attempts) == 1 and picture.attempt.ended is not None and picture.attempt.ended.code == 0:
-        return
+        yield "", "", f"({len(picture.attempts) - len(shown)} earlier attempts are in the journal)"
     for attempt in shown:
-        _line(body, f"attempt {attempt.number}", style="bold", rest=f"  {_life(attempt)}")
+        yield f"attempt {attempt.number}", "bold", _life(attempt)
         cause = cause_of(attempt)
         finding = attempt.found(cause) if cause is not None else None
-        if finding is not None:
-            _line(body, "why   ", rest=finding.message, indent=4, style="dim")
+        if finding is not None and finding.message != told:
+            yield "  why", "", finding.message
         kept = attempt.vaulted.files if attempt.vaulted is not None else []
         if kept:
             names = ", ".join(file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:4])
-            _line(body, "kept  ", rest=f"{names} in {attempt.vaulted.files[0].kept.rpartition('/')[0]}" if attempt.vaulted else "", indent=4, style="dim")
-        if attempt.decision is not None and attempt.decision.action is not Action.STOP:
-            _line(body, "then  ", rest=attempt.decision.why, indent=4, style="dim")
-        elif attempt.decision is not None and attempt.ended is not None and attempt.ended.code != 0:
-            _line(body, "no further attempt: ", rest=attempt.decision.why, indent=4, style="dim")
+            yield "  kept", "", f"{names} in attempts/{attempt.number}/saved"
+        decision = attempt.decision
+        if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
+            label = "  then" if decision.action is not Action.STOP else "  no more"
+            yield label, "", decision.why
 
 
 def _life(attempt: AttemptPicture) -> str:
@@ -95,38 +104,35 @@ def _life(attempt: AttemptPicture) -> str:
     return f"{steps}, {duration(ended.seconds)}, {how}"
 
 
-def _findings(body: Text, picture: Picture) -> None:
-    told = {cause_of(attempt) for attempt in picture.attempts} if len(picture.attempts) > 1 or picture.findings else set()
-    shown: dict[str, Finding] = {}
-    for finding in picture.findings:
-        alone = len(picture.attempts) == 1 and picture.attempt.ended is not None and picture.attempt.ended.code == 0
-        if finding.rule == "probe-absent" or (finding.rule in told and not alone):
-            continue
-        shown[finding.rule] = finding
-    for rule, finding in shown.items():
-        colour = {"fatal": "red", "warn": "yellow", "note": "cyan"}[finding.severity]
-        _line(body, f"{finding.severity}  {rule}", style=colour, rest=f"  {finding.message}")
+def _findings(picture: Picture) -> Iterator[Row]:
+    """What was found beside the causes of death, the newest of each rule."""
+    causes = {cause_of(attempt) for attempt in picture.attempts} | {"probe-absent"}
+    shown = {finding.rule: finding for finding in picture.findings if finding.rule not in causes}
+    for finding in shown.values():
+        yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
 
 
-def _unseen(body: Text, picture: Picture) -> None:
-    unseen = {kind: text for kind, text in observed(picture).items() if text.startswith("not seen")}
+def _unseen(picture: Picture) -> Iterator[Row]:
     reasons: dict[str, list[str]] = {}
-    for kind, text in unseen.items():
-        reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
-    for why, kinds in list(reasons.items())[:3]:
-        _line(body, "not seen  ", style="bold", rest=f"{', '.join(kinds)}: {why}")
+    for kind, text in observed(picture).items():
+        if kind in ESSENTIAL and text.startswith("not seen"):
+            reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
+    for why, kinds in reasons.items():
+        yield "not seen", "bold", f"{', '.join(kinds)}: {why}"
 
 
-def _next(body: Text, run: RunFolder, picture: Picture) -> None:
+def next_steps(run: RunFolder, picture: Picture) -> list[str]:
+    """What the user can do now, the most useful first."""
     ended = picture.ended
     if ended is None or ended.verdict in ("learned", "unproven"):
-        return
+        return []
     cause = cause_of(picture.attempt)
     finding = picture.attempt.found(cause) if cause is not None else None
     steps = list(finding.remedies[:2]) if finding is not None else []
+    if ended.verdict == "failed":
+        log = run.attempt(picture.attempt.number).stderr_log
+        if log.is_file() and log.stat().st_size:
+            steps.append(f"read {log}")
     if ended.verdict in ("interrupted", "failed"):
-        steps.append(f"holdfast resume {run.name}")
-    if picture.attempt.ended is not None and picture.attempt.ended.last_words and ended.verdict == "failed":
-        steps.append(f"read {run.attempt(picture.attempt.number).stderr_log}")
-    for step in steps:
-        _line(body, "next  ", style="bold", rest=step)
+        steps.append(f"holdfast resume {run.path if run.path.parent.name != 'runs' else run.name}")
+    return steps

@@ -21,7 +21,9 @@ def headline(rule: Rule) -> str:
 def print_rules(asked: str | None, *, as_json: bool) -> None:
     chosen = all_rules() if asked is None else (_one(asked),)
     if as_json:
-        told = [{"id": rule.id, "kind": rule.kind, "says": headline(rule), "page": rule.page.strip()} for rule in chosen]
+        told = [
+            {"id": rule.id, "kind": rule.kind, "says": headline(rule), "page": rule.page.strip()} for rule in chosen
+        ]
         print(msgspec.json.encode(told).decode())
     elif asked is not None:
         print(f"{asked}\n\n{chosen[0].page.strip()}")

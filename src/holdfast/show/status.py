@@ -50,10 +50,15 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         print(msgspec.json.encode(status).decode())
         return
     now = status["now"]
-    print(f"{status['run']}: {status['state']}" + (f", {status['verdict']}: {printable(status['reason'])}" if status["verdict"] else ""))
+    print(
+        f"{status['run']}: {status['state']}"
+        + (f", {status['verdict']}: {printable(status['reason'])}" if status["verdict"] else "")
+    )
     if now is not None:
         loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
-        ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
+        ago = (
+            f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
+        )
         print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {now['phase']}{loss}{ago}")
         if now["memory"] is not None:
             print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")

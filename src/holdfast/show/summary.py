@@ -52,7 +52,7 @@ def observed(picture: Picture) -> dict[str, str]:
     if attempt.observed is not None:
         return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
     why, _ = why_unseen(attempt)
-    return {kind: f"not seen: {why}" for kind in ("steps", "losses", "weights")}
+    return dict.fromkeys(("steps", "losses", "weights"), f"not seen: {why}")
 
 
 def goodput(picture: Picture) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def goodput(picture: Picture) -> dict[str, Any]:
     buckets = dict.fromkeys(
         ("start_up", "data_wait", "training", "evaluation", "saving", "lost_work", "waiting", "other"), 0.0
     )
-    for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None]):
+    for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None], strict=True):
         lost = _lost_part(attempt, following)
         computing = max(0.0, attempt.step_seconds - attempt.data_wait)
         buckets["training"] += computing * (1 - lost)

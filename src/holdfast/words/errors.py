@@ -1,16 +1,16 @@
 """What can go wrong that a person can mend.
 
-    HoldfastError                a sentence, what to do next, where to look
-    ├── UsageError               exit status 2: the request itself cannot be carried out
-    │   ├── CommandNotRunnable   no such program, not executable, a folder
-    │   ├── UnknownRun           no run by that name or path
-    │   ├── RunExists            --dir names a folder that already holds something
-    │   ├── RunIsLive            another supervisor holds this run
-    │   ├── RunIsOver            nothing is left to resume
-    │   ├── FolderNotWritable    the run folder cannot be made or written
-    │   ├── PlanInvalid          a setting that makes no sense
-    │   └── PlatformUnsupported  Windows
-    └── JournalUnreadable        the record was written by a newer Holdfast, or is none
+HoldfastError                a sentence, what to do next, where to look
+├── UsageError               exit status 2: the request itself cannot be carried out
+│   ├── CommandNotRunnable   no such program, not executable, a folder
+│   ├── UnknownRun           no run by that name or path
+│   ├── RunExists            --dir names a folder that already holds something
+│   ├── RunIsLive            another supervisor holds this run
+│   ├── RunIsOver            nothing is left to resume
+│   ├── FolderNotWritable    the run folder cannot be made or written
+│   ├── PlanInvalid          a setting that makes no sense
+│   └── PlatformUnsupported  Windows
+└── JournalUnreadable        the record was written by a newer Holdfast, or is none
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ written one by one, each at an aligned offset, so that a reader never sees half 
 import mmap
 import os
 import struct
-from collections import namedtuple
+from typing import Dict, NamedTuple
 
 MAGIC = b"HFHB"
 VERSION = 1
@@ -26,12 +26,28 @@ _STEP_AND_TIME = struct.Struct("<Qdd")
 
 PHASES = ("starting", "training", "evaluating", "saving", "waiting for data", "ended")
 
-Beat = namedtuple("Beat", "step step_at active_mono loss backwards fetches saves epoch pid phase")
-"""One rank's slot: the last finished step and its wall time, the monotonic time of the last sign of life, the last loss
-known (NaN when none), counts of backwards, loader fetches and saves, the epoch (-1 when none), the pid, and the phase."""
+
+class Beat(NamedTuple):
+    """One rank's slot."""
+
+    step: int
+    """The last finished step."""
+    step_at: float
+    """Its wall time; 0 before the first."""
+    active_mono: float
+    """Monotonic time of the last sign of life."""
+    loss: float
+    """The last loss known, NaN when none."""
+    backwards: int
+    fetches: int
+    saves: int
+    epoch: int
+    """-1 when none is known."""
+    pid: int
+    phase: str
 
 
-def create(path):
+def create(path: str) -> None:
     """A fresh heartbeat file with every slot empty."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
     with open(temporary, "wb") as file:
@@ -40,7 +56,7 @@ def create(path):
     os.replace(temporary, path)
 
 
-def read(path):
+def read(path: str) -> Dict[int, Beat]:
     """Every slot in use, rank -> Beat. An unreadable or foreign file has none."""
     try:
         with open(path, "rb") as file:
@@ -54,14 +70,14 @@ def read(path):
         values = _SLOT.unpack_from(data, HEADER_SIZE + rank * SLOT_SIZE)
         if values[8]:
             phase = PHASES[values[9]] if values[9] < len(PHASES) else "unknown"
-            beats[rank] = Beat(*values[:9], phase)
+            beats[rank] = Beat._make((*values[:9], phase))
     return beats
 
 
 class Heart(object):
     """The probe's end: one rank's slot, open for writing."""
 
-    def __init__(self, path, rank, pid, step=0):
+    def __init__(self, path: str, rank: int, pid: int, step: int = 0) -> None:
         if not 0 <= rank < SLOTS:
             raise ValueError("rank %d has no slot" % rank)
         with open(path, "r+b") as file:
@@ -69,29 +85,29 @@ class Heart(object):
         self._base = HEADER_SIZE + rank * SLOT_SIZE
         _SLOT.pack_into(self._map, self._base, step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0)
 
-    def step(self, number, at, mono):
+    def step(self, number: int, at: float, mono: float) -> None:
         _STEP_AND_TIME.pack_into(self._map, self._base, number, at, mono)
 
-    def active(self, mono):
+    def active(self, mono: float) -> None:
         _D.pack_into(self._map, self._base + 16, mono)
 
-    def loss(self, value):
+    def loss(self, value: float) -> None:
         _D.pack_into(self._map, self._base + 24, value)
 
-    def backwards(self, count):
+    def backwards(self, count: int) -> None:
         _Q.pack_into(self._map, self._base + 32, count)
 
-    def fetches(self, count):
+    def fetches(self, count: int) -> None:
         _Q.pack_into(self._map, self._base + 40, count)
 
-    def saves(self, count):
+    def saves(self, count: int) -> None:
         _Q.pack_into(self._map, self._base + 48, count)
 
-    def epoch(self, number):
+    def epoch(self, number: int) -> None:
         _q.pack_into(self._map, self._base + 56, number)
 
-    def phase(self, name):
+    def phase(self, name: str) -> None:
         _I.pack_into(self._map, self._base + 68, PHASES.index(name))
 
-    def close(self):
+    def close(self) -> None:
         self._map.close()

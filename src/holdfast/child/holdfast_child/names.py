@@ -24,7 +24,7 @@ class Names(object):
     def __init__(self, probe):
         self._probe = probe
         self._known = {}  # id of a parameter -> (weak reference to it, its name)
-        self._trained = {}  # name -> weak reference, only of the models that optimizers train
+        self._trained = []  # name -> weak reference, for each model that optimizers train
         self._walks = 0
         self._walked_at = 0.0
 
@@ -40,34 +40,30 @@ class Names(object):
         return [self.of(tensor) for tensor in list(tensors)[:most]]
 
     def live(self):
-        """Name -> parameter, of the models that optimizers train."""
+        """Name -> parameter, of each model that optimizers train."""
         if not self._trained and self._may_walk():
             self.learn()
-        found = {}
-        for name, reference in self._trained.items():
-            tensor = reference()
-            if tensor is not None:
-                found[name] = tensor
-        return found
+        models = [{name: reference() for name, reference in model.items()} for model in self._trained]
+        return [model for model in models if all(parameter is not None for parameter in model.values())]
 
     def learn(self):
         """Walk once: name all parameters of the models that optimizers train, then those of models beside them."""
         self._walks += 1
         self._walked_at = time.monotonic()
         held = {id(p) for optimizer in self._probe.optimizers for g in optimizer.param_groups for p in g["params"]}
-        listed = [(root, list(parameters(root))) for root in outermost(all_modules(self._probe.torch))]
+        listed = [(root, list(parameters(root))) for root in outermost(all_of_type(self._probe.torch.nn.Module))]
         listed.sort(key=lambda pair: -sum(id(parameter) in held for _, parameter in pair[1]))
         trained, beside, covered = [], [], set()
         for root, pairs in listed:
             new = {id(parameter) for _, parameter in pairs} - covered
             (trained if new & held else beside).append((root, pairs))
             covered |= new
-        self._known, self._trained = {}, {}
+        self._known, self._trained = {}, []
         for root, pairs in trained:
+            self._trained.append({name: weakref.ref(parameter) for name, parameter in pairs})
             prefix = type(root).__name__ + "." if len(trained) > 1 else ""
             for name, parameter in pairs:
                 self._known.setdefault(id(parameter), (weakref.ref(parameter), prefix + name))
-                self._trained.setdefault(prefix + name, weakref.ref(parameter))
         for root, pairs in beside:
             for name, parameter in pairs:
                 told = "%s.%s" % (type(root).__name__, name)
@@ -93,16 +89,15 @@ def place(tensor, optimizers):
     return "a tensor %s" % (list(tensor.shape),)
 
 
-def all_modules(torch):
-    """Every module that Python tracks, by the type of each object alone."""
-    module_type = torch.nn.Module
-    is_module = {}
+def all_of_type(wanted):
+    """Every object of a type that Python tracks, by the type of each object alone."""
+    is_wanted = {}
     found = []
     for thing in gc.get_objects():
         kind = type(thing)
-        known = is_module.get(kind)
+        known = is_wanted.get(kind)
         if known is None:
-            known = is_module[kind] = issubclass(kind, module_type)
+            known = is_wanted[kind] = issubclass(kind, wanted)
         if known:
             found.append(thing)
     return found

@@ -258,7 +258,7 @@ class Probe(object):
             first_step=self.first_step,
         )
         self.steps.claimed()
-        self._fetched_at = self._observed_at = time.monotonic()
+        self._fetched_at = time.monotonic()
         self._emit_observed()
         atexit.register(self.end)
         util = sys.modules.get("multiprocessing.util")

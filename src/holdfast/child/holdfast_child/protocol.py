@@ -3,6 +3,8 @@
 Both sides import this file. Python 3.9 syntax, standard library only.
 """
 
+from typing import Optional
+
 SCHEMA = 1
 
 ATTEMPT_DIR = "HOLDFAST_ATTEMPT_DIR"
@@ -26,10 +28,10 @@ INTERPRETERS_FILE = "interpreters.jsonl"
 """One line for each Python that started under the probe, and for each that imported torch."""
 
 
-def rank_file(rank, pid=None):
+def rank_file(rank: int, pid: Optional[int] = None) -> str:
     """The name of a rank's events; a further process under the same rank adds its pid."""
     return "rank-%d.jsonl" % rank if pid is None else "rank-%d-pid-%d.jsonl" % (rank, pid)
 
 
-def stack_file(pid):
+def stack_file(pid: int) -> str:
     return "stacks-%d.txt" % pid

@@ -18,12 +18,12 @@ class Record(object):
     """One step. Values that live on a device arrive later: `waiting` counts those still out."""
 
     __slots__ = (
-        "at",
         "backwards",
         "batch",
         "beside",
         "beside_loss",
         "data_wait",
+        "generation",
         "loss_count",
         "loss_sum",
         "lr",
@@ -37,7 +37,6 @@ class Record(object):
 
     def __init__(self):
         self.number = 0
-        self.at = 0.0
         self.seconds = 0.0
         self.data_wait = 0.0
         self.loss_sum = 0.0
@@ -51,15 +50,23 @@ class Record(object):
         self.beside_loss = None
         self.parts = None
         self.waiting = 0
+        self.generation = 0
 
     @property
     def loss(self):
         return self.loss_sum / self.loss_count if self.loss_count else None
 
-    def late_loss(self, values):
-        self.waiting -= 1
-        if values:
-            self.add_loss(sum(values) / len(values))
+    def expect_loss(self):
+        """A callback for a loss that lives on a device. It comes to nothing if the loss is forgotten meanwhile."""
+        self.waiting += 1
+        generation = self.generation
+
+        def arrived(values):
+            self.waiting -= 1
+            if values and generation == self.generation:
+                self.add_loss(sum(values) / len(values))
+
+        return arrived
 
     def add_loss(self, value):
         self.loss_sum += value
@@ -70,11 +77,18 @@ class Record(object):
         self.loss_sum = 0.0
         self.loss_count = self.backwards = 0
         self.norm = None
+        self.generation += 1
 
-    def late_norm(self, values):
-        self.waiting -= 1
-        if values:
-            self.add_norm(values[0])
+    def expect_norm(self):
+        self.waiting += 1
+        generation = self.generation
+
+        def arrived(values):
+            self.waiting -= 1
+            if values and generation == self.generation:
+                self.add_norm(values[0])
+
+        return arrived
 
     def add_norm(self, value):
         """Of several clipped parts, the largest norm: a lower bound of the whole that is never too high."""

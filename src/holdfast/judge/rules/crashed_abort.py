@@ -36,7 +36,8 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="crashed-abort",
         severity="fatal",
-        message=f"Native code aborted ({signal}) {where(picture.attempt)}." + (f" It said: {words[-1]}" if words else ""),
+        message=f"Native code aborted ({signal}) {where(picture.attempt)}."
+        + (f" It said: {words[-1]}" if words else ""),
         evidence=[f"exit by {signal}", *quoted(gone), *words],
         remedies=["read the last words: they name what could not go on"],
     )
@@ -50,7 +51,11 @@ RULE = Rule(
     page=__doc__ or "",
     cause=60,
     cases=[
-        Case("abort", [*started(), *ended(signal="SIGABRT", words=["OMP: Error #15: Initializing libomp.dylib"])], "fatal"),
+        Case(
+            "abort",
+            [*started(), *ended(signal="SIGABRT", words=["OMP: Error #15: Initializing libomp.dylib"])],
+            "fatal",
+        ),
         Case("134 through a shell", [*started(), *ended(134)], "fatal"),
         Case("a Python exception", [*started(), *ended(1, words=["ValueError: no"])], None),
     ],

@@ -61,15 +61,32 @@ RULE = Rule(
     cases=[
         Case(
             "CUDA",
-            [*started(), *losses(1.0), *ended(1, words=[*TRACEBACK, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"])],
+            [
+                *started(),
+                *losses(1.0),
+                *ended(1, words=[*TRACEBACK, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"]),
+            ],
             "fatal",
         ),
         Case(
             "MPS",
-            [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: MPS backend out of memory (MPS allocated: 9.0 GB, max allowed: 9.07 GB)"])],
+            [
+                *started(),
+                *ended(
+                    1,
+                    words=[
+                        *TRACEBACK,
+                        "RuntimeError: MPS backend out of memory (MPS allocated: 9.0 GB, max allowed: 9.07 GB)",
+                    ],
+                ),
+            ],
             "fatal",
         ),
-        Case("it was mentioned, but the run went well", [*started(), *ended(0, words=["CUDA out of memory, retrying"])], None),
+        Case(
+            "it was mentioned, but the run went well",
+            [*started(), *ended(0, words=["CUDA out of memory, retrying"])],
+            None,
+        ),
         Case("another exception", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: no"])], None),
     ],
 )

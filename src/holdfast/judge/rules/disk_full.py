@@ -44,7 +44,11 @@ RULE = Rule(
     page=__doc__ or "",
     cause=75,
     cases=[
-        Case("ENOSPC", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])], "fatal"),
+        Case(
+            "ENOSPC",
+            [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])],
+            "fatal",
+        ),
         Case("another error", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])], None),
     ],
 )

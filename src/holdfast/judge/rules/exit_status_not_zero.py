@@ -41,7 +41,11 @@ RULE = Rule(
     page=__doc__ or "",
     cause=10,
     cases=[
-        Case("wrong arguments", [*started(), *ended(2, last_step=0, words=["error: unrecognized arguments: --bogus"])], "fatal"),
+        Case(
+            "wrong arguments",
+            [*started(), *ended(2, last_step=0, words=["error: unrecognized arguments: --bogus"])],
+            "fatal",
+        ),
         Case("os._exit(3) in the middle", [*started(), *ended(3)], "fatal"),
         Case("a traceback explains it", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: x"])], None),
         Case("a signal explains it", [*started(), *ended(137)], None),

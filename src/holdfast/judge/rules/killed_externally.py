@@ -49,7 +49,11 @@ RULE = Rule(
     page=__doc__ or "",
     cause=20,
     cases=[
-        Case("kill -9 with memory to spare", [*started(), *trains(), *losses(1.0), *memory(9.0), *ended(signal="SIGKILL")], "fatal"),
+        Case(
+            "kill -9 with memory to spare",
+            [*started(), *trains(), *losses(1.0), *memory(9.0), *ended(signal="SIGKILL")],
+            "fatal",
+        ),
         Case("a scheduler's TERM", [*started(), *ended(signal="SIGTERM")], "fatal"),
         Case("a shell passed 137 on", [*started(), *ended(137)], "fatal"),
         Case("memory ran out", [*started(), *memory(0.2), *ended(signal="SIGKILL")], None),

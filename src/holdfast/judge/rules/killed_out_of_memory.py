@@ -52,7 +52,9 @@ def judge(picture: Picture) -> Finding | None:
         evidence.append(
             f"last sample: the training held {_gib(last.rss)}, {_gib(last.available)} were left, {_gib(last.swap)} in swap"
         )
-    certain = "was killed" if system_says else "was most likely killed (memory was almost gone; the system left no word)"
+    certain = (
+        "was killed" if system_says else "was most likely killed (memory was almost gone; the system left no word)"
+    )
     return Finding(
         rule="killed-out-of-memory",
         severity="fatal",
@@ -92,14 +94,20 @@ RULE = Rule(
             "macOS says so",
             [
                 *started(),
-                *ended(137, evidence=[("kernel log", "memorystatus: killing largest compressed process python3.11 [100]")]),
+                *ended(
+                    137, evidence=[("kernel log", "memorystatus: killing largest compressed process python3.11 [100]")]
+                ),
             ],
             "fatal",
         ),
         Case("nobody says so, but nothing was left", [*started(), *memory(0.3), *ended(signal="SIGKILL")], "fatal"),
         Case(
             "somebody else's process was killed for memory",
-            [*started(), *memory(9.0), *ended(signal="SIGKILL", evidence=[("kernel log, other", "Out of memory: Killed process 7")])],
+            [
+                *started(),
+                *memory(9.0),
+                *ended(signal="SIGKILL", evidence=[("kernel log, other", "Out of memory: Killed process 7")]),
+            ],
             None,
         ),
         Case("killed with memory to spare", [*started(), *memory(9.0), *ended(signal="SIGKILL")], None),

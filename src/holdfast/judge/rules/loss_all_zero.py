@@ -57,7 +57,9 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case("twenty steps of nothing but zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
-        Case("a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"),
+        Case(
+            "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"
+        ),
         Case("a window of zeros", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
         Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),
         Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),

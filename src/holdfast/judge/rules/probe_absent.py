@@ -33,7 +33,9 @@ def judge(picture: Picture) -> Finding | None:
         rule="probe-absent",
         severity="note",
         message=f"No step was seen from inside: {why}.",
-        evidence=[f"{len(attempt.interpreters)} Python interpreters said hello; torch: {attempt.torch or 'never imported'}"],
+        evidence=[
+            f"{len(attempt.interpreters)} Python interpreters said hello; torch: {attempt.torch or 'never imported'}"
+        ],
         remedies=[remedy] if remedy else [],
     )
 
@@ -41,7 +43,15 @@ def judge(picture: Picture) -> Finding | None:
 def reason(attempt: AttemptPicture) -> tuple[str, str]:
     """Why nothing was seen, as far as that can be told, and what helps."""
     command = attempt.started.command
-    flag = next((word for word in command[1:3] if word in _FLAGS or (word[:1] == "-" and set(word[1:]) & set("IES") and word[1:].isalpha() and len(word) <= 4)), None)
+    flag = next(
+        (
+            word
+            for word in command[1:3]
+            if word in _FLAGS
+            or (word[:1] == "-" and set(word[1:]) & set("IES") and word[1:].isalpha() and len(word) <= 4)
+        ),
+        None,
+    )
     if not attempt.interpreters:
         if flag is not None:
             return f"the interpreter was started with {flag} and ignores the environment", f"leave out {flag}"

@@ -45,8 +45,14 @@ RULE = Rule(
     page=__doc__ or "",
     cause=40,
     cases=[
-        Case("in the middle", [*started(), *trains(), *losses(1.0), *ended(1, words=[*TRACEBACK, "ValueError: bad shape"])], "fatal"),
-        Case("a message of many lines", [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])], "fatal"),
+        Case(
+            "in the middle",
+            [*started(), *trains(), *losses(1.0), *ended(1, words=[*TRACEBACK, "ValueError: bad shape"])],
+            "fatal",
+        ),
+        Case(
+            "a message of many lines", [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])], "fatal"
+        ),
         Case("printed a traceback, ended well", [*started(), *ended(0, words=[*TRACEBACK, "ValueError: x"])], None),
         Case("sys.exit(3) without one", [*started(), *ended(3)], None),
     ],

@@ -93,9 +93,12 @@ class LinuxMachine:
             return None
 
     def seconds_asleep(self) -> float | None:
+        with_sleep = getattr(time, "CLOCK_BOOTTIME", None)
+        if with_sleep is None:
+            return None
         try:
-            return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC))
-        except (AttributeError, OSError):
+            return max(0.0, time.clock_gettime(with_sleep) - time.clock_gettime(time.CLOCK_MONOTONIC))
+        except OSError:
             return None
 
     def kill_counters(self) -> KillCounters:

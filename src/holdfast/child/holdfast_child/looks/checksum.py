@@ -86,7 +86,8 @@ class ChecksumLook(Look):
 
 def fingerprint(torch, tensors):
     """All bits of the tensors as one wrapping 64-bit number, on the first tensor's device. Exact, so that equal weights
-    always give equal numbers."""
+    always give equal numbers.
+    """
     total = None
     for tensor in tensors:
         whole = by_rows(torch, local(tensor))

@@ -36,27 +36,26 @@ class GradientsLook(Look):
             self.probe.see(self.name, "not seen: the gradients lie on several devices")
             return
         if not with_gradient:
-            self._learn(Sighting(self.probe.step + 1, id(optimizer), False, (), missing), [])
+            self._learn(Sighting(self.probe.step + 1, id(optimizer), (), missing), [], None)
             return
         lengths = norms(self.probe.torch, [values_of(self.probe.torch, p.grad) for p in with_gradient])
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:  # a fused step divides by the gradient scaler's scale itself
             lengths = lengths / scale.reshape(())
-        sighting = Sighting(self.probe.step + 1, id(optimizer), clock, with_gradient, missing)
-        self.probe.scalars.later(lengths, lambda values: self._learn(sighting, values))
+        sighting = Sighting(self.probe.step + 1, id(optimizer), with_gradient, missing)
+        give_norm = self.probe.steps.record.expect_norm() if clock else None
+        self.probe.scalars.later(lengths, lambda values: self._learn(sighting, values, give_norm))
 
-    def _learn(self, sighting, values):
+    def _learn(self, sighting, values, give_norm):
+        total = total_norm(values)
+        if give_norm is not None:
+            give_norm([total] if values else [])
         if len(values) != len(sighting.parameters):
             return
         self.probe.see(self.name)
-        total = math.sqrt(math.fsum(value * value for value in values)) if all_finite(values) else sum(map(abs, values))
         bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
         zero = sum(value == 0 for value in values)
-        if sighting.clock:
-            self.probe.grad_norm(total)
-        ordinary, odd = self._paces.setdefault(
-            sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(3, ODD_SECONDS))
-        )
+        ordinary, odd = self._paces.setdefault(sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(3, ODD_SECONDS)))
         if not (odd if bad or zero == len(values) else ordinary).due():
             return
         named = [sighting.parameters[index]() for index in bad[:MOST_NAMES]]
@@ -75,16 +74,17 @@ class GradientsLook(Look):
 class Sighting(object):
     """What must be remembered until the values arrive. Parameters weakly: on a device that can take a second."""
 
-    def __init__(self, step, optimizer, clock, parameters, missing):
+    def __init__(self, step, optimizer, parameters, missing):
         self.step = step
         self.optimizer = optimizer
-        self.clock = clock
         self.parameters = [weakref.ref(parameter) for parameter in parameters]
         self.missing = missing
 
 
-def all_finite(values):
-    return all(map(math.isfinite, values))
+def total_norm(values):
+    if all(map(math.isfinite, values)):
+        return math.sqrt(math.fsum(value * value for value in values))
+    return math.nan if any(map(math.isnan, values)) else math.inf
 
 
 def values_of(torch, gradient):

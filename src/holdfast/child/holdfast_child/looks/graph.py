@@ -8,6 +8,7 @@ weights are not the leaves of the graph; there nothing is claimed.
 import time
 import weakref
 
+from ..names import all_of_type
 from . import Look
 from .tensors import is_sharded, local, trainable
 
@@ -79,11 +80,14 @@ class GraphLook(Look):
             return
         self._open = False
         self._optimizers = len(optimizers)
-        why = self._why_unseen or why_not_comparable(self.probe.torch, held.values(), used.values())
+        why = self._why_unseen or why_not_comparable(held.values(), used.values())
         if why:
             self.probe.see(self.name, "not seen: " + why)
             return
         outside = [p for key, p in used.items() if key not in held and _is_parameter(self.probe.torch, p)]
+        if outside:
+            waiting = held_by_any_optimizer(self.probe.torch)
+            outside = [p for p in outside if id(p) not in waiting]
         self._check_gradients_of(unused, lambda: self._tell(len(used), len(held), outside, unused))
 
     def _check_gradients_of(self, unused, tell):
@@ -124,6 +128,12 @@ class GraphLook(Look):
         )
 
 
+def held_by_any_optimizer(torch):
+    """Ids of what every optimizer holds, also those that have not stepped yet (a discriminator that starts later)."""
+    optimizers = all_of_type(torch.optim.Optimizer)
+    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+
+
 def leaves_behind(loss):
     """The leaf tensors that a loss (or several) depends on, and why that may not be all of them, or None."""
     roots = loss if type(loss) in (list, tuple) else (loss,)
@@ -148,7 +158,7 @@ def leaves_behind(loss):
     return leaves, None
 
 
-def why_not_comparable(torch, held, used):
+def why_not_comparable(held, used):
     """Why the leaves of the graph are not what the optimizer holds by design, or None."""
     if any(is_sharded(p) for p in held):
         return "parameters are sharded (DTensor): the graph ends in gathered copies"

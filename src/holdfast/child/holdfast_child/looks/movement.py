@@ -50,6 +50,7 @@ class MovementLook(Look):
         self._around.clear()
 
     def step_begins(self, optimizer, clock):
+        self._around.pop(id(optimizer), None)  # a step that was skipped inside never ended
         if not self._turns.allows(self.name, self._next_cost):
             return
         if any(base.__name__ == "LBFGS" for base in type(optimizer).__mro__):
@@ -127,7 +128,9 @@ class MovementLook(Look):
             rotation = self._rotation(optimizer)
             self.probe.scalars.later(
                 self.probe.torch.stack(numbers),
-                lambda values, told=told, key=id(optimizer), rotation=rotation: self._learn(key, rotation, told, values),
+                lambda values, told=told, key=id(optimizer), rotation=rotation: self._learn(
+                    key, rotation, told, values
+                ),
             )
 
     def _learn(self, optimizer_id, rotation, told, values):

@@ -16,7 +16,8 @@ def local(tensor):
 
 def by_rows(torch, tensor):
     """The tensor with its rows along the first dimension: leading dimensions of one are dropped, a vector's rows are its
-    elements, and a complex number is two real ones."""
+    elements, and a complex number is two real ones.
+    """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     while tensor.dim() > 1 and tensor.shape[0] == 1:

@@ -18,7 +18,8 @@ def kind_of(optimizer):
 
 def expected_ulps(torch, kind, group, weight, gradient, state):
     """|update| / ulp(weight) for each element, as float32 on the weight's device, or None where that is not known.
-    All tensors have one shape; `state` maps names to tensors, read after the step."""
+    All tensors have one shape; `state` maps names to tensors, read after the step.
+    """
     update = expected_update(kind, group, weight, gradient, state)
     if update is None:
         return None
@@ -71,7 +72,8 @@ def _adam(group, state):
 
 def ulp(torch, weight):
     """The distance to the next larger magnitude, in float32 (float64 for float64). Integer arithmetic on the bits: not
-    every device has nextafter."""
+    every device has nextafter.
+    """
     wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
     magnitude = weight.abs()
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[magnitude.element_size()]

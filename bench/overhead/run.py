@@ -1,0 +1,225 @@
+"""What watching costs: bare against Holdfast, TrainCheck and Lightning, in one run. See README.md beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import figures
+import table
+import variants
+from cases import CASES, WARMUP, Case, Sized, calibrate
+from variants import RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+README = variants.HERE / "README.md"
+RESULTS = variants.ROOT / "bench/results"
+BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
+Run = dict[str, Any]
+
+
+def main() -> int:
+    options = arguments()
+    if options.write_readme:
+        write_readme(json.loads(options.write_readme.read_text()))
+        return 0
+    bench = Bench(options)
+    try:
+        bench.measure()
+    except KeyboardInterrupt:
+        bench.say("interrupted: what was measured so far is shown and kept")
+    bench.keep()
+    print(table.as_text(bench.results))
+    print(f"\nwritten to {' and '.join(str(path) for path in bench.paths)}")
+    missed = table.unmet(bench.results)
+    return 1 if options.check and missed else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="3 short pairs and 100,000 steps: tries the bench, proves nothing"
+    )
+    parser.add_argument("--pairs", type=int, help="pairs a program (default 15)")
+    parser.add_argument("--cases", help="only programs whose name contains this")
+    parser.add_argument(
+        "--without", default="", help="leave out, comma-separated: holdfast, lightning, traincheck, figures"
+    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is not met")
+    parser.add_argument(
+        "--write-readme",
+        type=Path,
+        metavar="RESULTS",
+        help="fill README.md's table from a results file, measure nothing",
+    )
+    return parser.parse_args()
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.without = set(filter(None, options.without.split(",")))
+        self.pairs = options.pairs or (3 if options.quick else 15)
+        self.loop_seconds = 0.6 if options.quick else 4.0
+        self.began = time.monotonic()
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        self.paths = [RESULTS / f"overhead-{stamp}.json"] + ([options.json] if options.json else [])
+        self.results: dict[str, Any] = {
+            "date": stamp[:10],
+            "quick": options.quick,
+            "machine": machine(),
+            "cases": [],
+            "figures": {},
+        }
+        self.invariants: Path | None = None
+
+    def say(self, what: str) -> None:
+        print(f"[{time.monotonic() - self.began:6.0f} s] {what}", file=sys.stderr, flush=True)
+
+    def keep(self) -> None:
+        """After every round, so that a run that is cut short leaves its figures."""
+        for path in self.paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self.results, indent=1))
+
+    def measure(self) -> None:
+        for peer in ("lightning", "traincheck"):
+            if peer not in self.without:
+                variants.ensure_venv(peer, self.say)
+        chosen = [case for case in CASES if not self.options.cases or self.options.cases in case.name]
+        sized = [self.size(case) for case in chosen]
+        if "traincheck" not in self.without and any(case.peers for case in chosen):
+            self.infer()
+        for number, one in enumerate(sized, 1):
+            self.measure_case(one, f"program {number}/{len(sized)}, {one.case.name}")
+        if not {"holdfast", "figures"} & self.without:
+            self.measure_figures()
+
+    def size(self, case: Case) -> Sized:
+        sized = calibrate(case, lambda size, steps: variants.bare(size.config(steps), case.threads)["median_step_ms"])
+        self.say(f"calibrated {case.name}: batch {sized.batch}, {sized.measured_ms:.2f} ms a step")
+        return sized
+
+    def infer(self) -> None:
+        """Once, from the 10 ms CNN: inferring from the deep net did not end within 400 s, and TrainCheck's invariants are meant to carry over."""
+        self.say("TrainCheck traces a reference run and infers its invariants (about a minute)")
+        kept = Path(tempfile.mkdtemp(prefix="holdfast-bench-")) / "invariants.json"
+        reference = Sized(next(case for case in CASES if case.net == "cnn" and case.peers), 50, 0.0)
+        try:
+            self.invariants = variants.infer_invariants(reference.config(10), kept)
+        except (RunFailed, subprocess.SubprocessError) as error:
+            self.say(f"TrainCheck's inference failed, only its full mode is measured: {error}")
+
+    def measure_case(self, sized: Sized, title: str) -> None:
+        """Each round runs every variant once; every other round in reverse order. Holdfast stands between two bare runs."""
+        case = sized.case
+        rounds: list[dict[str, Run]] = []
+        self.results["cases"].append({**sized.as_json(), "rounds": rounds})
+        for number in range(self.pairs):
+            order = self.order(sized, with_traincheck=number in self.traincheck_rounds(case))
+            runs: dict[str, Run] = {}
+            rounds.append(runs)
+            for name, steps, warmup, run in order if number % 2 == 0 else reversed(order):
+                runs[name] = attempt(run, sized.config(steps, warmup), case.threads)
+            compare_weights(runs)
+            shown = ", ".join(f"{name} {run.get('step_ms', float('nan')):.2f}" for name, run in runs.items())
+            self.say(f"{title}, round {number + 1}/{self.pairs}, ms a step: {shown}")
+            self.keep()
+
+    def order(self, sized: Sized, *, with_traincheck: bool) -> list[tuple[str, int, int, Callable[..., Run]]]:
+        steps = sized.case.steps(self.loop_seconds)
+        order = [("bare", steps, WARMUP, variants.bare), ("bare again", steps, WARMUP, variants.bare)]
+        if "holdfast" not in self.without:
+            order.insert(1, ("holdfast", steps, WARMUP, variants.holdfast))
+        if sized.case.peers and "lightning" not in self.without:
+            order.append(("lightning", steps, WARMUP, variants.lightning("none")))
+            order.append(("lightning monitored", steps, WARMUP, variants.lightning("monitoring")))
+        if with_traincheck:
+            few = 3 if sized.case.net == "deep" else 20  # fully instrumented, the deep net takes five seconds a step
+            order.append(("traincheck full", few, 3, variants.traincheck("full", Path())))
+            if self.invariants:
+                order.append(("traincheck selective", few, 3, variants.traincheck("selective", self.invariants)))
+                order.append(("traincheck sampled", 40, WARMUP, variants.traincheck("sampled", self.invariants)))
+        return order
+
+    def traincheck_rounds(self, case: Case) -> set[int]:
+        """Three spread over the rounds: where a step takes many times as long, more pairs tell nothing more."""
+        if not case.peers or "traincheck" in self.without:
+            return set()
+        return {0} if self.options.quick else {0, self.pairs // 2, self.pairs - 1}
+
+    def measure_figures(self) -> None:
+        steps = 100_000 if self.options.quick else 1_000_000
+        ten_ms = Sized(next(case for case in CASES if case.net == "cnn"), 50, 10.0)
+        for name, measured in {
+            "help": figures.help_seconds,
+            "import": figures.import_size,
+            "supervisor": lambda: figures.supervisor_memory(ten_ms.config(100 if self.options.quick else 2000)),
+            "million": lambda: figures.million_steps(steps),
+        }.items():
+            self.say(f"Holdfast itself: {name}" + (f" ({steps} steps)" if name == "million" else ""))
+            try:
+                self.results["figures"][name] = measured()
+            except (RunFailed, OSError, KeyError) as error:
+                self.results["figures"][name] = {"error": f"{error}"}
+            self.keep()
+
+
+def attempt(run: Callable[..., Run], config: dict[str, Any], threads: int | None) -> Run:
+    """A variant that fails costs its own row only."""
+    try:
+        return run(config, threads)
+    except RunFailed as error:
+        return {"error": str(error)}
+
+
+def compare_weights(runs: dict[str, Run]) -> None:
+    """Who watches must not change a number: after as many steps from the same seed the weights are the same bits."""
+    bare = runs["bare"]
+    for run in runs.values():
+        if "weights" in run and "weights" in bare and run["steps"] == bare["steps"]:
+            run["same_weights"] = run["weights"] == bare["weights"]
+
+
+def machine() -> dict[str, Any]:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        cpu = names[0] if names else cpu
+    git = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=variants.ROOT, capture_output=True, text=True, check=False
+    )
+    ask = [str(variants.HOLDFAST_BIN / "python"), "-c", "import torch; print(torch.__version__)"]
+    torch = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch,
+        "commit": git.stdout.strip() or "no commit",
+    }
+
+
+def write_readme(results: dict[str, Any]) -> None:
+    text = README.read_text()
+    before, rest = text.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    README.write_text(f"{before}{BEGIN}\n\n{table.as_markdown(results)}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

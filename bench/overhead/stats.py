@@ -1,0 +1,31 @@
+"""Medians with intervals that assume nothing about how the noise is distributed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    median: float
+    low: float
+    high: float
+    confidence: float
+    """Chance that low..high holds the true median; below 0.95 where there are too few values for more."""
+    count: int
+
+
+def figure(values: list[float]) -> Figure:
+    """The median and the narrowest pair of order statistics that holds the true median with a chance of 95%, else all values."""
+    ordered = sorted(values)
+    n = len(ordered)
+    below = 0  # how many values are left out at each end
+    while below < (n - 1) // 2 and _confidence(n, below + 1) >= 0.95:
+        below += 1
+    return Figure(statistics.median(ordered), ordered[below], ordered[n - 1 - below], _confidence(n, below), n)
+
+
+def _confidence(n: int, left_out: int) -> float:
+    return 1 - 2 * sum(math.comb(n, k) for k in range(left_out + 1)) / 2**n

@@ -1,0 +1,75 @@
+"""What the probe costs on every step, whatever the step is: its hooks and wrappers around a training that does nothing.
+
+    python bench/probe_base.py [steps]
+
+Prints microseconds a step, bare and probed in turns, after the first thousand steps; the difference is the base cost.
+Looks are off, so that only what runs on every step is measured.
+"""
+
+import fcntl
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from holdfast.child.holdfast_child import heartbeat
+
+CHILD = pathlib.Path(heartbeat.__file__).parent.parent
+PAIRS = 5
+
+TRAINING = """
+import sys, time, torch
+steps = int(sys.argv[1])
+if "holdfast_child.probe" in sys.modules:
+    sys.modules["holdfast_child.probe"]._probe.looks.clear()
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.0)
+data = torch.utils.data.DataLoader(torch.zeros(8000, 1), batch_size=8)
+def train(steps):
+    done = 0
+    while done < steps:
+        for batch in data:
+            (weight * 1.0).sum().backward()
+            optimizer.step()
+            done += 1
+train(1500)
+began = time.perf_counter()
+train(steps)
+print(1e6 * (time.perf_counter() - began) / steps)
+"""
+
+
+def measure(steps, environment):
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING, str(steps)], env=environment, check=True, capture_output=True, text=True
+    )
+    return float(done.stdout)
+
+
+def main():
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    bare_environment = dict(os.environ, OMP_NUM_THREADS="1")
+    bare, probed = [], []
+    for _ in range(PAIRS):
+        bare.append(measure(steps, bare_environment))
+        with tempfile.TemporaryDirectory() as folder, open(folder + "/lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            heartbeat.create(folder + "/heartbeat")
+            probed_environment = dict(
+                bare_environment,
+                PYTHONPATH=str(CHILD),
+                HOLDFAST_ATTEMPT_DIR=folder,
+                HOLDFAST_HEARTBEAT=folder + "/heartbeat",
+                HOLDFAST_LOCK=folder + "/lock",
+            )
+            probed.append(measure(steps, probed_environment))
+    base = statistics.median(probed) - statistics.median(bare)
+    print(f"bare   {statistics.median(bare):8.1f} us a step  ({min(bare):.1f} .. {max(bare):.1f})")
+    print(f"probed {statistics.median(probed):8.1f} us a step  ({min(probed):.1f} .. {max(probed):.1f})")
+    print(f"base   {base:8.1f} us a step")
+
+
+if __name__ == "__main__":
+    main()

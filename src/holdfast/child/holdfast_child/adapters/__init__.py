@@ -1,0 +1,10 @@
+"""Adapters: what a framework knows and torch does not (loss components, metrics, epochs, checkpoints), one a file.
+
+An adapter waits until the training itself imports the framework, and says what it cannot find there.
+"""
+
+
+def install(probe):
+    from . import ultralytics
+
+    ultralytics.install(probe)

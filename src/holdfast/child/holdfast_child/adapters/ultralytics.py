@@ -1,0 +1,235 @@
+"""Ultralytics: loss components, epochs, metrics and checkpoints from its trainer, and resuming from its last.pt.
+
+The trainer's methods are wrapped on the class. Its callback lists are left alone: they are replaced by users and pickled
+for other processes.
+"""
+
+import contextlib
+import functools
+import os
+import time
+import weakref
+
+from .. import protocol
+from ..bootstrap import after_import
+from . import ultralytics_resume
+
+SOURCE = "ultralytics"
+
+
+def install(probe):
+    watcher = Watcher(probe)
+    after_import("ultralytics.engine.trainer", watcher.watch)
+    if os.environ.get(protocol.RESUME) == SOURCE and os.environ.get(protocol.OBSERVE_ONLY) != "1":
+        checkpoint = os.environ.get(protocol.CHECKPOINT)
+        resume = ultralytics_resume.Resume(probe.torch, checkpoint, watcher.note)
+        after_import("ultralytics.engine.model", resume.watch)
+
+
+class Watcher(object):
+    def __init__(self, probe):
+        self._probe = probe
+        self._notes = []
+        self._trainer = None
+        self._begin(None)
+
+    def _begin(self, trainer):
+        self._trainer = None if trainer is None else weakref.ref(trainer)
+        self._epoch_began = time.monotonic()
+        self._batches = 0
+        self._parts_given = False
+        self._validated = False
+        self._in_epoch = False
+
+    def note(self, what, detail=""):
+        """A note is written once the probe records: a resume is decided before anything trains."""
+        self._notes.append((what, detail))
+        self._write_notes()
+
+    def _write_notes(self):
+        while self._notes and self._probe.awake:
+            self._probe.note(*self._notes.pop(0))
+
+    def watch(self, module):
+        """`ultralytics.engine.trainer` is imported."""
+        trainer = getattr(module, "BaseTrainer", None)
+        if trainer is None or not hasattr(trainer, "run_callbacks"):
+            self._probe.see(SOURCE, "not seen: this version has no BaseTrainer with run_callbacks")
+            return
+        self._probe.see(SOURCE)
+        wrap_method(trainer, "run_callbacks", self._around_callbacks)
+        for name, around, without in (
+            ("optimizer_step", self._around_step, "loss components reach the step after their own"),
+            ("validate", self._around_validate, "metrics of a skipped validation look like new ones"),
+            ("save_model", self._around_save, "checkpoints are saved to memory and their paths are not known"),
+            ("final_eval", self._around_final, "the stripped checkpoints are compared with the live weights"),
+        ):
+            if hasattr(trainer, name):
+                wrap_method(trainer, name, around)
+            else:
+                self._probe.see("%s %s" % (SOURCE, name), "not seen: this version has no such method; " + without)
+
+    # --- the trainer's moments -----------------------------------------------------------------------------------
+
+    def _around_callbacks(self, original, trainer, args, kwargs):
+        result = original(trainer, *args, **kwargs)
+        event = args[0] if args else kwargs.get("event")
+        with self._never_raising("following " + str(event)):
+            self._write_notes()
+            moment = getattr(self, "_" + str(event), None)
+            if moment is not None:
+                moment(trainer)
+        return result
+
+    def _on_train_start(self, trainer):
+        self._begin(trainer)
+        self._probe.loaders.epochs_known_by = SOURCE
+        saves = self._saves()
+        if saves is not None:
+            saves.averages.append(functools.partial(average_of, self._trainer))
+
+    def _on_train_epoch_start(self, _trainer):
+        self._epoch_began = time.monotonic()
+        self._batches = 0
+        self._validated = False
+        self._in_epoch = True
+
+    def _on_train_batch_start(self, _trainer):
+        self._parts_given = False
+
+    def _on_train_batch_end(self, trainer):
+        self._batches += 1
+        if not self._parts_given:
+            self._give_parts(trainer)
+
+    def _on_train_epoch_end(self, trainer):
+        seconds = time.monotonic() - self._epoch_began
+        self._probe.epoch_ended(trainer.epoch + 1, seconds, self._batches, SOURCE, planned=whole(trainer.epochs))
+
+    def _on_fit_epoch_end(self, trainer):
+        """Once after each epoch, and once more after the final evaluation of best.pt."""
+        final, self._in_epoch = not self._in_epoch, False
+        if not trainer.metrics or not (final or self._validated):
+            return
+        values = numbers(trainer.metrics)
+        if not final:
+            values.update(numbers({"fitness": trainer.fitness}))
+        self._probe.see("metrics")
+        self._probe.emit(
+            "metrics",
+            step=self._probe.step,
+            epoch=None if final else trainer.epoch + 1,
+            values=values,
+            source="%s, best.pt at the end" % SOURCE if final else SOURCE,
+        )
+
+    def _on_train_end(self, trainer):
+        if trainer.epoch + 1 < trainer.epochs:
+            patience = getattr(trainer.args, "patience", None)
+            detail = "epoch %d of %d, patience %s" % (trainer.epoch + 1, trainer.epochs, patience)
+            self._probe.note("ultralytics ended the training before its last epoch", detail)
+
+    # --- its methods ---------------------------------------------------------------------------------------------
+
+    def _around_step(self, original, trainer, args, kwargs):
+        with self._never_raising("reading loss components"):
+            self._give_parts(trainer)
+        return original(trainer, *args, **kwargs)
+
+    def _around_validate(self, original, trainer, args, kwargs):
+        result = original(trainer, *args, **kwargs)
+        self._validated = True
+        return result
+
+    def _around_save(self, original, trainer, args, kwargs):
+        saves = self._saves()
+        if saves is None:
+            return original(trainer, *args, **kwargs)
+        before = {}
+        with self._never_raising("a checkpoint"):
+            before = written_at(checkpoints_of(trainer))
+        with saves.held_back() as held:
+            result = original(trainer, *args, **kwargs)
+        with self._never_raising("a checkpoint"):
+            after = written_at(checkpoints_of(trainer))
+            written = [path for path in after if after[path] != before.get(path)]
+            for fields in held[-1:]:
+                for path in written or [None]:
+                    size = os.path.getsize(path) if path else fields["bytes"]
+                    saves.tell(dict(fields, path=path, bytes=size))
+        return result
+
+    def _around_final(self, original, trainer, args, kwargs):
+        """best.pt and last.pt are stripped of the optimizer and written again: nothing new to compare."""
+        saves = self._saves()
+        if saves is None:
+            return original(trainer, *args, **kwargs)
+        with saves.rewriting():
+            return original(trainer, *args, **kwargs)
+
+    # --- small parts ---------------------------------------------------------------------------------------------
+
+    def _give_parts(self, trainer):
+        items = getattr(trainer, "loss_items", None)
+        if items is None:
+            return
+        self._parts_given = True
+        if not isinstance(items, dict):  # before 8.4 a tensor beside a tuple of names
+            items = dict(zip(trainer.loss_names, items.reshape(-1)))
+        self._probe.see("loss components")
+        self._probe.parts({str(name): value for name, value in items.items()})
+
+    def _saves(self):
+        return next((look for look in self._probe.looks if look.name == "saves"), None)
+
+    @contextlib.contextmanager
+    def _never_raising(self, where):
+        try:
+            yield
+        except Exception as error:
+            self._probe.failed("the ultralytics adapter, " + where, error)
+
+
+def wrap_method(owner, name, around):
+    original = getattr(owner, name)
+    if getattr(original, "_holdfast", False):
+        return
+
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        return around(original, self, args, kwargs)
+
+    method._holdfast = True
+    setattr(owner, name, method)
+
+
+def average_of(reference):
+    """The module that holds the trainer's moving average, while there is one."""
+    trainer = reference()
+    return getattr(getattr(trainer, "ema", None), "ema", None)
+
+
+def checkpoints_of(trainer):
+    paths = [trainer.last, trainer.best, trainer.wdir / ("epoch%d.pt" % trainer.epoch)]
+    return [os.path.abspath(str(path)) for path in paths]
+
+
+def written_at(paths):
+    times = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            times[path] = os.stat(path).st_mtime_ns
+    return times
+
+
+def whole(value):
+    return int(value) if value is not None else None
+
+
+def numbers(values):
+    """Whatever is a number among the values; metrics come as floats, NumPy scalars and tensors on the host."""
+    found = {}
+    for name, value in values.items():
+        with contextlib.suppress(TypeError, ValueError):
+            found[str(name)] = float(value)
+    return found

@@ -1,0 +1,96 @@
+"""Going on from an Ultralytics last.pt, with no change to the user's command.
+
+The first `Model.train` that the checkpoint belongs to is called with `resume=<checkpoint>`, which works for scripts and
+for the `yolo` command alike. Ultralytics raises when asked to resume a finished or foreign checkpoint, so that is found
+out first; then the training starts as the user asked.
+"""
+
+import functools
+import os
+
+from .. import protocol
+
+NOT_RESUMED = "the training starts over instead of going on from its checkpoint"
+
+
+class Resume(object):
+    def __init__(self, torch, checkpoint, note):
+        self._torch = torch
+        self._checkpoint = checkpoint
+        self._note = note
+        self._waiting = True
+
+    def watch(self, module):
+        """`ultralytics.engine.model` is imported."""
+        model = getattr(module, "Model", None)
+        original = getattr(model, "train", None)
+        if original is None:
+            self._note(NOT_RESUMED, "this version of ultralytics has no Model.train")
+            return
+
+        @functools.wraps(original)
+        def train(model, *args, **kwargs):
+            if self._waiting:
+                try:
+                    self._change(kwargs)
+                except Exception as error:
+                    self._note(NOT_RESUMED, "%s: %s" % (type(error).__name__, str(error)[:300]))
+            return original(model, *args, **kwargs)
+
+        model.train = train
+
+    def _change(self, kwargs):
+        if not self._checkpoint or not os.path.exists(self._checkpoint):
+            self._waiting = False
+            self._note(NOT_RESUMED, "there is no file %s" % self._checkpoint)
+            return
+        saved = self._torch.load(self._checkpoint, map_location="cpu", weights_only=False)
+        reason = why_not_resumable(saved)
+        if reason is not None:
+            self._waiting = False
+            self._note(NOT_RESUMED, "%s: %s" % (self._checkpoint, reason))
+            return
+        difference = why_of_another_training(saved["train_args"], kwargs)
+        if difference is not None:
+            self._note("a call of Model.train is not what the checkpoint belongs to", difference)
+            return
+        self._waiting = False
+        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
+        kwargs["resume"] = self._checkpoint
+        self._note("ultralytics goes on from its checkpoint", "%s, epoch %d" % (self._checkpoint, saved["epoch"] + 1))
+
+
+def why_not_resumable(saved):
+    """Why Ultralytics could not go on from this checkpoint, or None."""
+    if not isinstance(saved, dict) or not isinstance(saved.get("train_args"), dict):
+        return "not a training checkpoint of ultralytics"
+    if saved.get("optimizer") is None or saved.get("epoch", -1) < 0:
+        return "it is stripped of its optimizer, as at the end of a training"
+    epochs = saved["train_args"].get("epochs")
+    if epochs is not None and saved["epoch"] + 1 >= epochs:
+        return "all of its %s epochs are done" % epochs
+    if saved.get("ema") is None and saved.get("model") is None:
+        return "it holds no model"
+    return None
+
+
+def why_of_another_training(saved, asked):
+    """What shows that the checkpoint is from another training than the one asked for, or None. Settings that may rightly
+    change between attempts (batch, image size, device, ...) are not looked at.
+    """
+    if isinstance(asked.get("data"), (list, tuple)):
+        return "it trains on several data sets"
+    for name in ("epochs", "task"):
+        if asked.get(name) is not None and saved.get(name) is not None and str(asked[name]) != str(saved[name]):
+            return "%s is %s there and %s here" % (name, saved[name], asked[name])
+    data, saved_data = asked.get("data"), saved.get("data")
+    if data and saved_data and _stem(data) != _stem(saved_data):
+        return "data is %s there and %s here" % (saved_data, data)
+    name, saved_name = asked.get("name"), saved.get("name")
+    if name and saved_name and not str(saved_name).startswith(str(name)):
+        return "name is %s there and %s here" % (saved_name, name)
+    return None
+
+
+def _stem(path):
+    return os.path.splitext(os.path.basename(str(path)))[0]

@@ -1,0 +1,197 @@
+"""Reading of data: how long the training waits for it, what it gets, and where epochs and evaluations begin and end.
+
+An iteration over a DataLoader trains if gradients are enabled while it is read; if it reaches its end without a single
+backward in between, it was an evaluation all the same (many loops disable gradients only around the model).
+"""
+
+import time
+import weakref
+
+from .batches import batch_hash, batch_size
+
+HASH_EVERY_STEP_ABOVE = 0.005
+"""Where steps are shorter than this many seconds, and after the first thousand, one batch in sixteen is hashed."""
+
+
+class _Iteration(object):
+    __slots__ = ("backwards", "began", "fetches", "record", "record_before")
+
+    def __init__(self, began, backwards, record):
+        self.began = began
+        self.backwards = backwards
+        self.fetches = 0
+        self.record = record
+        self.record_before = (record.data_wait, record.samples, record.batch)
+
+
+class Loaders(object):
+    def __init__(self, probe):
+        self.probe = probe
+        self.evaluating = False
+        self.epochs_known_by = None
+        """The adapter that tells epochs, if one does."""
+        self._fetches = 0
+        self._epoch = 0
+        self._iterations = weakref.WeakKeyDictionary()
+        self._latest = None
+        """The iteration read last, and a weak reference to its iterator: nearly always the one read next."""
+        self._training_dataset = None
+        self._other_exhaustions = 0
+        self._evaluation_began = 0.0
+        self._evaluation_fetches = 0
+        self._batches_seen = False
+        self._grad_enabled = probe.torch.is_grad_enabled
+
+    # --- the door ------------------------------------------------------------------------------------------------
+
+    def fetch_begins(self, iterator):
+        """A token for `fetched`, `exhausted` or `fetch_failed`; None when nothing is to be recorded."""
+        probe = self.probe
+        if not probe.awake and not probe.claim("fetch"):
+            return None
+        began = time.perf_counter_ns()
+        try:
+            now = time.monotonic()
+            iteration = self._iteration(iterator, now)
+            training = self._grad_enabled()
+            if training:
+                if self.evaluating:
+                    self.training_resumed(now)
+                phase = probe.phase("waiting for data")
+            else:
+                if not self.evaluating:
+                    self._evaluation_begins(now)
+                phase = "evaluating"
+            probe.budget.base_ns += time.perf_counter_ns() - began
+            return iteration, training, time.monotonic(), phase
+        except Exception as error:
+            probe.failed("the beginning of a fetch", error)
+            return None
+
+    def fetched(self, token, batch):
+        probe = self.probe
+        began = time.perf_counter_ns()
+        try:
+            iteration, training, fetch_began, phase = token
+            now = time.monotonic()
+            self._fetches += 1
+            iteration.fetches += 1
+            heart = probe.heart
+            if heart is not None:
+                heart.fetches(self._fetches)
+                heart.active(now)
+            if training:
+                probe.phase("training" if phase == "waiting for data" else phase)
+                self._training_batch(batch, now - fetch_began)
+            else:
+                self._evaluation_fetches += 1
+            probe.memory.sample(now)
+        except Exception as error:
+            probe.failed("the end of a fetch", error)
+        finally:
+            probe.budget.base_ns += time.perf_counter_ns() - began
+
+    def exhausted(self, iterator, token):
+        probe = self.probe
+        try:
+            iteration, training, _, phase = token
+            now = time.monotonic()
+            self._iterations.pop(iterator, None)
+            self._latest = None
+            if not training:
+                return
+            probe.phase("training" if phase == "waiting for data" else phase)
+            if probe.losses.total > iteration.backwards:
+                self._training_exhausted(iterator, iteration, now)
+            elif iteration.fetches:
+                self._evaluation_exhausted(iteration, now)
+        except Exception as error:
+            probe.failed("the end of a loader", error)
+
+    def fetch_failed(self, token):
+        if token[1]:
+            self.probe.phase(token[3])
+
+    # --- training ------------------------------------------------------------------------------------------------
+
+    def _iteration(self, iterator, now):
+        latest = self._latest
+        if latest is not None and latest[0]() is iterator:
+            return latest[1]
+        iteration = self._iterations.get(iterator)
+        if iteration is None:
+            iteration = _Iteration(now, self.probe.losses.total, self.probe.steps.record)
+            self._iterations[iterator] = iteration
+        self._latest = (weakref.ref(iterator), iteration)
+        return iteration
+
+    def _training_batch(self, batch, waited):
+        probe = self.probe
+        record = probe.steps.record
+        record.data_wait += waited
+        record.samples += batch_size(batch)
+        if not self._batches_seen:
+            self._batches_seen = True
+            probe.see("batches")
+        if record.batch is None and (
+            probe.steps.recorder.writes_each
+            or probe.budget.step_seconds > HASH_EVERY_STEP_ABOVE
+            or not self._fetches & 15
+        ):
+            record.batch = batch_hash(probe.torch, batch)
+
+    def _training_exhausted(self, iterator, iteration, now):
+        """One dataset's exhaustions are the epochs: the first that was exhausted, until another takes over for good."""
+        if self.epochs_known_by is not None:
+            return
+        dataset = id(getattr(iterator, "_dataset", None))
+        if self._training_dataset not in (None, dataset):
+            self._other_exhaustions += 1
+            if self._other_exhaustions <= 2:
+                return
+        self._training_dataset = dataset
+        self._other_exhaustions = 0
+        self._epoch += 1
+        self.epoch_ended(self._epoch, now - iteration.began, iteration.fetches, "loader")
+
+    def epoch_ended(self, epoch, seconds, batches, source, planned=None):
+        probe = self.probe
+        self._epoch = epoch
+        probe.see("epochs")
+        if probe.heart is not None:
+            probe.heart.epoch(epoch)
+        fields = {"epoch": epoch, "step": probe.step, "seconds": round(seconds, 6), "batches": batches, "source": source}
+        if planned is not None:
+            fields["planned"] = planned
+        probe.emit("epoch", **fields)
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def _evaluation_begins(self, now):
+        self.evaluating = True
+        self._evaluation_began = now
+        self._evaluation_fetches = 0
+        self.probe.phase("evaluating")
+
+    def training_resumed(self, now):
+        """A training fetch, a backward or a step ends an evaluation."""
+        self.evaluating = False
+        self.probe.phase("training")
+        self._evaluated(now - self._evaluation_began, self._evaluation_fetches)
+
+    def _evaluation_exhausted(self, iteration, now):
+        """Read to the end with gradients enabled, and no backward: what it added to the step at hand is taken back."""
+        record = iteration.record
+        if record is self.probe.steps.record:
+            record.data_wait, record.samples, record.batch = iteration.record_before
+        self._evaluated(now - iteration.began, iteration.fetches)
+
+    def _evaluated(self, seconds, fetches):
+        probe = self.probe
+        probe.paused(seconds)
+        probe.see("evaluations")
+        probe.emit("evaluation", step=probe.step, seconds=round(seconds, 6), fetches=fetches)
+
+    def end(self):
+        if self.evaluating:
+            self.training_resumed(time.monotonic())

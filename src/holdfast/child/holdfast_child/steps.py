@@ -1,0 +1,324 @@
+"""Counts steps: which of all the calls of `Optimizer.step` are the run's steps.
+
+The first optimizer to step is the clock; the steps of others are counted beside it. Of nested calls only the outermost
+counts. Steps that run inside a backward count as one for that backward. Where no optimizer steps, backwards count.
+"""
+
+import sys
+import time
+import weakref
+
+from .records import Record, Recorder
+
+BACKWARDS_WITHOUT_STEP = 256
+"""An optimizer exists but does not step: after this many backwards they are the steps."""
+CHECK_HOOKS_AFTER = 8
+HANDOVER_STEPS = 100
+"""So many steps of another optimizer without one of the clock's: the training has moved on to that one."""
+RATES_AT_MOST = 8
+
+
+class _Seen(object):
+    __slots__ = ("name", "ref", "since_clock")
+
+    def __init__(self, optimizer, name):
+        self.ref = weakref.ref(optimizer)
+        self.name = name
+        self.since_clock = 0
+
+
+class Steps(object):
+    def __init__(self, probe):
+        self.probe = probe
+        self.record = Record()
+        """The step that is being made."""
+        self.recorder = Recorder(probe.emit, self._known_loss)
+        self.source = "none"
+        self.entered = 0
+        """Calls of any optimizer's step, so that a scaler's skipping shows."""
+        self._running = []
+        """The frames of the steps that run now, outermost first."""
+        self._seen = {}
+        self._clock = None
+        self._found_inf = None
+        self._inside_backward = False
+        self._backwards = 0
+        """Outermost backwards since the last step."""
+        self._ended_at = time.monotonic()
+        self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
+
+    # --- who steps -----------------------------------------------------------------------------------------------
+
+    def clock(self):
+        return None if self._clock is None else self._clock()
+
+    def optimizers(self):
+        living = (seen.ref() for seen in list(self._seen.values()))
+        return [optimizer for optimizer in living if optimizer is not None]
+
+    def names(self):
+        return [seen.name for seen in list(self._seen.values()) if seen.ref() is not None]
+
+    def rates(self):
+        """The clock's learning rates, without reading from a device."""
+        optimizer = self.clock() or next(iter(self.optimizers()), None)
+        if optimizer is None:
+            return ()
+        rates = []
+        for group in optimizer.param_groups[:RATES_AT_MOST]:
+            rate = group.get("lr")
+            if isinstance(rate, (float, int)):
+                rates.append(rate)
+            elif isinstance(rate, self.probe.torch.Tensor) and rate.is_cpu:
+                rates.append(rate.item())
+        return rates
+
+    def _meet(self, optimizer):
+        seen = self._seen.get(id(optimizer))
+        if seen is None or seen.ref() is not optimizer:
+            name = type(optimizer).__name__
+            same = sum(1 for other in self._seen.values() if other.name.split("#")[0] == name)
+            seen = _Seen(optimizer, name if not same else "%s#%d" % (name, same + 1))
+            self._seen[id(optimizer)] = seen
+        return seen
+
+    def _is_clock(self, optimizer, seen):
+        clock = self.clock()
+        if clock is optimizer:
+            return True
+        seen.since_clock += 1
+        if clock is not None and seen.since_clock <= HANDOVER_STEPS:
+            return False
+        if self._clock is not None:
+            self.probe.note("another optimizer's steps are the run's steps from here on", seen.name)
+        self._clock = seen.ref
+        self._change_source("optimizer")
+        self.probe.see("learning rates")
+        return True
+
+    def _change_source(self, source):
+        if source != self.source:
+            self.source = source
+            self.probe.see("steps", "seen" if source != "backward" else "seen: backwards are counted instead")
+
+    # --- one step ------------------------------------------------------------------------------------------------
+
+    def begins(self, optimizer, frame):
+        """`frame` is that of the step itself: it tells a step that still runs from one that raised."""
+        probe = self.probe
+        if not probe.awake and not probe.claim("step"):
+            return
+        began = time.perf_counter_ns()
+        try:
+            self.entered += 1
+            if self._graph_task() != -1:
+                self._inside_backward = True
+                self._meet(optimizer)
+                return
+            if self._running and not _is_below(self._running[0], frame):
+                del self._running[:]
+            self._running.append(frame)
+            if len(self._running) > 1:
+                return
+            self._found_inf = getattr(optimizer, "found_inf", None)
+            if probe.looks:
+                clock = self.clock()
+                probe.budget.base_ns += time.perf_counter_ns() - began
+                probe.look("step_begins", optimizer, clock is None or clock is optimizer)
+                began = time.perf_counter_ns()
+        except Exception as error:
+            probe.failed("the beginning of a step", error)
+        finally:
+            probe.budget.base_ns += time.perf_counter_ns() - began
+
+    def ended(self, optimizer, frame):
+        probe = self.probe
+        if not probe.awake:
+            return
+        began = time.perf_counter_ns()
+        try:
+            running = self._running
+            if not running or frame not in running:
+                return
+            del running[running.index(frame) :]
+            if running:
+                return
+            seen = self._meet(optimizer)
+            if self._found_inf is not None and self._was_skipped(seen):
+                self.skipped(optimizer)
+                return
+            clock = self._is_clock(optimizer, seen)
+            if clock:
+                self._tick()
+            else:
+                self._beside(seen)
+            probe.budget.base_ns += time.perf_counter_ns() - began
+            probe.look("step_ended", optimizer, clock)
+            began = time.perf_counter_ns()
+            if clock:
+                self._after_tick()
+        except Exception as error:
+            probe.failed("the end of a step", error)
+        finally:
+            probe.budget.base_ns += time.perf_counter_ns() - began
+
+    def within(self):
+        """Whether a step runs right now, as when its closure calls backward."""
+        if self._running and not _is_below(self._running[0], sys._getframe(1)):
+            del self._running[:]
+        return bool(self._running)
+
+    def skipped(self, optimizer):
+        """A gradient scaler kept this optimizer from stepping."""
+        self.record.forget_losses()
+        self._backwards = 0
+        self.probe.see("skipped steps")
+        self.probe.emit("skipped", step=self.probe.step, optimizer=self._meet(optimizer).name)
+
+    def _was_skipped(self, seen):
+        """A fused optimizer gets told of non-finite gradients and skips inside."""
+        found_inf, self._found_inf = self._found_inf, None
+        if found_inf.is_cpu:
+            return found_inf.item() != 0
+        step = self.probe.step
+
+        def arrived(values):
+            if any(values):
+                self.probe.note("a fused optimizer skips on the device: its skipped steps are counted as steps", seen.name)
+                self.probe.emit("skipped", step=step, optimizer=seen.name)
+
+        self.probe.scalars.later(found_inf, arrived)
+        return False
+
+    def _beside(self, seen):
+        record = self.record
+        if record.beside is None:
+            record.beside = {}
+        record.beside[seen.name] = record.beside.get(seen.name, 0) + 1
+        if record.loss_count:
+            if record.beside_loss is None:
+                record.beside_loss = {}
+            record.beside_loss[seen.name] = record.loss
+        record.forget_losses()
+        self._backwards = 0
+
+    def _tick(self):
+        """A step of the clock is done. The heartbeat comes first: it must be exact whatever happens next."""
+        probe = self.probe
+        now = time.monotonic()
+        probe.step = number = probe.step + 1
+        if probe.heart is not None:
+            probe.heart.step(number, time.time(), now)
+        if number == probe.first_step + 1:
+            probe.scalars.belong_to_this_thread()
+        if probe.loaders.evaluating:
+            probe.loaders.training_resumed(now)
+        probe.phase("training")
+        record, self.record = self.record, Record()
+        record.number = number
+        seconds = now - self._ended_at - probe.pause_seconds
+        record.seconds = seconds if seconds > 0.0 else 0.0
+        self._ended_at = now
+        self._backwards = 0
+        probe.pause_seconds = 0.0
+        if self.recorder.writes_each:
+            record.lr = self.rates()
+        for seen in self._seen.values() if record.beside is not None else ():
+            seen.since_clock = 0
+        self.recorder.add(record, self.rates, now)
+        probe.scaler.forget()
+        probe.budget.step(record.seconds)
+
+    def _after_tick(self):
+        probe = self.probe
+        if probe.schedules.unsaid:
+            probe.schedules.say()
+        probe.periodic(self._ended_at)
+        probe.orphan.check()
+
+    def _known_loss(self, loss):
+        if self.probe.heart is not None:
+            self.probe.heart.loss(loss)
+
+    # --- where no optimizer steps --------------------------------------------------------------------------------
+
+    def backward_ended(self):
+        """An outermost backward is done; it may have been a step."""
+        if self._inside_backward:
+            self._inside_backward = False
+            if self.clock() is None:
+                self._change_source("optimizer in backward")
+                self.probe.see("learning rates")
+                self._tick()
+                self._after_tick()
+            return
+        if self.source == "optimizer in backward" or self._running:
+            return
+        self._backwards += 1
+        if self.source == "backward" or self._backwards_are_steps():
+            self._tick()
+            self._after_tick()
+
+    def _backwards_are_steps(self):
+        """Decided when no step has come: because there is no optimizer, it does not step, or its hooks are gone."""
+        if self._clock is None and self._backwards == 1 and not self._hooked_classes():
+            self._change_source("backward")
+            return True
+        if self._backwards < CHECK_HOOKS_AFTER or self._backwards & (self._backwards - 1):
+            return False
+        if any(not self._calls_hooks(kind) for kind in self._hooked_classes()):
+            self._change_source("backward")
+            self.probe.see("steps", "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted")
+            return True
+        if self._clock is None and self._backwards >= BACKWARDS_WITHOUT_STEP:
+            self.probe.step += self._backwards - 1
+            self._change_source("backward")
+            return True
+        return False
+
+    def _hooked_classes(self):
+        """Optimizer classes of which an instance was made: torch marks their `step`."""
+        found, kinds = [], [self.probe.torch.optim.Optimizer]
+        while kinds:
+            kind = kinds.pop()
+            kinds.extend(kind.__subclasses__())
+            if getattr(kind.__dict__.get("step"), "hooked", False):
+                found.append(kind)
+        return found
+
+    def _calls_hooks(self, kind):
+        """Whether `step` still goes through torch's wrapper that calls the hooks; True where that cannot be told."""
+        wrap = getattr(self.probe.torch.optim.Optimizer, "profile_hook_step", None)
+        made_by_wrap = getattr(getattr(wrap, "__code__", None), "co_consts", None)
+        if made_by_wrap is None:
+            return True
+        step = kind.__dict__.get("step")
+        while step is not None:
+            if getattr(step, "__code__", None) in made_by_wrap:
+                return True
+            step = getattr(step, "__wrapped__", None)
+        return False
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def claimed(self):
+        self._ended_at = time.monotonic()
+
+    def drain(self):
+        self.recorder.drain(self.rates, time.monotonic())
+
+    def end(self):
+        self.recorder.close(self.rates, time.monotonic())
+
+
+def _is_below(outer, frame):
+    """Whether `frame` was called, directly or not, from `outer`."""
+    while frame is not None:
+        if frame is outer:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _no_graph_task():
+    return -1

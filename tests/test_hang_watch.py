@@ -1,0 +1,84 @@
+"""A hang needs silence past a learned bound and stacks that stand still; clocks here are numbers."""
+
+from __future__ import annotations
+
+from holdfast.act.hang_watch import Ask, HangWatch
+from holdfast.words.plan import HangSettings
+
+SETTINGS = HangSettings(floor_s=60.0, start_floor_s=600.0, factor=10.0, confirm_s=30.0)
+STACK = 'Thread 0x01 (most recent call first):\n  File "a.py", line 1 in wait\n'
+TWO = 'Thread 0x02 (most recent call first):\n  File "b.py", line 9 in work\n\n' + STACK
+
+
+def steady(until=100, every=1):
+    watch = HangWatch(SETTINGS, 0.0)
+    for second in range(0, until, every):
+        assert watch.look(float(second), second, stepped=True) is Ask.NOTHING
+    return watch
+
+
+def test_silence_and_equal_stacks_are_a_hang():
+    watch = steady()
+    assert watch.look(158.0, 99, stepped=True) is Ask.NOTHING
+    assert watch.look(160.0, 99, stepped=True) is Ask.DUMP
+    assert not watch.dumped(STACK, 160.5)
+    assert watch.look(180.0, 99, stepped=True) is Ask.NOTHING
+    assert watch.look(190.6, 99, stepped=True) is Ask.DUMP
+    assert watch.dumped(STACK, 191.0)
+
+
+def test_stacks_that_move_are_a_slow_program():
+    """It is looked at again, ever more rarely, and never called a hang while it moves."""
+    watch = steady()
+    now, asked, line = 161.0, [], 0
+    while now < 3000.0:
+        if watch.look(now, 99, stepped=True) is Ask.DUMP:
+            asked.append(now)
+            line += 1
+            assert not watch.dumped(STACK.replace("line 1", f"line {line}"), now)
+        now += 1.0
+    assert 4 <= len(asked) <= 12
+
+
+def test_bound_is_learned_from_the_longest_pause():
+    """A run that once paused for 50 s and went on is not suspected before 500 s."""
+    watch = steady(until=500, every=50)
+    assert watch.bound == 500.0
+    assert watch.look(900.0, 450, stepped=True) is Ask.NOTHING
+    assert watch.look(951.0, 450, stepped=True) is Ask.DUMP
+
+
+def test_start_is_given_more_time():
+    """Building a cache for nine minutes is no hang, and teaches nothing about how long a step may take."""
+    watch = HangWatch(SETTINGS, 0.0)
+    assert watch.look(1.0, 0, stepped=False) is Ask.NOTHING
+    assert watch.look(590.0, 0, stepped=False) is Ask.NOTHING
+    assert watch.bound == 600.0
+    assert watch.look(595.0, 1, stepped=True) is Ask.NOTHING
+    assert watch.bound == 60.0
+
+
+def test_any_sign_of_life_ends_the_suspicion():
+    watch = steady()
+    assert watch.look(161.0, 99, stepped=True) is Ask.DUMP
+    watch.dumped(STACK, 161.0)
+    assert watch.look(170.0, 100, stepped=True) is Ask.NOTHING
+    assert watch.look(200.0, 100, stepped=True) is Ask.NOTHING
+    assert watch.quiet_for(200.0) == 30.0
+
+
+def test_sleep_and_suspension_are_no_hang():
+    watch = steady()
+    watch.excuse(5000.0)
+    assert watch.look(5050.0, 99, stepped=True) is Ask.NOTHING
+
+
+def test_which_thread_answered_does_not_matter():
+    """Two dumps differ in which thread is the current one and in their order, not in where anybody stands."""
+    watch = steady()
+    watch.look(161.0, 99, stepped=True)
+    watch.dumped(TWO.replace("Thread 0x02", "Current thread 0x02"), 161.0)
+    watch.look(195.0, 99, stepped=True)
+    assert watch.dumped(
+        STACK.replace("Thread 0x01", "Current thread 0x01") + "\n" + TWO.partition("\n\n")[0] + "\n", 195.0
+    )

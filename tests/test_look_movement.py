@@ -1,0 +1,222 @@
+import pytest
+import torch
+from look_stub import small_model, train, with_look
+
+from holdfast.child.holdfast_child.looks.movement import MOST_BYTES, MovementLook
+from holdfast.child.holdfast_child.looks.turns import Turns
+from holdfast.child.holdfast_child.looks.updates import ulp
+from holdfast.child.holdfast_child.names import Names
+from holdfast.words.events import Movement
+
+
+def movement_probe():
+    return with_look(lambda probe: MovementLook(probe, Names(probe), Turns(probe, ("gradients", "movement"))))
+
+
+def told(probe):
+    probe.ends()
+    return probe.of(Movement)
+
+
+class LeavesOneOut(torch.optim.SGD):
+    """Steps, but restores the rows that `self.left_out` names: a write into a temporary, seen from outside."""
+
+    left_out = ()
+
+    def step(self, closure=None):
+        kept = [(tensor, rows, tensor[rows].detach().clone()) for tensor, rows in self.left_out]
+        super().step(closure)
+        with torch.no_grad():
+            for tensor, rows, before in kept:
+                tensor[rows] = before
+
+
+def test_a_healthy_model_moves_and_nothing_is_called_stuck():
+    """Every tensor is looked at in the first steps, moved, and so did the optimizer's state."""
+    probe, model = movement_probe(), small_model()
+    train(probe, model, torch.optim.Adam(model.parameters(), lr=1e-2), 3)
+    first = told(probe)[0]
+    assert (first.step, first.checked, first.of, first.moved, first.state_moved) == (1, 4, 4, 4, 4)
+    assert first.stuck == first.zero_gradient == first.no_gradient == []
+    assert probe.seen["movement"] == "seen"
+
+
+def test_a_tensor_that_its_optimizer_never_writes_is_stuck():
+    """All rows of the tensor had a gradient, none moved, and the expected update could well have shown."""
+    probe, model = movement_probe(), small_model()
+    optimizer = LeavesOneOut(model.parameters(), lr=0.1)
+    optimizer.left_out = [(model[0].weight, slice(None))]
+    train(probe, model, optimizer, 4)
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert {tensor.name for tensor in stuck} == {"0.weight"}
+    assert (stuck[0].rows, stuck[0].with_gradient, stuck[0].stuck) == (8, 8, 8)
+    assert stuck[0].update_ulps > 1000
+
+
+def test_one_row_that_stays_is_found():
+    """A tensor can move and still hold a row that never does."""
+    probe, model = movement_probe(), small_model()
+    optimizer = LeavesOneOut(model.parameters(), lr=0.1)
+    optimizer.left_out = [(model[2].weight, slice(1, 2))]
+    train(probe, model, optimizer, 4)
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert {(tensor.name, tensor.stuck, tensor.rows) for tensor in stuck} == {("2.weight", 1, 3)}
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_updates_that_cannot_show_are_marked_as_such(kind):
+    """bfloat16 weights and a tiny learning rate: healthy, nothing moves, and the update is below half a unit."""
+    probe, model = movement_probe(), small_model().to(torch.bfloat16)
+    options = {} if kind is torch.optim.SGD else {"weight_decay": 1e-4}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    train(probe, model, kind(model.parameters(), lr=1e-5, **options), 4, batch=torch.ones(4, 4, dtype=torch.bfloat16))
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert stuck
+    assert all(tensor.update_ulps < 0.5 for tensor in stuck)
+
+
+def test_an_unknown_optimizer_gets_no_estimate():
+    """A stuck tensor is still told; how far it should have moved is not claimed."""
+
+    class Own(torch.optim.Optimizer):
+        def step(self, closure=None):
+            pass
+
+    probe, model = movement_probe(), small_model()
+    train(probe, model, Own(model.parameters(), {"lr": 0.1}), 3)
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert len({tensor.name for tensor in stuck}) == 4
+    assert all(tensor.update_ulps is None and tensor.state_moved is None for tensor in stuck)
+
+
+def test_a_learning_rate_of_zero_is_no_fault():
+    """Warm-up starts at zero: such groups are left out until their rate is another."""
+    probe, model = movement_probe(), small_model()
+    optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}], lr=0.1)
+    train(probe, model, optimizer, 3)
+    last = told(probe)[-1]
+    assert (last.checked, last.of, last.moved, last.stuck) == (2, 4, 2, [])
+
+
+def test_tensors_without_and_with_zero_gradients_are_named():
+    """No gradient at all, and a gradient of zeros, are two different things, and neither is stuck."""
+    probe, model = movement_probe(), small_model()
+    spare = torch.nn.Linear(2, 2)
+    model.add_module("spare", torch.nn.Identity())
+    model.spare.weight = spare.weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        probe.backward(model[0](torch.randn(4, 4)).square().mean() + 0 * model[2].weight.sum())
+        probe.take_step(optimizer)
+    first = told(probe)[0]
+    assert sorted(first.no_gradient) == ["2.bias", "spare.weight"]
+    assert first.zero_gradient == ["2.weight"]
+    assert first.stuck == []
+
+
+def test_frozen_parameters_are_not_counted():
+    """What does not require a gradient is not promised to move."""
+    probe, model = movement_probe(), small_model()
+    model[0].requires_grad_(False)
+    train(probe, model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    assert told(probe)[0].of == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
+def test_every_floating_type_is_compared(dtype):
+    """Half, double and complex weights move and are seen to; a stuck row among them is found."""
+    probe = movement_probe()
+    weight = torch.nn.Parameter(torch.ones(3, 5, dtype=dtype))
+    still = torch.nn.Parameter(torch.ones(3, 5, dtype=dtype))
+    optimizer = LeavesOneOut([weight, still], lr=0.5)
+    optimizer.left_out = [(still, slice(0, 2))]
+    for _ in range(3):
+        optimizer.zero_grad()
+        probe.backward((weight.abs().square() + still.abs().square()).sum())
+        probe.take_step(optimizer)
+    events = told(probe)
+    assert events[0].moved + events[0].state_moved >= 1
+    assert {(t.name, t.stuck) for event in events for t in event.stuck} == {("group 0, tensor 1 [3, 5]", 2)}
+
+
+def test_a_layout_that_is_not_contiguous_is_compared():
+    """channels_last weights, the ones that in-place kernels have missed, are compared like any other."""
+    probe = movement_probe()
+    model = torch.nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+    optimizer = LeavesOneOut(model.parameters(), lr=0.1)
+    optimizer.left_out = [(model.weight, slice(2, 3))]
+    train(probe, model, optimizer, 3, batch=torch.randn(2, 4, 5, 5))
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert not model.weight.is_contiguous()
+    assert {(tensor.name, tensor.rows, tensor.stuck) for tensor in stuck} == {("weight", 6, 1)}
+
+
+def test_sparse_gradients_only_ask_for_the_rows_they_have():
+    """An embedding's untouched rows have no gradient, so they are not stuck."""
+    probe = movement_probe()
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        probe.backward(table(torch.tensor([1, 4, 4])).square().sum())
+        probe.take_step(optimizer)
+    first = told(probe)[0]
+    assert (first.checked, first.moved, first.stuck, first.zero_gradient) == (1, 1, [], [])
+
+
+def test_a_large_tensor_is_looked_at_in_parts():
+    """No more is copied than the look may hold, and after some steps all rows had their turn."""
+    probe = movement_probe()
+    table = torch.nn.Parameter(torch.ones(64, 1 << 15))
+    optimizer = LeavesOneOut([table], lr=0.5)
+    optimizer.left_out = [(table, slice(50, 51))]
+    held = []
+    look = probe.looks[0]
+    for _ in range(8):
+        optimizer.zero_grad()
+        probe.backward(table.square().sum())
+        look.step_begins(optimizer, True)
+        held.append(sum(around.bytes() for chosen, _, _ in look._around.values() for *_, around in chosen))
+        optimizer.step()
+        probe.optimizers = [optimizer]
+        probe.step += 1
+        look.step_ended(optimizer, True)
+    assert max(held) <= MOST_BYTES
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert {(tensor.rows, tensor.stuck) for tensor in stuck} == {(16, 1)}
+
+
+def test_a_closure_makes_no_claim():
+    """A step that computes its gradients itself is not judged by those from before it."""
+    probe, model = movement_probe(), small_model()
+    optimizer = LeavesOneOut(model.parameters(), lr=0.1)
+    optimizer.left_out = [(model[0].weight, slice(None))]
+    look = probe.looks[0]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 4)).square().mean().backward()
+        look.step_begins(optimizer, True)
+        probe.backward(model(torch.randn(4, 4)).square().mean())
+        optimizer.step()
+        look.step_ended(optimizer, True)
+    assert told(probe) == []
+
+
+def test_lbfgs_is_said_not_to_be_seen():
+    """An LBFGS step uses many gradients: the relation does not hold there."""
+    probe, model = movement_probe(), small_model()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    probe.looks[0].step_begins(optimizer, True)
+    assert probe.seen["movement"].startswith("not seen: an LBFGS")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_units_in_the_last_place(dtype):
+    """The distance to the next number that the type can hold."""
+    values = torch.tensor([1.0, 3.0, 0.1, -2.5], dtype=dtype)
+    steps = torch.nextafter(values.abs(), torch.full_like(values, 1e4)) - values.abs() if dtype != torch.float16 else None
+    expected = steps.to(ulp(torch, values).dtype) if steps is not None else torch.tensor([2**-10, 2**-9, 2**-14, 2**-9])
+    assert torch.equal(ulp(torch, values), expected)

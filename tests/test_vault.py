@@ -1,0 +1,266 @@
+"""What an attempt saved is kept out of harm's way, and a torn file is known without opening it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import time
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.record import vault
+from holdfast.record.vault import is_torn, keep
+
+
+def archive(members: int = 3, size: int = 1000) -> bytes:
+    """A file as torch.save writes it: a stored zip, its directory at the end."""
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+        for number in range(members):
+            file.writestr(f"archive/data/{number}", os.urandom(size))
+    return raw.getvalue()
+
+
+def safetensors(data: bytes = b"x" * 64, claimed: int = 64) -> bytes:
+    head = json.dumps(
+        {"__metadata__": {"a": "b"}, "w": {"dtype": "F32", "shape": [16], "data_offsets": [0, claimed]}}
+    ).encode()
+    return struct.pack("<Q", len(head)) + head + data
+
+
+def saved(folder: Path, name: str, data: bytes | None = None, at: float | None = None) -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(archive() if data is None else data)
+    if at is not None:
+        os.utime(file, (at, at))
+    return file
+
+
+def kept_at(tmp_path: Path, files, **how):
+    return keep(files, tmp_path / "vault", reserve_bytes=how.pop("reserve_bytes", 0), base=tmp_path, **how)
+
+
+def test_a_copy_survives_what_torch_save_does_to_the_original(tmp_path):
+    """The original is truncated and rewritten in place: the copy keeps its bytes, so it is no hard link."""
+    file = saved(tmp_path, "runs/weights/last.pt")
+    before = file.read_bytes()
+    files, left_out = kept_at(tmp_path, [(file, 40)])
+    file.write_bytes(b"")
+    copy = Path(files[0].kept)
+    assert copy.read_bytes() == before
+    assert copy == tmp_path / "vault/runs/weights/last.pt"
+    assert (files[0].path, files[0].bytes, files[0].step, files[0].torn) == (str(file), len(before), 40, False)
+    assert left_out == []
+
+
+def test_a_real_copy_and_a_clone_look_the_same(tmp_path, monkeypatch):
+    """Where the file system can clone it is asked to; where not, bytes are copied."""
+    file = saved(tmp_path, "last.pt")
+
+    def fake_clone(source, target):
+        shutil.copyfile(source, target)
+        return True
+
+    for can in (fake_clone, lambda *_: False):
+        monkeypatch.setattr(vault, "clone", can)
+        files, _ = kept_at(tmp_path, [(file, 1)])
+        assert Path(files[0].kept).read_bytes() == file.read_bytes()
+
+
+def test_a_clone_needs_no_room(tmp_path, monkeypatch):
+    """The reserve binds copies only: a clone shares its blocks."""
+    file = saved(tmp_path, "last.pt")
+    monkeypatch.setattr(vault, "clone", lambda a, b: bool(shutil.copyfile(a, b)))
+    files, left_out = kept_at(tmp_path, [(file, 1)], reserve_bytes=1 << 60)
+    assert (len(files), left_out) == (1, [])
+
+
+def test_same_names_from_different_folders_do_not_meet(tmp_path):
+    """Below the project folders stay as they were; a file from outside gets its whole path, readably."""
+    base = tmp_path / "project"
+    one, two = saved(base, "fold1/last.pt", b"1" * 9), saved(base, "fold2/last.pt", b"2" * 9)
+    out = saved(tmp_path, "elsewhere/last.pt", b"3" * 9)
+    files, _ = keep([(one, 1), (two, 1), (out, 1)], tmp_path / "vault", 0, base)
+    kept = {Path(f.kept).read_bytes()[:1]: Path(f.kept).relative_to(tmp_path / "vault") for f in files}
+    assert kept[b"1"] == Path("fold1/last.pt")
+    assert kept[b"2"] == Path("fold2/last.pt")
+    assert kept[b"3"] == Path("outside-the-project", *out.resolve().parts[1:])
+
+
+def test_the_newest_comes_first_and_what_does_not_fit_is_said(tmp_path, monkeypatch):
+    """With room for one of two, the newest is kept and the other named with the sizes; a smaller one may still fit."""
+    old = saved(tmp_path, "old.pt", b"x" * 800, at=1000.0)
+    new = saved(tmp_path, "new.pt", b"x" * 800, at=2000.0)
+    small = saved(tmp_path, "small.pt", b"x" * 50, at=500.0)
+    room = [1000]
+    monkeypatch.setattr(vault, "clone", lambda *_: False)
+
+    def free(_):
+        return SimpleNamespace(free=room[0])
+
+    def copyfile(source, target):
+        room[0] -= Path(source).stat().st_size
+        Path(target).write_bytes(Path(source).read_bytes())
+
+    monkeypatch.setattr(vault.shutil, "disk_usage", free)
+    monkeypatch.setattr(vault.shutil, "copyfile", copyfile)
+    files, left_out = kept_at(tmp_path, [(old, 1), (new, 2), (small, 0)], reserve_bytes=100)
+    assert [Path(f.path).name for f in files] == ["new.pt", "small.pt"]
+    assert len(left_out) == 1
+    assert left_out[0].startswith(f"{old}: its 0.0 MB do not fit: ")
+
+
+def test_a_missing_file_is_left_out_with_its_reason(tmp_path):
+    """So are things that are no files."""
+    os.mkfifo(tmp_path / "pipe")
+    files, left_out = kept_at(tmp_path, [("gone.pt", 3), ("pipe", 3)])
+    assert files == []
+    assert left_out == ["gone.pt: No such file or directory", "pipe: neither a file nor a folder"]
+
+
+def test_an_unreadable_disk_leaves_no_half_file(tmp_path, monkeypatch):
+    """A copy that fails in the middle is removed, and the file before it stays."""
+    file = saved(tmp_path, "last.pt", b"first")
+    kept_at(tmp_path, [(file, 1)])
+
+    def fails(_, target):
+        Path(target).write_bytes(b"ha")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(vault, "clone", lambda *_: False)
+    monkeypatch.setattr(vault.shutil, "copyfile", fails)
+    file.write_bytes(b"second")
+    files, left_out = kept_at(tmp_path, [(file, 2)])
+    assert (files, left_out) == ([], [f"{file}: No space left on device"])
+    assert [p.name for p in (tmp_path / "vault").iterdir()] == ["last.pt"]
+    assert (tmp_path / "vault/last.pt").read_bytes() == b"first"
+
+
+def test_a_folder_checkpoint_is_kept_whole(tmp_path):
+    """With its subfolders and linked files; kept again it replaces the one before; a link back up ends nowhere."""
+    saved(tmp_path, "checkpoint-500/model.safetensors", safetensors())
+    saved(tmp_path, "checkpoint-500/state/optim.pt")
+    blob = saved(tmp_path, "blobs/abc", b"blob")
+    (tmp_path / "checkpoint-500/config.json").symlink_to(blob)
+    (tmp_path / "checkpoint-500/loop").symlink_to(tmp_path / "checkpoint-500")
+    for _ in range(2):
+        files, left_out = kept_at(tmp_path, [("checkpoint-500", 500)])
+        assert left_out == []
+    copy = Path(files[0].kept)
+    assert sorted(str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file()) == [
+        "config.json",
+        "model.safetensors",
+        "state/optim.pt",
+    ]
+    assert (copy / "config.json").read_bytes() == b"blob"
+    assert not (copy / "config.json").is_symlink()
+    assert files[0].bytes == sum(p.stat().st_size for p in copy.rglob("*") if p.is_file())
+    assert not files[0].torn
+    (tmp_path / "checkpoint-500/state/optim.pt").write_bytes(archive()[:-30])
+    files, _ = kept_at(tmp_path, [("checkpoint-500", 501)])
+    assert files[0].torn
+
+
+def test_a_link_and_its_file_are_one(tmp_path):
+    """Links are followed, and a file named twice is kept once, at the later step."""
+    file = saved(tmp_path, "step-9.pt")
+    (tmp_path / "last.pt").symlink_to(file)
+    files, _ = kept_at(tmp_path, [(file, 9), (tmp_path / "last.pt", 10)])
+    assert [(f.step, Path(f.kept).name) for f in files] == [(10, "step-9.pt")]
+
+
+def test_a_torn_checkpoint_is_kept_and_marked(tmp_path):
+    """It may hold something yet; nobody may load it unasked."""
+    files, _ = kept_at(tmp_path, [(saved(tmp_path, "last.pt", archive()[:2000]), 7)])
+    assert files[0].torn
+
+
+def test_what_lies_in_the_vault_already_is_not_kept_again(tmp_path):
+    """A glob may match the vault itself."""
+    inside = saved(tmp_path, "vault/attempt/last.pt")
+    assert kept_at(tmp_path, [(inside, 1)]) == ([], [])
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 500, 1500, 3100, -30, -10, -1])
+def test_an_archive_cut_anywhere_is_torn(tmp_path, cut):
+    """torch.save writes the directory last, so every cut takes a part of it."""
+    assert is_torn(saved(tmp_path, "a.pt", archive()[:cut]))
+    assert not is_torn(saved(tmp_path, "b.pt", archive()))
+
+
+def test_an_archive_that_lost_a_part_to_the_disk(tmp_path):
+    """Of the right length, with its directory, but zeros where a member should begin."""
+    data = bytearray(archive())
+    data[0:4] = b"PK\x03\x04"
+    second = data.index(b"PK\x03\x04", 4)
+    data[second : second + 500] = bytes(500)
+    assert is_torn(saved(tmp_path, "a.pt", bytes(data)))
+    assert is_torn(saved(tmp_path, "zeros.pt", bytes(5000)))
+
+
+def test_a_real_torch_save(tmp_path):
+    """Whole as torch writes it, in the new format and the old; torn when the new one is cut."""
+    torch = pytest.importorskip("torch")
+    state = {"w": torch.randn(100, 100), "step": 3}
+    torch.save(state, tmp_path / "new.pt")
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert not is_torn(tmp_path / "new.pt")
+    assert not is_torn(tmp_path / "old.pt")
+    data = (tmp_path / "new.pt").read_bytes()
+    assert is_torn(saved(tmp_path, "cut.pt", data[: len(data) // 2]))
+
+
+def test_safetensors_are_checked_by_their_header(tmp_path):
+    """Shorter than the header says is torn; so is a header that is cut or is no JSON."""
+    assert not is_torn(saved(tmp_path, "a.safetensors", safetensors()))
+    assert is_torn(saved(tmp_path, "b.safetensors", safetensors(b"x" * 63)))
+    assert is_torn(saved(tmp_path, "c.safetensors", safetensors()[:40]))
+    assert is_torn(saved(tmp_path, "d.safetensors", b"\x01"))
+    assert is_torn(saved(tmp_path, "e.safetensors", struct.pack("<Q", 4) + b"nope" + b"x" * 50))
+
+
+def test_empty_is_torn_and_an_unknown_format_is_not(tmp_path):
+    """An old pickle, or anything else without a check, passes; nothing in it is ever run."""
+
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("it was unpickled",))
+
+    assert is_torn(saved(tmp_path, "empty.pt", b""))
+    assert not is_torn(saved(tmp_path, "old.pkl", pickle.dumps(Trap())))
+    assert not is_torn(saved(tmp_path, "log.csv", b"epoch,loss\n"))
+    with pytest.raises(FileNotFoundError):
+        is_torn(tmp_path / "gone.pt")
+
+
+def test_a_large_archive_is_not_read_whole(tmp_path):
+    """One of 64 GB, nearly all of it a hole, is judged at once: whole with its directory, torn without."""
+    file, size = tmp_path / "big.pt", 64 << 30
+    try:
+        with zipfile.ZipFile(file, "w") as out:
+            out.writestr("archive/data/0", b"x")
+            out.filelist[0].file_size = out.filelist[0].compress_size = size
+            out.start_dir += size
+    except OSError as error:
+        pytest.skip(f"this file system has no files of that size: {error}")
+    began = time.monotonic()
+    assert not is_torn(file)
+    os.truncate(file, size)
+    assert is_torn(file)
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_folder_around_the_vault_is_left_out(tmp_path):
+    """To copy it would copy the copies."""
+    saved(tmp_path, "project/last.pt")
+    files, left_out = keep([(tmp_path / "project", 1)], tmp_path / "project/.holdfast/saved", 0, tmp_path)
+    assert files == []
+    assert left_out == [f"{tmp_path / 'project'}: it holds the run's own folder"]
