@@ -12,6 +12,8 @@ from holdfast.words import events
 class FreeBudget:
     """Everything is allowed."""
 
+    credit = 1.0
+
     def allows(self, seconds):
         return True
 
@@ -36,6 +38,10 @@ class StubSteps:
         self.record = StubRecord()
 
 
+class StubLoaders:
+    evaluating = False
+
+
 class StubProbe:
     def __init__(self):
         self.torch = torch
@@ -45,6 +51,7 @@ class StubProbe:
         self.budget = FreeBudget()
         self.scalars = Scalars(torch, self.note)
         self.steps = StubSteps()
+        self.loaders = StubLoaders()
         self.awake, self.silent, self.heart = True, False, None
         self.looks = []
         self.events = []

@@ -14,6 +14,8 @@ import termios
 import time
 from pathlib import Path
 
+import psutil
+
 STUB = str(Path(__file__).with_name("supervisor_stub.py"))
 PATIENCE = 30.0
 
@@ -78,7 +80,9 @@ class Played:
         """Reads all that comes until the condition holds, and returns what it returned."""
         deadline = time.monotonic() + PATIENCE
         while not (result := condition()):
-            assert time.monotonic() < deadline, f"not seen; screen: {bytes(self.screen[-2000:])!r}, told: {self.told[-10:]}"
+            assert time.monotonic() < deadline, (
+                f"not seen; screen: {bytes(self.screen[-2000:])!r}, told: {self.told[-10:]}"
+            )
             sources = {self._tell: "told", **({self.keyboard: "screen"} if "screen" in reading else {})}
             sources |= {end: name for name, end in self._pipes.items() if name in reading}
             sources.pop(-1, None)
@@ -142,6 +146,11 @@ class Played:
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_bytes()
+
+
+def has_ended(pid):
+    """Also when nobody has taken note of it: a container often has no init that does."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def modes(terminal):

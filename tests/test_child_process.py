@@ -9,18 +9,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from playing import Played, has_ended, python
+
 from holdfast.observe.child_process import ChildProcess
 from holdfast.observe.output_log import newest_part, older_part, read_output
 from holdfast.observe.terminal import Terminal
 from holdfast.words.errors import CommandNotRunnable
-from playing import Played, python
 
 PIPES = {"stdin": "null", "stdout": "pipe", "stderr": "pipe"}
 
 
 @pytest.fixture
 def play(tmp_path):
-    with open(os.devnull, "rb") as null:
+    with Path(os.devnull).open() as null:
 
         def start(command, **options):
             return Played(tmp_path, command, **{**PIPES, "stdin": null.fileno(), **options})
@@ -169,7 +170,7 @@ time.sleep(99)
         assert set(played.order("descendants")) == {played.hear("started")["pid"], *pids}
         assert played.order("end", "0.3") == []
         assert played.finish()["signal"] == "SIGTERM"
-        assert not any(psutil.pid_exists(pid) for pid in pids)
+        assert all(has_ended(pid) for pid in pids)
 
 
 def test_ending_reaches_orphans_that_were_seen_before(play):
@@ -194,7 +195,7 @@ time.sleep(99)
         assert orphan in played.order("descendants")
         assert played.order("end", "5") == []
         played.finish()
-        assert not psutil.pid_exists(orphan)
+        assert has_ended(orphan)
     os.close(read_end)
     os.close(write_end)
 
@@ -292,7 +293,8 @@ def test_quiet_since_the_last_byte(play):
         played.pump(lambda: played.piped["stdout"] == b"a\nb\n")
         assert played.order("quiet") < 0.3
         played.order("suspend")
-        assert {psutil.Process(pid).status() for pid in played.order("descendants")} == {"stopped"}
+        pids = played.order("descendants")
+        played.pump(lambda: {psutil.Process(pid).status() for pid in pids} == {"stopped"})
         time.sleep(0.3)
         played.order("resume")
         assert played.order("quiet") < 0.3
@@ -334,7 +336,9 @@ def test_one_supervisor_starts_again_and_again(play):
             os.write(pipe[1], b"\n")
             played.pump(lambda: "closed" in played.names())
             assert played.told[played.names().index("closed")]["threads"] == 1
-            played.told = [fact for fact in played.told if fact["what"] == "started" and fact["pid"] != first_pid(played)]
+            played.told = [
+                fact for fact in played.told if fact["what"] == "started" and fact["pid"] != first_pid(played)
+            ]
             played.hear("started")
         os.write(pipe[1], b"\n")
         played.finish()
@@ -346,6 +350,34 @@ def test_one_supervisor_starts_again_and_again(play):
 
 def first_pid(played):
     return next(fact["pid"] for fact in played.told if fact["what"] == "started")
+
+
+def test_one_file_for_both_streams(play, tmp_path):
+    """`> train.log 2>&1`: nothing overwrites anything, and lines stay whole."""
+    code = "import os\nfor n in range(200): os.write(1, b'out %d\\n' % n); os.write(2, b'err %d\\n' % n)"
+    with (
+        (tmp_path / "train.log").open("wb") as file,
+        play(python(code), stdout=file.fileno(), stderr=file.fileno()) as played,
+    ):
+        played.finish()
+    lines = (tmp_path / "train.log").read_text().splitlines()
+    assert [line for line in lines if line.startswith("out")] == [f"out {n}" for n in range(200)]
+    assert [line for line in lines if line.startswith("err")] == [f"err {n}" for n in range(200)]
+    assert len(lines) == 400
+
+
+def test_what_we_were_told_to_ignore_stays_ignored(play):
+    """Under nohup, SIGHUP is nothing, for the supervisor and for the child."""
+    code = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True); signal.pause()"
+    with play(python(code), launcher=lambda argv: ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *argv]) as played:
+        played.pump(lambda: played.piped["stdout"])
+        os.kill(played.process.pid, signal.SIGHUP)
+        os.kill(played.process.pid, signal.SIGTERM)
+        played.hear("Terminate")
+        played.order("end", "5")
+        played.finish()
+    assert played.piped["stdout"] == b"True\n"
+    assert "Hangup" not in played.names()
 
 
 def test_last_words(play):

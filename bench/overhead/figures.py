@@ -79,9 +79,9 @@ def supervisor_memory(config: dict[str, Any]) -> dict[str, Any]:
         return supervised("train.py", config, folder)
 
 
-def million_steps(steps: int) -> dict[str, Any]:
+def million_steps(steps: int, step_ms: float) -> dict[str, Any]:
     with scratch() as folder:
-        result = supervised("million.py", {"steps": steps}, folder)
+        result = supervised("million.py", {"steps": steps, "step_ms": step_ms}, folder)
         run = folder / "run"
         sizes = {str(f.relative_to(run)): f.stat().st_size / 1e6 for f in run.rglob("*") if f.is_file()}
         replays = [_python(REPLAY, str(run)) for _ in range(3)]

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,9 @@ def arguments() -> argparse.Namespace:
         "--without", default="", help="leave out, comma-separated: holdfast, lightning, traincheck, figures"
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is not met")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 where a limit is not met or could not be judged"
+    )
     parser.add_argument(
         "--write-readme",
         type=Path,
@@ -83,6 +84,10 @@ class Bench:
             "figures": {},
         }
         self.invariants: Path | None = None
+        busy = os.getloadavg()[0]
+        self.results["machine"]["load_at_start"] = busy
+        if busy > 0.7:
+            self.say(f"something else runs here (load {busy:.1f}): figures taken now are worth little")
 
     def say(self, what: str) -> None:
         print(f"[{time.monotonic() - self.began:6.0f} s] {what}", file=sys.stderr, flush=True)
@@ -114,7 +119,8 @@ class Bench:
     def infer(self) -> None:
         """Once, from the 10 ms CNN: inferring from the deep net did not end within 400 s, and TrainCheck's invariants are meant to carry over."""
         self.say("TrainCheck traces a reference run and infers its invariants (about a minute)")
-        kept = Path(tempfile.mkdtemp(prefix="holdfast-bench-")) / "invariants.json"
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        kept = RESULTS / "traincheck-invariants.json"
         reference = Sized(next(case for case in CASES if case.net == "cnn" and case.peers), 50, 0.0)
         try:
             self.invariants = variants.infer_invariants(reference.config(10), kept)
@@ -166,9 +172,10 @@ class Bench:
             "help": figures.help_seconds,
             "import": figures.import_size,
             "supervisor": lambda: figures.supervisor_memory(ten_ms.config(100 if self.options.quick else 2000)),
-            "million": lambda: figures.million_steps(steps),
+            "million": lambda: figures.million_steps(steps, 0),
+            "million slow": lambda: figures.million_steps(steps, 100),
         }.items():
-            self.say(f"Holdfast itself: {name}" + (f" ({steps} steps)" if name == "million" else ""))
+            self.say(f"Holdfast itself: {name}" + (f" ({steps} steps)" if "million" in name else ""))
             try:
                 self.results["figures"][name] = measured()
             except (RunFailed, OSError, KeyError) as error:

@@ -29,7 +29,7 @@ VENVS = {
 RUN_LIMIT_S = 600
 
 
-class RunFailed(Exception):  # noqa: N818 said of a run, not raised at a user
+class RunFailed(Exception):
     """A run gave no result; the message says what was seen last."""
 
 

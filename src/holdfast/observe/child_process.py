@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 5.0
 """How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""
+ENDING_LOOK_SECONDS = 0.05
 LOOK_SECONDS = 2.0
 """How often the offspring is looked at, so that those are known whose parents die."""
 BLOCKED_SECONDS = 0.25
@@ -164,11 +165,11 @@ class ChildProcess:
             send_to(new, signal.SIGTERM)
             send_to(new, signal.SIGCONT)
             asked.update(new)
-            self._inbox.listen(0.02)
+            self._inbox.listen(ENDING_LOOK_SECONDS)
         deadline = self._clock() + KILL_SECONDS
         while (left := self._left_over()) and self._clock() < deadline:
             send_to(left, signal.SIGKILL)
-            self._inbox.listen(0.02)
+            self._inbox.listen(ENDING_LOOK_SECONDS)
         return [process.pid for process in left]
 
     def close(self) -> None:
@@ -194,7 +195,7 @@ class ChildProcess:
             self._terminal.claim()
         elif isinstance(notice, Forwarded) and not self._poll():
             os.kill(self.pid, number)
-        elif isinstance(notice, Hangup) and self._streams.keyboard is not None:
+        elif isinstance(notice, Hangup) and self._streams.keyboard is not None and self._terminal.gone():
             self._streams.keyboard.end_input()
         return notice
 

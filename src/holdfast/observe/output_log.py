@@ -42,16 +42,17 @@ class OutputLog:
         """How far the stream has come, whether recorded or not."""
         self._lost = 0
         self._why_lost = ""
+        self.write(b"")
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
+            self._open()
             while rest:
                 if self._room <= 0:
                     self._next_part()
-                self._open()
                 self._tell_loss()
-                written = self._put(rest[: self._room])
+                written = self._put(rest[: max(0, self._room)])
                 self._position += written
                 rest = rest[written:]
         except OSError as error:
@@ -84,6 +85,7 @@ class OutputLog:
         self.close()
         self._in_head = False
         self._room = self._part_bytes
+        self._open()
 
     def _tell_loss(self) -> None:
         if self._lost:

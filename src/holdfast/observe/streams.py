@@ -10,8 +10,8 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.observe.output_log import OutputLog
 from holdfast.observe.keyboard_pump import KeyboardPump
+from holdfast.observe.output_log import OutputLog
 from holdfast.observe.output_pump import OutputPump, Source
 from holdfast.observe.sink import Flow, Sink
 from holdfast.observe.terminal import STDERR, STDIN, STDOUT, ChildTerminal, Terminal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS = 2.0
 """How long a process that outlived the child may still print into the record."""
-SLOW_TERMINAL_SECONDS = 10.0
+SLOW_TERMINAL_SECONDS = 5.0
 """How long the end of an attempt waits for a terminal that takes nothing. What it did not show is in the record."""
 
 

@@ -72,15 +72,20 @@ class Terminal:
             if notice is not None and not isinstance(notice, Forwarded):
                 return notice
 
-    def is_terminal(self, stream: int) -> bool:
-        return os.isatty(stream)
-
     def in_foreground(self) -> bool:
         """Whether the keyboard is ours to read. A terminal that is not our controlling one belongs to someone else."""
         try:
             return os.tcgetpgrp(STDIN) == os.getpgrp()
         except OSError:
             return False
+
+    def gone(self) -> bool:
+        """SIGHUP may also come from somebody who means something else by it."""
+        try:
+            termios.tcgetattr(STDIN)
+        except termios.error:
+            return True
+        return False
 
     @property
     def claimed(self) -> bool:

@@ -20,9 +20,10 @@ REVIEW_STEPS = 512
 class Budget(object):
     def __init__(self, note):
         self.credit = LOAN_SECONDS
-        self.base_ns = 0
-        """What the base has cost since the last step: added to by the hooks themselves."""
-        self.total_ns = 0
+        self.base = 0.0
+        """What the base has cost since the last step, in seconds: added to by the hooks themselves."""
+        self.total = 0.0
+        """What everything has cost so far."""
         self.step_seconds = 0.0
         """The typical duration of a step, as a moving mean."""
         self._note = note
@@ -52,28 +53,27 @@ class Budget(object):
 
     def looks_begin(self):
         self._in_looks = True
-        return time.perf_counter_ns()
+        return time.monotonic()
 
     def looks_ended(self, began):
         """All looks of one moment ran: one payment for all, so that what they measure inside is not paid twice."""
         self._in_looks = False
-        self._pay(time.perf_counter_ns() - began)
+        self._pay(time.monotonic() - began)
 
     def step(self, seconds):
         """A step of the clock took this long: it earns."""
-        base_seconds = self.base_ns * 1e-9
-        self.total_ns += self.base_ns
-        self.base_ns = 0
-        earned = SHARE * seconds - base_seconds
+        base, self.base = self.base, 0.0
+        self._base_seconds += base
+        earned = SHARE * seconds - base
         least = LOOKS_AT_LEAST * seconds
         credit = self.credit + (earned if earned > least else least)
-        self.step_seconds = seconds if not self.step_seconds else 0.9 * self.step_seconds + 0.1 * seconds
-        limit = SAVED_UP_STEPS * SHARE * self.step_seconds
-        self._limit = limit if limit > LOAN_SECONDS else LOAN_SECONDS
-        self.credit = self._limit if credit > self._limit else credit
-        self._steps += 1
-        self._base_seconds += base_seconds
+        self.credit = credit if credit < self._limit else self._limit
+        typical = self.step_seconds
+        self.step_seconds = typical + 0.1 * (seconds - typical) if typical else seconds
         self._reviewed_seconds += seconds
+        self._steps += 1
+        if not self._steps & 15:
+            self._limit = max(LOAN_SECONDS, SAVED_UP_STEPS * SHARE * self.step_seconds)
         if self._steps >= REVIEW_STEPS:
             self._review()
 
@@ -81,13 +81,14 @@ class Budget(object):
         before = self._costs.get(name)
         self._costs[name] = seconds if before is None else 0.7 * before + 0.3 * seconds
         if not self._in_looks:
-            self._pay(int(seconds * 1e9))
+            self._pay(seconds)
 
-    def _pay(self, nanoseconds):
-        self.total_ns += nanoseconds
-        self.credit -= nanoseconds * 1e-9
+    def _pay(self, seconds):
+        self.total += seconds
+        self.credit -= seconds
 
     def _review(self):
+        self.total += self._base_seconds
         base_share = self._base_seconds / self._reviewed_seconds if self._reviewed_seconds else 0.0
         level = 2 if base_share > SHARE else (1 if self._refused * 2 > self._asked else 0)
         if level > self._level:
@@ -111,9 +112,9 @@ class _Spending(object):
         self._name = name
 
     def __enter__(self):
-        self._began = time.perf_counter_ns()
+        self._began = time.monotonic()
         return self
 
     def __exit__(self, *_):
-        self._budget.remember(self._name, (time.perf_counter_ns() - self._began) * 1e-9)
+        self._budget.remember(self._name, time.monotonic() - self._began)
         return False

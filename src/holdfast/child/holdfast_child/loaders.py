@@ -4,13 +4,16 @@ An iteration over a DataLoader trains if gradients are enabled while it is read;
 backward in between, it was an evaluation all the same (many loops disable gradients only around the model).
 """
 
-import time
 import weakref
+from time import monotonic
 
 from .batches import batch_hash, batch_size
 
 HASH_EVERY_STEP_ABOVE = 0.005
 """Where steps are shorter than this many seconds, and after the first thousand, one batch in sixteen is hashed."""
+
+
+NOTHING_YET = (lambda: None, None)
 
 
 class _Iteration(object):
@@ -30,11 +33,11 @@ class Loaders(object):
         self.evaluating = False
         self.epochs_known_by = None
         """The adapter that tells epochs, if one does."""
-        self._fetches = 0
+        self.fetches = 0
         self._epoch = 0
         self._iterations = weakref.WeakKeyDictionary()
-        self._latest = None
-        """The iteration read last, and a weak reference to its iterator: nearly always the one read next."""
+        self._latest = NOTHING_YET
+        """A weak reference to the iterator read last, and its iteration: nearly always the one read next."""
         self._training_dataset = None
         self._other_exhaustions = 0
         self._evaluation_began = 0.0
@@ -49,10 +52,10 @@ class Loaders(object):
         probe = self.probe
         if not probe.awake and not probe.claim("fetch"):
             return None
-        began = time.perf_counter_ns()
+        now = monotonic()
         try:
-            now = time.monotonic()
-            iteration = self._iteration(iterator, now)
+            latest = self._latest
+            iteration = latest[1] if latest[0]() is iterator else self._iteration(iterator, now)
             training = self._grad_enabled()
             if training:
                 if self.evaluating:
@@ -62,24 +65,21 @@ class Loaders(object):
                 if not self.evaluating:
                     self._evaluation_begins(now)
                 phase = "evaluating"
-            probe.budget.base_ns += time.perf_counter_ns() - began
-            return iteration, training, time.monotonic(), phase
+            began = monotonic()
+            probe.budget.base += began - now
+            return iteration, training, began, phase
         except Exception as error:
             probe.failed("the beginning of a fetch", error)
             return None
 
     def fetched(self, token, batch):
         probe = self.probe
-        began = time.perf_counter_ns()
+        now = monotonic()
         try:
             iteration, training, fetch_began, phase = token
-            now = time.monotonic()
-            self._fetches += 1
+            self.fetches += 1
             iteration.fetches += 1
-            heart = probe.heart
-            if heart is not None:
-                heart.fetches(self._fetches)
-                heart.active(now)
+            probe.pulse(now)
             if training:
                 probe.phase("training" if phase == "waiting for data" else phase)
                 self._training_batch(batch, now - fetch_began)
@@ -89,15 +89,15 @@ class Loaders(object):
         except Exception as error:
             probe.failed("the end of a fetch", error)
         finally:
-            probe.budget.base_ns += time.perf_counter_ns() - began
+            probe.budget.base += monotonic() - now
 
     def exhausted(self, iterator, token):
         probe = self.probe
         try:
             iteration, training, _, phase = token
-            now = time.monotonic()
+            now = monotonic()
             self._iterations.pop(iterator, None)
-            self._latest = None
+            self._latest = NOTHING_YET
             if not training:
                 return
             probe.phase("training" if phase == "waiting for data" else phase)
@@ -115,9 +115,6 @@ class Loaders(object):
     # --- training ------------------------------------------------------------------------------------------------
 
     def _iteration(self, iterator, now):
-        latest = self._latest
-        if latest is not None and latest[0]() is iterator:
-            return latest[1]
         iteration = self._iterations.get(iterator)
         if iteration is None:
             iteration = _Iteration(now, self.probe.losses.total, self.probe.steps.record)
@@ -136,7 +133,7 @@ class Loaders(object):
         if record.batch is None and (
             probe.steps.recorder.writes_each
             or probe.budget.step_seconds > HASH_EVERY_STEP_ABOVE
-            or not self._fetches & 15
+            or not self.fetches & 15
         ):
             record.batch = batch_hash(probe.torch, batch)
 
@@ -194,4 +191,4 @@ class Loaders(object):
 
     def end(self):
         if self.evaluating:
-            self.training_resumed(time.monotonic())
+            self.training_resumed(monotonic())

@@ -48,8 +48,14 @@ class Names(object):
 
     def learn(self):
         """Walk once: name all parameters of the models that optimizers train, then those of models beside them."""
+        began = time.monotonic()
         self._walks += 1
+        self._learn()
         self._walked_at = time.monotonic()
+        # Few and far between, a walk is not paid for by the looks: it would blind them for hundreds of steps.
+        self._probe.budget.credit += self._walked_at - began
+
+    def _learn(self):
         held = {id(p) for optimizer in self._probe.optimizers for g in optimizer.param_groups for p in g["params"]}
         listed = [(root, list(parameters(root))) for root in outermost(all_of_type(self._probe.torch.nn.Module))]
         listed.sort(key=lambda pair: -sum(id(parameter) in held for _, parameter in pair[1]))
@@ -91,16 +97,9 @@ def place(tensor, optimizers):
 
 def all_of_type(wanted):
     """Every object of a type that Python tracks, by the type of each object alone."""
-    is_wanted = {}
-    found = []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        known = is_wanted.get(kind)
-        if known is None:
-            known = is_wanted[kind] = issubclass(kind, wanted)
-        if known:
-            found.append(thing)
-    return found
+    things = gc.get_objects()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, wanted)}
+    return [thing for thing in things if type(thing) in kinds]
 
 
 def outermost(modules):

@@ -14,7 +14,7 @@ import time
 from . import protocol
 
 KILL_SECONDS = 10.0
-DEAR_NANOSECONDS = 20000
+DEAR_SECONDS = 2e-5
 """A check that costs more than this (a network file system) is made once a second."""
 
 
@@ -24,6 +24,7 @@ class Orphan(object):
         self._path = None
         self._descriptor = -1
         self._identity = None
+        self._dear = False
         self._next_at = 0.0
 
     def watch(self, path):
@@ -34,6 +35,10 @@ class Orphan(object):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             status = os.fstat(self._descriptor)
             self._identity = (status.st_dev, status.st_ino)
+            began = time.monotonic()
+            for _ in range(3):
+                self._can_lock(self._descriptor)
+            self._dear = time.monotonic() - began > 3 * DEAR_SECONDS
         except OSError as error:
             self.probe.note("it cannot be seen whether the supervisor lives", str(error))
 
@@ -49,11 +54,9 @@ class Orphan(object):
             return
         if self._next_at and time.monotonic() < self._next_at:
             return
-        began = time.perf_counter_ns()
-        gone = self._can_lock(self._descriptor)
-        if time.perf_counter_ns() - began > DEAR_NANOSECONDS:
+        if self._dear:
             self._next_at = time.monotonic() + 1.0
-        if gone:
+        if self._can_lock(self._descriptor):
             self._descriptor, descriptor = -1, self._descriptor
             if self._is_really_gone(descriptor):
                 self._stop()

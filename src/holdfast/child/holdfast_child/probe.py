@@ -64,6 +64,7 @@ class Probe(object):
         self.torch = torch
         self.attempt_dir = attempt_dir
         self.looks = []
+        self._look_calls = {}
         self._forked = False
         self._begin()
 
@@ -88,7 +89,8 @@ class Probe(object):
         self._observed_dirty = True
         self._observed_at = 0.0
         self._fetched_at = 0.0
-        self._phase = "starting"
+        self.phase_now = "starting"
+        self._last_loss = float("nan")
         self._claim_lock = threading.Lock()
         self.budget = Budget(self.note)
         self.scalars = Scalars(self.torch, self.note)
@@ -140,12 +142,22 @@ class Probe(object):
 
     def phase(self, name):
         """What the process is doing, for the heartbeat: one of `heartbeat.PHASES`. Returns the phase before."""
-        before = self._phase
+        before = self.phase_now
         if name != before:
-            self._phase = name
+            self.phase_now = name
             if self.heart is not None:
                 self.heart.phase(name)
         return before
+
+    def pulse(self, now):
+        """A sign of life for the heartbeat. `now` is monotonic."""
+        if self.heart is not None:
+            self.heart.pulse(now, self._last_loss, self.losses.total, self.loaders.fetches)
+
+    def knows_loss(self, loss):
+        self._last_loss = loss
+        if self.heart is not None:
+            self.heart.loss(loss)
 
     def parts(self, values):
         """Loss components of the backward at hand, name -> float or tensor of one element: they go into the next step."""
@@ -190,16 +202,32 @@ class Probe(object):
 
     def look(self, moment, *args):
         """Every look at one moment: "backward_begins", "step_begins", "step_ended" or "ends"."""
-        if not self.looks:
+        calls = self._look_calls.get(moment)
+        if calls is None:
+            calls = self._look_calls[moment] = self._calls_at(moment)
+        if not calls:
             return
         began = self.budget.looks_begin()
-        for look in tuple(self.looks):
+        for look, call in calls:
             try:
-                getattr(look, moment)(*args)
+                call(*args)
             except Exception as error:
-                self.looks.remove(look)
-                self.failed("the look %r, which is off from here on" % look.name, error)
+                self._switch_off(look, error)
         self.budget.looks_ended(began)
+
+    def _calls_at(self, moment):
+        """Looks that do something at this moment; most do nothing at most moments."""
+        from .looks import Look
+
+        calls = [(look, getattr(look, moment, None)) for look in self.looks]
+        idle = getattr(Look, moment)
+        return [(look, call) for look, call in calls if call is not None and getattr(call, "__func__", call) is not idle]
+
+    def _switch_off(self, look, error):
+        self._look_calls = {}
+        if look in self.looks:
+            self.looks.remove(look)
+        self.failed("the look %r, which is off from here on" % look.name, error)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -305,19 +333,18 @@ class Probe(object):
         if self._observed_dirty and now - self._observed_at >= OBSERVED_SECONDS:
             self._observed_at = now
             self._emit_observed()
-        if len(self.scalars):
-            wait = FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else FETCH_SECONDS
-            due = now - self._fetched_at >= wait or len(self.steps.recorder) >= QUEUE_AT_MOST
-            if due:
+        queue = self.steps.recorder
+        if self.scalars.count or len(queue):
+            wait = FETCH_SECONDS_AT_FIRST if queue.writes_each else FETCH_SECONDS
+            if now - self._fetched_at >= wait or len(queue) >= QUEUE_AT_MOST:
                 self._fetched_at = now
-                self.fetch_scalars()
+                self._fetch_scalars(now)
         self.memory.sample(now)
 
-    def fetch_scalars(self):
-        began = time.perf_counter_ns()
-        self.scalars.fetch()
-        self.steps.drain()
-        self.budget.remember("fetch scalars", (time.perf_counter_ns() - began) * 1e-9)
+    def _fetch_scalars(self, now):
+        with self.budget.spending("fetch scalars"):
+            if self.scalars.fetch():
+                self.steps.recorder.give_up_waiting(now)
 
     def _emit_observed(self):
         self._observed_dirty = False

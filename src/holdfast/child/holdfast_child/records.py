@@ -1,7 +1,6 @@
 """What is known of one step while it is made, and how it becomes a line: its own at first, part of a window later."""
 
 import math
-import time
 
 from .writer import short
 
@@ -15,62 +14,59 @@ WINDOW_STEPS_AT_MOST = 10000
 
 
 class Record(object):
-    """One step. Values that live on a device arrive later: `waiting` counts those still out."""
+    """One step. Values that live on a device arrive later: `waiting` counts those still out.
 
-    __slots__ = (
-        "backwards",
-        "batch",
-        "beside",
-        "beside_loss",
-        "data_wait",
-        "generation",
-        "loss_count",
-        "loss_sum",
-        "lr",
-        "norm",
-        "number",
-        "parts",
-        "samples",
-        "seconds",
-        "waiting",
-    )
+    The defaults stand in the class, because a record is made on every step and few of its fields are ever set.
+    """
 
-    def __init__(self):
-        self.number = 0
-        self.seconds = 0.0
-        self.data_wait = 0.0
-        self.loss_sum = 0.0
-        self.loss_count = 0
-        self.backwards = 0
-        self.norm = None
-        self.lr = ()
-        self.samples = 0
-        self.batch = None
-        self.beside = None
-        self.beside_loss = None
-        self.parts = None
-        self.waiting = 0
-        self.generation = 0
+    number = 0
+    seconds = 0.0
+    data_wait = 0.0
+    loss_sum = 0.0
+    loss_count = 0
+    backwards = 0
+    norm = None
+    lr = ()
+    samples = 0
+    batch = None
+    beside = None
+    beside_loss = None
+    part_sums = None
+    waiting = 0
+    generation = 0
 
     @property
     def loss(self):
         return self.loss_sum / self.loss_count if self.loss_count else None
 
-    def expect_loss(self):
-        """A callback for a loss that lives on a device. It comes to nothing if the loss is forgotten meanwhile."""
-        self.waiting += 1
-        generation = self.generation
-
-        def arrived(values):
-            self.waiting -= 1
-            if values and generation == self.generation:
-                self.add_loss(sum(values) / len(values))
-
-        return arrived
+    @property
+    def parts(self):
+        return {name: total / count for name, (total, count) in (self.part_sums or {}).items()}
 
     def add_loss(self, value):
         self.loss_sum += value
         self.loss_count += 1
+
+    def expect_loss(self):
+        """A callback for a loss that lives on a device. It comes to nothing if the loss is forgotten meanwhile."""
+        return self._expect(lambda values: self.add_loss(sum(values) / len(values)))
+
+    def add_norm(self, value):
+        """Of several clipped parts, the largest norm: a lower bound of the whole that is never too high."""
+        if self.norm is None or not value <= self.norm:
+            self.norm = value
+
+    def expect_norm(self):
+        return self._expect(lambda values: self.add_norm(values[0]))
+
+    def add_part(self, name, value):
+        if self.part_sums is None:
+            self.part_sums = {}
+        total, count = self.part_sums.get(name, (0.0, 0))
+        self.part_sums[name] = (total + value, count + 1)
+
+    def expect_part(self, name):
+        return self._expect(lambda values: self.add_part(name, values[0]))
 
     def forget_losses(self):
         """What was computed for a step that did not come, or for another optimizer's."""
@@ -79,30 +75,16 @@ class Record(object):
         self.norm = None
         self.generation += 1
 
-    def expect_norm(self):
+    def _expect(self, add):
         self.waiting += 1
         generation = self.generation
 
         def arrived(values):
             self.waiting -= 1
             if values and generation == self.generation:
-                self.add_norm(values[0])
+                add(values)
 
         return arrived
-
-    def add_norm(self, value):
-        """Of several clipped parts, the largest norm: a lower bound of the whole that is never too high."""
-        if self.norm is None or not value <= self.norm:
-            self.norm = value
-
-    def add_part(self, name, value):
-        if self.parts is None:
-            self.parts = {}
-        total, count = self.parts.get(name, (0.0, 0))
-        self.parts[name] = (total + value, count + 1)
-
-    def part_means(self):
-        return {name: total / count for name, (total, count) in self.parts.items()} if self.parts else {}
 
     def as_line(self):
         fields = {"step": self.number, "seconds": round(self.seconds, 6)}
@@ -110,207 +92,155 @@ class Record(object):
             fields["data_wait"] = round(self.data_wait, 6)
         if self.loss_count:
             fields["loss"] = short(self.loss)
-        if self.parts:
-            fields["parts"] = {name: short(value) for name, value in self.part_means().items()}
+        if self.part_sums:
+            fields["parts"] = {name: short(value) for name, value in self.parts.items()}
         if self.backwards != 1:
             fields["backwards"] = self.backwards
         if self.norm is not None:
             fields["grad_norm"] = short(self.norm)
         if self.lr:
             fields["lr"] = [short(rate) for rate in self.lr]
-        if self.samples:
-            fields["samples"] = self.samples
-        if self.batch is not None:
-            fields["batch"] = self.batch
-        if self.beside:
-            fields["beside"] = self.beside
-        if self.beside_loss:
-            fields["beside_loss"] = self.beside_loss
+        for name in ("samples", "batch", "beside", "beside_loss"):
+            value = getattr(self, name)
+            if value:
+                fields[name] = value
         return fields
 
 
-class Series(object):
-    __slots__ = ("bad", "first", "high", "last", "low", "n", "total", "zeros")
-
-    def __init__(self):
-        self.n = self.zeros = self.bad = 0
-        self.total = self.first = self.last = 0.0
-        self.low = math.inf
-        self.high = -math.inf
-
-    def add(self, value):
-        if not -math.inf < value < math.inf:
-            self.bad += 1
-            return
-        if not self.n:
-            self.first = value
-        self.n += 1
-        self.total += value
-        self.last = value
-        if value < self.low:
-            self.low = value
-        if value > self.high:
-            self.high = value
-        if value == 0.0:
-            self.zeros += 1
-
-    def spread(self):
-        fields = {"n": self.n}
-        if self.n:
-            fields["mean"] = short(self.total / self.n)
-            for name in ("low", "high", "first", "last"):
-                fields[name] = short(getattr(self, name))
-        if self.zeros:
-            fields["zeros"] = self.zeros
-        if self.bad:
-            fields["bad"] = self.bad
-        return fields
+def spread(values):
+    """A series of numbers as the event's `Spread`."""
+    finite = [value for value in values if -math.inf < value < math.inf]
+    fields = {"n": len(finite)}
+    if finite:
+        fields["mean"] = short(math.fsum(finite) / len(finite))
+        fields["low"], fields["high"] = short(min(finite)), short(max(finite))
+        fields["first"], fields["last"] = short(finite[0]), short(finite[-1])
+        zeros = finite.count(0.0)
+        if zeros:
+            fields["zeros"] = zeros
+    if len(finite) < len(values):
+        fields["bad"] = len(values) - len(finite)
+    return fields
 
 
-class Window(object):
+def window_line(records, rates):
     """Steps in a row, folded into one line."""
+    fields = {
+        "first": records[0].number,
+        "last": records[-1].number,
+        "seconds": round(math.fsum(record.seconds for record in records), 6),
+        "slowest": round(max(record.seconds for record in records), 6),
+        "backwards": sum(record.backwards for record in records),
+    }
+    data_wait = math.fsum(record.data_wait for record in records)
+    if data_wait:
+        fields["data_wait"] = round(data_wait, 6)
+    losses = [record.loss for record in records if record.loss_count]
+    if losses:
+        fields["loss"] = spread(losses)
+    norms = [record.norm for record in records if record.norm is not None]
+    if norms:
+        fields["grad_norm"] = spread(norms)
+    if rates:
+        fields["lr"] = [short(rate) for rate in rates]
+    samples = sum(record.samples for record in records)
+    if samples:
+        fields["samples"] = samples
+    batches = [record.batch for record in records if record.batch is not None]
+    if batches:
+        fields["batches"], fields["different"] = len(batches), len(set(batches))
+    _add_named(fields, records)
+    return fields
 
-    def __init__(self):
-        self.count = 0
 
-    def add(self, record):
-        if not self.count:
-            self._begin(record)
-        self.count += 1
-        self.last = record.number
-        seconds = record.seconds
-        self.seconds += seconds
-        if seconds > self.slowest:
-            self.slowest = seconds
-        self.data_wait += record.data_wait
-        self.backwards += record.backwards
-        self.samples += record.samples
-        if record.loss_count:
-            self.loss.add(record.loss_sum / record.loss_count)
-        if record.norm is not None:
-            self.norm.add(record.norm)
-        if record.batch is not None:
-            self.batches += 1
-            self.different.add(record.batch)
-        if record.beside:
-            for name, steps in record.beside.items():
-                self.beside[name] = self.beside.get(name, 0) + steps
-        if record.parts:
-            for name, value in record.part_means().items():
-                self.parts.setdefault(name, Series()).add(value)
-
-    def _begin(self, record):
-        self.began = time.monotonic()
-        self.first = record.number
-        self.seconds = self.slowest = self.data_wait = 0.0
-        self.backwards = self.samples = self.batches = 0
-        self.different = set()
-        self.loss, self.norm = Series(), Series()
-        self.beside, self.parts = {}, {}
-
-    def is_full(self, now):
-        count = self.count
-        return count >= WINDOW_STEPS and (now - self.began >= WINDOW_SECONDS or count >= WINDOW_STEPS_AT_MOST)
-
-    def as_line(self, rates):
-        fields = {
-            "first": self.first,
-            "last": self.last,
-            "seconds": round(self.seconds, 6),
-            "slowest": round(self.slowest, 6),
-        }
-        if self.data_wait:
-            fields["data_wait"] = round(self.data_wait, 6)
-        if self.loss.n or self.loss.bad:
-            fields["loss"] = self.loss.spread()
-        if self.parts:
-            fields["parts"] = {name: series.spread() for name, series in self.parts.items()}
-        if self.backwards:
-            fields["backwards"] = self.backwards
-        if self.norm.n or self.norm.bad:
-            fields["grad_norm"] = self.norm.spread()
-        if rates:
-            fields["lr"] = [short(rate) for rate in rates]
-        if self.samples:
-            fields["samples"] = self.samples
-        if self.batches:
-            fields["batches"] = self.batches
-            fields["different"] = len(self.different)
-        if self.beside:
-            fields["beside"] = self.beside
-        return fields
+def _add_named(fields, records):
+    parts, beside = {}, {}
+    for record in records:
+        for name, value in record.parts.items() if record.part_sums else ():
+            parts.setdefault(name, []).append(value)
+        for name, steps in record.beside.items() if record.beside else ():
+            beside[name] = beside.get(name, 0) + steps
+    if parts:
+        fields["parts"] = {name: spread(values) for name, values in parts.items()}
+    if beside:
+        fields["beside"] = beside
 
 
 class Recorder(object):
     """Turns finished steps into lines, in order, as soon as all that is known of them has arrived."""
 
-    def __init__(self, emit, known_loss):
+    def __init__(self, emit, rates, known_loss):
         self._emit = emit
+        self._rates = rates
         self._known_loss = known_loss
         self._queue = []
-        self._window = Window()
+        self._window = []
+        self._window_began = 0.0
         self._lines = 0
         self._odd_left = ODD_LINES
         self._bad = self._zero = self._nonzero_seen = False
-
-    @property
-    def writes_each(self):
+        self.writes_each = True
         """Whether steps still get a line of their own."""
-        return self._lines < LINES_OF_THEIR_OWN
 
     def __len__(self):
         return len(self._queue)
 
-    def add(self, record, rates, now):
-        if not record.waiting and not self._queue:
-            self._report(record, rates, now)
-            return
-        self._queue.append(record)
-        self.drain(rates, now)
+    def add(self, record, now):
+        if record.waiting or self._queue:
+            self._queue.append(record)
+            self.drain(now)
+        else:
+            self._report(record, now)
 
-    def drain(self, rates, now):
+    def drain(self, now):
         queue = self._queue
         done = 0
         while done < len(queue) and not queue[done].waiting:
-            self._report(queue[done], rates, now)
+            self._report(queue[done], now)
             done += 1
         del queue[:done]
 
-    def close(self, rates, now):
-        """At the end: what still waits is written as far as it is known."""
+    def give_up_waiting(self, now):
+        """What has not arrived by now will not: the steps are written as far as they are known."""
         for record in self._queue:
             record.waiting = 0
-        self.drain(rates, now)
-        self._close_window(rates)
+        self.drain(now)
 
-    def _report(self, record, rates, now):
-        loss = record.loss
-        if loss is not None:
+    def close(self, now):
+        self.give_up_waiting(now)
+        self._close_window()
+
+    def _report(self, record, now):
+        odd = False
+        if record.loss_count:
+            loss = record.loss_sum / record.loss_count
             self._known_loss(loss)
-        odd = self._is_odd(loss)
-        if self._lines < LINES_OF_THEIR_OWN:
+            odd = self._is_odd(loss)
+        if self.writes_each:
             self._lines += 1
+            self.writes_each = self._lines < LINES_OF_THEIR_OWN
             self._emit("step", **record.as_line())
             return
         if odd and self._odd_left:
             self._odd_left -= 1
-            self._close_window(rates)
+            self._close_window()
             self._emit("step", **record.as_line())
             return
         window = self._window
-        window.add(record)
-        if window.count >= WINDOW_STEPS and window.is_full(now):
-            self._close_window(rates)
+        if not window:
+            self._window_began = now
+        window.append(record)
+        count = len(window)
+        if count >= WINDOW_STEPS and (now - self._window_began >= WINDOW_SECONDS or count >= WINDOW_STEPS_AT_MOST):
+            self._close_window()
 
-    def _close_window(self, rates):
-        if self._window.count:
-            self._emit("steps", **self._window.as_line(rates() or ()))
-            self._window.count = 0
+    def _close_window(self):
+        if self._window:
+            records, self._window = self._window, []
+            self._emit("steps", **window_line(records, self._rates()))
 
     def _is_odd(self, loss):
         """The loss stopped being finite, became finite again, or fell to exactly zero."""
-        if loss is None:
-            return False
         bad = not -math.inf < loss < math.inf
         zero = loss == 0.0
         odd = bad != self._bad or (zero and not self._zero and self._nonzero_seen)

@@ -6,20 +6,14 @@ and fetched together: one synchronisation for many steps. The copy to the host k
 
 import threading
 
-LIMIT = 1024
-"""Fetched at the latest when this many tensors wait."""
-
-
 class Scalars(object):
     def __init__(self, torch, note):
         self._torch = torch
         self._note = note
         self._waiting = {}
-        self._count = 0
+        self.count = 0
+        """How many tensors wait on a device."""
         self._thread = None
-
-    def __len__(self):
-        return self._count
 
     def belong_to_this_thread(self):
         """The thread that trains: the only one that touches device tensors."""
@@ -36,15 +30,16 @@ class Scalars(object):
             return
         key = (tensor.device, tensor.dtype)
         self._waiting.setdefault(key, []).append((tensor.clone().reshape(-1), callback))
-        self._count += 1
+        self.count += 1
 
     def fetch(self):
-        """Brings everything that waits to the host. Does nothing on another thread than the training's."""
-        if not self._count or (self._thread is not None and threading.get_ident() != self._thread):
-            return
-        waiting, self._waiting, self._count = self._waiting, {}, 0
+        """Brings everything that waits to the host; False on another thread than the training's, where it may not."""
+        if self._thread is not None and threading.get_ident() != self._thread:
+            return False
+        waiting, self._waiting, self.count = self._waiting, {}, 0
         for entries in waiting.values():
             self._fetch_group(entries)
+        return True
 
     @staticmethod
     def local(tensor):

@@ -8,6 +8,8 @@ REMEMBERED = 16
 class Scaler(object):
     def __init__(self, probe):
         self.probe = probe
+        self.scaling = False
+        """A loss was scaled since the last step."""
         self._unscaled = {}
         """id of a scaled loss -> (weak reference to it, the loss before scaling, the scaler)."""
 
@@ -29,12 +31,11 @@ class Scaler(object):
             return
         if len(self._unscaled) >= REMEMBERED:
             self._unscaled.clear()
+        self.scaling = True
         self._unscaled[id(after)] = (weakref.ref(after), before.detach(), scaler)
 
     def unscaled(self, loss):
         """The loss as it was before scaling, if it was scaled."""
-        if not self._unscaled:
-            return loss
         known = self._unscaled.get(id(loss))
         if known is not None and known[0]() is loss:
             return known[1]
@@ -46,8 +47,8 @@ class Scaler(object):
         return loss
 
     def forget(self):
-        if self._unscaled:
-            self._unscaled.clear()
+        self.scaling = False
+        self._unscaled.clear()
 
     def step_begins(self):
         return self.probe.steps.entered

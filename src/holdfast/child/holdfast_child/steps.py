@@ -32,7 +32,7 @@ class Steps(object):
         self.probe = probe
         self.record = Record()
         """The step that is being made."""
-        self.recorder = Recorder(probe.emit, self._known_loss)
+        self.recorder = Recorder(probe.emit, self.rates, probe.knows_loss)
         self.source = "none"
         self.entered = 0
         """Calls of any optimizer's step, so that a scaler's skipping shows."""
@@ -82,10 +82,11 @@ class Steps(object):
             self._seen[id(optimizer)] = seen
         return seen
 
-    def _is_clock(self, optimizer, seen):
-        clock = self.clock()
+    def _is_clock(self, optimizer):
+        clock = None if self._clock is None else self._clock()
         if clock is optimizer:
             return True
+        seen = self._meet(optimizer)
         seen.since_clock += 1
         if clock is not None and seen.since_clock <= HANDOVER_STEPS:
             return False
@@ -108,7 +109,7 @@ class Steps(object):
         probe = self.probe
         if not probe.awake and not probe.claim("step"):
             return
-        began = time.perf_counter_ns()
+        began = time.monotonic()
         try:
             self.entered += 1
             if self._graph_task() != -1:
@@ -123,19 +124,19 @@ class Steps(object):
             self._found_inf = getattr(optimizer, "found_inf", None)
             if probe.looks:
                 clock = self.clock()
-                probe.budget.base_ns += time.perf_counter_ns() - began
+                probe.budget.base += time.monotonic() - began
                 probe.look("step_begins", optimizer, clock is None or clock is optimizer)
-                began = time.perf_counter_ns()
+                began = time.monotonic()
         except Exception as error:
             probe.failed("the beginning of a step", error)
         finally:
-            probe.budget.base_ns += time.perf_counter_ns() - began
+            probe.budget.base += time.monotonic() - began
 
     def ended(self, optimizer, frame):
         probe = self.probe
         if not probe.awake:
             return
-        began = time.perf_counter_ns()
+        began = time.monotonic()
         try:
             running = self._running
             if not running or frame not in running:
@@ -143,24 +144,24 @@ class Steps(object):
             del running[running.index(frame) :]
             if running:
                 return
-            seen = self._meet(optimizer)
-            if self._found_inf is not None and self._was_skipped(seen):
+            if self._found_inf is not None and self._was_skipped(optimizer):
                 self.skipped(optimizer)
                 return
-            clock = self._is_clock(optimizer, seen)
+            clock = self._is_clock(optimizer)
             if clock:
-                self._tick()
+                self._tick(began)
             else:
-                self._beside(seen)
-            probe.budget.base_ns += time.perf_counter_ns() - began
-            probe.look("step_ended", optimizer, clock)
-            began = time.perf_counter_ns()
+                self._beside(self._meet(optimizer))
+            if probe.looks:
+                probe.budget.base += time.monotonic() - began
+                probe.look("step_ended", optimizer, clock)
+                began = time.monotonic()
             if clock:
                 self._after_tick()
         except Exception as error:
             probe.failed("the end of a step", error)
         finally:
-            probe.budget.base_ns += time.perf_counter_ns() - began
+            probe.budget.base += time.monotonic() - began
 
     def within(self):
         """Whether a step runs right now, as when its closure calls backward."""
@@ -175,12 +176,12 @@ class Steps(object):
         self.probe.see("skipped steps")
         self.probe.emit("skipped", step=self.probe.step, optimizer=self._meet(optimizer).name)
 
-    def _was_skipped(self, seen):
+    def _was_skipped(self, optimizer):
         """A fused optimizer gets told of non-finite gradients and skips inside."""
         found_inf, self._found_inf = self._found_inf, None
         if found_inf.is_cpu:
             return found_inf.item() != 0
-        step = self.probe.step
+        step, seen = self.probe.step, self._meet(optimizer)
 
         def arrived(values):
             if any(values):
@@ -202,10 +203,9 @@ class Steps(object):
         record.forget_losses()
         self._backwards = 0
 
-    def _tick(self):
+    def _tick(self, now):
         """A step of the clock is done. The heartbeat comes first: it must be exact whatever happens next."""
         probe = self.probe
-        now = time.monotonic()
         probe.step = number = probe.step + 1
         if probe.heart is not None:
             probe.heart.step(number, time.time(), now)
@@ -213,7 +213,8 @@ class Steps(object):
             probe.scalars.belong_to_this_thread()
         if probe.loaders.evaluating:
             probe.loaders.training_resumed(now)
-        probe.phase("training")
+        if probe.phase_now != "training":
+            probe.phase("training")
         record, self.record = self.record, Record()
         record.number = number
         seconds = now - self._ended_at - probe.pause_seconds
@@ -223,10 +224,12 @@ class Steps(object):
         probe.pause_seconds = 0.0
         if self.recorder.writes_each:
             record.lr = self.rates()
-        for seen in self._seen.values() if record.beside is not None else ():
-            seen.since_clock = 0
-        self.recorder.add(record, self.rates, now)
-        probe.scaler.forget()
+        if record.beside is not None:
+            for seen in self._seen.values():
+                seen.since_clock = 0
+        self.recorder.add(record, now)
+        if probe.scaler.scaling:
+            probe.scaler.forget()
         probe.budget.step(record.seconds)
 
     def _after_tick(self):
@@ -235,10 +238,6 @@ class Steps(object):
             probe.schedules.say()
         probe.periodic(self._ended_at)
         probe.orphan.check()
-
-    def _known_loss(self, loss):
-        if self.probe.heart is not None:
-            self.probe.heart.loss(loss)
 
     # --- where no optimizer steps --------------------------------------------------------------------------------
 
@@ -249,14 +248,14 @@ class Steps(object):
             if self.clock() is None:
                 self._change_source("optimizer in backward")
                 self.probe.see("learning rates")
-                self._tick()
+                self._tick(time.monotonic())
                 self._after_tick()
             return
         if self.source == "optimizer in backward" or self._running:
             return
         self._backwards += 1
         if self.source == "backward" or self._backwards_are_steps():
-            self._tick()
+            self._tick(time.monotonic())
             self._after_tick()
 
     def _backwards_are_steps(self):
@@ -304,11 +303,8 @@ class Steps(object):
     def claimed(self):
         self._ended_at = time.monotonic()
 
-    def drain(self):
-        self.recorder.drain(self.rates, time.monotonic())
-
     def end(self):
-        self.recorder.close(self.rates, time.monotonic())
+        self.recorder.close(time.monotonic())
 
 
 def _is_below(outer, frame):

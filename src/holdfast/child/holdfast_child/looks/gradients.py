@@ -22,23 +22,24 @@ class GradientsLook(Look):
         self._paces = {}  # id of an optimizer -> its paces for ordinary and for odd gradients
 
     def step_begins(self, optimizer, clock):
-        if not self._turns.allows(self.name, self.probe.budget.expected(self.name)):
+        if not self._turns.allows(self.name, self._turns.typical(self.name)):
             return
         with self._turns.spending(self.name), self.probe.torch.no_grad():
             self._look(optimizer, clock)
 
     def _look(self, optimizer, clock):
         parameters = trainable(optimizer)
-        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        pairs = [(parameter, parameter.grad) for parameter in parameters]
+        with_gradient = [parameter for parameter, gradient in pairs if gradient is not None]
+        gradients = [gradient for _, gradient in pairs if gradient is not None]
         missing = len(parameters) - len(with_gradient)
-        devices = {parameter.grad.device for parameter in with_gradient}
-        if len(devices) > 1:
+        if len({gradient.device for gradient in gradients}) > 1:
             self.probe.see(self.name, "not seen: the gradients lie on several devices")
             return
         if not with_gradient:
             self._learn(Sighting(self.probe.step + 1, id(optimizer), (), missing), [], None)
             return
-        lengths = norms(self.probe.torch, [values_of(self.probe.torch, p.grad) for p in with_gradient])
+        lengths = norms(self.probe.torch, [values_of(self.probe.torch, gradient) for gradient in gradients])
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:  # a fused step divides by the gradient scaler's scale itself
             lengths = lengths / scale.reshape(())
@@ -88,6 +89,8 @@ def total_norm(values):
 
 
 def values_of(torch, gradient):
+    if type(gradient) is torch.Tensor and gradient.layout == torch.strided:
+        return gradient
     if gradient.layout != torch.strided:
         return gradient.detach()._values()
     return local(gradient)
@@ -104,4 +107,4 @@ def norms(torch, gradients):
         ]
     else:
         each = torch._foreach_norm(gradients)
-    return torch.stack([norm.to(torch.float32) for norm in each])
+    return torch.stack(list(each)).to(torch.float32)

@@ -5,12 +5,13 @@ budget lets every parameter have its turn; after that they rotate. A tensor with
 in the next step, then with the update that was to be expected: only what stayed twice is told.
 """
 
+import functools
 import time
 import weakref
 from collections import deque
 
 from . import Look
-from .pace import Pace
+from .pace import Pace, Typical
 from .rows import NUMBERS, UNKNOWN, Around
 from .tensors import bits_type, by_rows, local, trainable
 
@@ -38,7 +39,7 @@ class MovementLook(Look):
         self._rotations = {}
         self._around = {}
         self._outcomes = {}
-        self._price = 1.0
+        self._price = Typical(1.0)  # what it takes, over what the two figures above say
         self._next_cost = 0.0
         self._covered_once = False
         self._new_stuck = False
@@ -69,7 +70,7 @@ class MovementLook(Look):
             with self._turns.spending(self.name), self.probe.torch.no_grad():
                 self._compare(optimizer, around)
             actual = seconds + time.perf_counter() - began
-            self._price = 0.7 * self._price + 0.3 * min(actual / modelled, 100.0)
+            self._price.add(actual / modelled)
         if clock and self._outcomes and (around or self.probe.step & 63 == 0):
             self._tell_if_due()
 
@@ -77,12 +78,12 @@ class MovementLook(Look):
         if self._outcomes:
             self._tell()
 
-    def _rotation(self, optimizer):
-        return self._rotations.setdefault(id(optimizer), Rotation())
+    def _rotation(self, optimizer_id):
+        return self._rotations.setdefault(optimizer_id, Rotation())
 
     def _choose(self, optimizer):
         """What is looked at around this step, and what that should cost before correction."""
-        rotation = self._rotation(optimizer)
+        rotation = self._rotation(id(optimizer))
         chosen, modelled, held_bytes = [], 0.0, 0
         for position, suspected in rotation.positions(optimizer):
             group = optimizer.param_groups[position[0]]
@@ -95,14 +96,14 @@ class MovementLook(Look):
             elements = max(1, rows.numel() // rows.shape[0]) * (stop - start)
             cost = (SECONDS_PER_TENSOR + SECONDS_PER_ELEMENT * elements) * (3 if suspected else 1)
             full = len(chosen) >= MOST_TENSORS or held_bytes > MOST_BYTES
-            if full or (chosen and not self._turns.allows(self.name, (modelled + cost) * self._price)):
+            if full or (chosen and not self._turns.allows(self.name, (modelled + cost) * self._price.value)):
                 if suspected:
                     rotation.suspect(position, (start, stop))
                 break
             rotation.passed(position)
-            around = Around(self.probe.torch, optimizer, group, parameter, start, stop, suspected)
+            around = Around(self.probe.torch, optimizer, (group, parameter), slice(start, stop), with_ulps=suspected)
             chosen.append((position, parameter, suspected, (start, stop), around))
-            self._next_cost = cost * self._price
+            self._next_cost = cost * self._price.value
             modelled += cost
             held_bytes += around.bytes()
         return chosen, modelled
@@ -123,20 +124,15 @@ class MovementLook(Look):
         for item in chosen:
             by_device.setdefault(item[1].device, []).append(item)
         for items in by_device.values():
-            numbers = [number for item in items for number in item[4].numbers()]
-            told = [item[:4] + (item[4].rows,) for item in items]
-            rotation = self._rotation(optimizer)
-            self.probe.scalars.later(
-                self.probe.torch.stack(numbers),
-                lambda values, told=told, key=id(optimizer), rotation=rotation: self._learn(
-                    key, rotation, told, values
-                ),
-            )
+            numbers = self.probe.torch.stack([number for item in items for number in item[4].numbers()])
+            told = [(*item[:4], item[4].rows) for item in items]
+            self.probe.scalars.later(numbers, functools.partial(self._learn, id(optimizer), told))
 
-    def _learn(self, optimizer_id, rotation, told, values):
+    def _learn(self, optimizer_id, told, values):
         if len(values) != NUMBERS * len(told):
             return
         self.probe.see(self.name)
+        rotation = self._rotation(optimizer_id)
         for index, (position, parameter, suspected, span, rows) in enumerate(told):
             with_gradient, stuck, changed, state_moved, ulps = values[NUMBERS * index : NUMBERS * (index + 1)]
             if stuck and not suspected:
@@ -152,7 +148,9 @@ class MovementLook(Look):
                     "update_ulps": None if ulps == UNKNOWN else float("%.4g" % ulps),
                     "state_moved": None if state_moved == UNKNOWN else bool(state_moved),
                 }
-            self._outcomes[(optimizer_id, position)] = outcome
+            known = self._outcomes.get((optimizer_id, position))
+            if outcome.stuck or known is None or not known.stuck:  # what is stuck is told before it is forgotten
+                self._outcomes[(optimizer_id, position)] = outcome
 
     def _tell_if_due(self):
         if not self._covered_once and len(self._outcomes) >= self._held():

@@ -1,4 +1,4 @@
-"""How often something that repeats is told."""
+"""How often something that repeats is told, and what it typically costs."""
 
 import time
 
@@ -21,3 +21,20 @@ class Pace(object):
             return False
         self._last = now
         return True
+
+
+class Typical(object):
+    """Follows the median of a series. A mean would follow the moments in which the machine ran something else."""
+
+    STEP = 1.15
+
+    def __init__(self, first=None):
+        self.value = first
+
+    def add(self, value):
+        if self.value is None:
+            self.value = value
+        elif value > self.value:
+            self.value *= self.STEP
+        else:
+            self.value /= self.STEP

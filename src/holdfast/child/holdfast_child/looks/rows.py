@@ -3,6 +3,8 @@
 Everything stays on the tensor's device as small tensors; the numbers are fetched together by the caller.
 """
 
+import functools
+
 from .tensors import bits_type, by_rows, local
 from .updates import expected_ulps, kind_of
 
@@ -13,14 +15,14 @@ UNKNOWN = -1.0
 
 
 class Around(object):
-    """What is remembered of rows `start` to `stop` of a parameter from before a step until after it."""
+    """What is remembered of some rows of a parameter from before a step until after it."""
 
-    def __init__(self, torch, optimizer, group, parameter, start, stop, with_ulps):
+    def __init__(self, torch, optimizer, held, span, *, with_ulps):
         self._torch = torch
         self._optimizer = optimizer
-        self._group = group
-        self._parameter = parameter
-        self._span = slice(start, stop)
+        self._group, self._parameter = held
+        self._span = span
+        parameter = self._parameter
         weight = self._cut(parameter)
         self.rows = weight.shape[0]
         self._before = weight.clone()
@@ -68,7 +70,7 @@ class Around(object):
         torch = self._torch
         after = self._state_tensors()
         if not after:
-            return torch.full((), UNKNOWN, dtype=torch.float32, device=device)
+            return unknown(torch, device)
         moved = [bits_sum(torch, tensor) != self._states.get(name, 0) for name, tensor in after.items()]
         return torch.stack(moved).all().to(device=device, dtype=torch.float32)
 
@@ -81,11 +83,16 @@ class Around(object):
             state.update(self._state_tensors())
             if "max_exp_avg_sq" in state:
                 state["max_exp_avg_sq"] = self._cut(state["max_exp_avg_sq"])
-            ulps = expected_ulps(torch, kind, self._group, weight, self._gradient, state)
+            ulps = expected_ulps(torch, (kind, self._group), weight, self._gradient, state)
         if ulps is None:
-            return torch.full((), UNKNOWN, dtype=torch.float32, device=weight.device)
+            return unknown(torch, weight.device)
         largest = ulps.reshape(self.rows, -1).amax(1).nan_to_num(0.0)
         return torch.where(stuck, largest, torch.zeros_like(largest)).amax().clamp(min=0).float()
+
+
+@functools.lru_cache(maxsize=None)
+def unknown(torch, device):
+    return torch.full((), UNKNOWN, dtype=torch.float32, device=device)
 
 
 def rows_with_gradient(torch, gradient, span):

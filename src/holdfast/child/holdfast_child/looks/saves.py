@@ -72,7 +72,8 @@ class SavesLook(Look):
                 probe.failed("comparing what was saved", error)
         finally:
             probe.phase(phase)
-            probe.paused(time.perf_counter() - began)
+            if not probe.loaders.evaluating:  # the time of an evaluation is left out as a whole
+                probe.paused(time.perf_counter() - began)
         return result
 
     def _saved(self, thing, target, seconds):

@@ -6,7 +6,7 @@ def trainable(optimizer):
 
 
 def is_sharded(tensor):
-    return hasattr(tensor, "to_local")
+    return hasattr(type(tensor), "to_local")
 
 
 def local(tensor):

@@ -2,24 +2,32 @@
 
 import time
 
+from .pace import Typical
+
 
 class Turns(object):
     def __init__(self, probe, names):
         self._probe = probe
         self._spent = dict.fromkeys(names, 0.0)
+        self._costs = {name: Typical() for name in names}
 
     def allows(self, name, cost):
         """Whoever has spent the least may go when it can be paid; another must leave enough for that one."""
         poorest = min(self._spent, key=self._spent.get)
         if self._spent[name] > self._spent[poorest]:
-            cost += self._probe.budget.expected(poorest)
+            cost += self.typical(poorest)
         return self._probe.budget.allows(cost)
+
+    def typical(self, name):
+        """What it usually costs; 0.0 when it never ran."""
+        return self._costs[name].value or 0.0
 
     def spending(self, name):
         return _Spending(self, self._probe.budget.spending(name), name)
 
     def paid(self, name, seconds):
         self._spent[name] += seconds
+        self._costs[name].add(seconds)
 
 
 class _Spending(object):

@@ -16,10 +16,12 @@ def kind_of(optimizer):
     return None
 
 
-def expected_ulps(torch, kind, group, weight, gradient, state):
+def expected_ulps(torch, rule, weight, gradient, state):
     """|update| / ulp(weight) for each element, as float32 on the weight's device, or None where that is not known.
-    All tensors have one shape; `state` maps names to tensors, read after the step.
+    `rule` is a kind of optimizer and the weight's group. All tensors have one shape; `state` maps names to tensors, read
+    after the step.
     """
+    kind, group = rule
     update = expected_update(kind, group, weight, gradient, state)
     if update is None:
         return None

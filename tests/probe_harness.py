@@ -1,0 +1,152 @@
+"""Runs a training script under the probe, as the supervisor would, and hands back what the probe wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import holdfast.child
+from holdfast.child.holdfast_child import heartbeat, protocol
+from holdfast.words import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHILD = pathlib.Path(holdfast.child.__file__).parent
+
+
+@dataclass
+class Probed:
+    """What one run under the probe left behind."""
+
+    folder: pathlib.Path
+    code: int
+    out: str
+    err: str
+    by_file: dict[str, list] = field(default_factory=dict)
+    torn: int = 0
+    """Lines that are no events: a full disk may leave one."""
+
+    def of(self, kind, rank=0):
+        """A rank's events of one kind."""
+        return [event for event in self.by_file.get(f"rank-{rank}.jsonl", []) if isinstance(event, kind)]
+
+    @property
+    def files(self):
+        return sorted(name for name in self.by_file if name.startswith("rank-"))
+
+    @property
+    def beats(self):
+        return heartbeat.read(str(self.folder / "heartbeat"))
+
+    @property
+    def observed(self):
+        return self.of(events.Observed)[-1]
+
+    @property
+    def steps(self):
+        return [event.step for event in self.of(events.Step)]
+
+    @property
+    def losses(self):
+        return [event.loss for event in self.of(events.Step)]
+
+    @property
+    def notes(self):
+        return [note.what for note in self.of(events.ProbeNote)]
+
+
+def environment(folder: pathlib.Path, **more: str) -> dict[str, str]:
+    """What the supervisor puts into the child's environment."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    clean.pop("PYTHONPATH", None)
+    given = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(CHILD),
+        protocol.CHILD_PATH: str(CHILD),
+        protocol.ATTEMPT_DIR: str(folder),
+        protocol.HEARTBEAT: str(folder / "heartbeat"),
+        protocol.LOCK: str(folder / "lock"),
+    }
+    return {**clean, **given, **more}
+
+
+def bare_environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment(pathlib.Path(os.devnull)).items()
+        if not name.startswith("HOLDFAST_") and name != "PYTHONPATH"
+    }
+
+
+@contextlib.contextmanager
+def attempt(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """An attempt's folder with a heartbeat and a lock that is held, as by a living supervisor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    heartbeat.create(str(folder / "heartbeat"))
+    with (folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def script(folder: pathlib.Path, text: str, name: str = "train.py") -> pathlib.Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def collect(folder: pathlib.Path, code: int = 0, out: str = "", err: str = "") -> Probed:
+    probed = Probed(folder, code, out, err)
+    for path in sorted(folder.glob("*.jsonl")):
+        decoded = probed.by_file.setdefault(path.name, [])
+        for line in path.read_bytes().splitlines():
+            try:
+                decoded.append(events.decode(line))
+            except msgspec.MsgspecError:
+                probed.torn += 1
+    return probed
+
+
+def run(tmp_path: pathlib.Path, text: str, *, command: list[str] | None = None, fails: bool = False, **more: str) -> Probed:
+    """Runs `text` under the probe and waits for it. With `command`, that runs with the script's path appended."""
+    with attempt(tmp_path / "attempt") as folder:
+        path = script(tmp_path, text)
+        done = subprocess.run(
+            [*(command or [sys.executable]), str(path)],
+            env=environment(folder, **more),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+            timeout=240,
+            check=False,
+        )
+        assert fails or done.returncode == 0, done.stderr
+        probed = collect(folder, done.returncode, done.stdout, done.stderr)
+    assert fails or not [note for note in probed.notes if "failed" in note], probed.of(events.ProbeNote)
+    return probed
+
+
+def run_bare(tmp_path: pathlib.Path, text: str, *, command: list[str] | None = None) -> str:
+    """The same without any probe; its standard output."""
+    path = script(tmp_path, text, "bare.py")
+    done = subprocess.run(
+        [*(command or [sys.executable]), str(path)],
+        env=bare_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,182 @@
+"""Mistakes and odd trainings: a clear sentence with the next step, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from running import environment, holdfast, holdfast_run, training
+
+from holdfast.words import events
+
+PYTHON = sys.executable
+
+
+def test_command_not_found(tmp_path):
+    ran = holdfast(tmp_path, "run", "--", "pyhton", "train.py")
+    assert ran.code == 2
+    assert "`pyhton` was not found" in ran.stderr
+    assert "Next:" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert list((tmp_path / ".holdfast" / "runs").iterdir()) == []
+
+
+def test_script_without_python(tmp_path):
+    training(tmp_path)
+    ran = holdfast(tmp_path, "run", "--", "train.py")
+    assert (ran.code, "holdfast run -- python train.py" in ran.stderr) == (2, True)
+
+
+def test_no_command_at_all(tmp_path):
+    ran = holdfast(tmp_path, "run")
+    assert ran.code == 2
+    assert "Traceback" not in ran.stderr
+
+
+def test_errors_speak_json_too(tmp_path):
+    ran = holdfast(tmp_path, "status", "nothing", "--json")
+    told = json.loads(ran.stdout)
+    assert (ran.code, told["kind"], told["exit_status"]) == (2, "UnknownRun", 2)
+    assert told["next"]
+
+
+def test_unknown_run(tmp_path):
+    ran = holdfast(tmp_path, "status", "nothing")
+    assert (ran.code, "no run called 'nothing'" in ran.stderr) == (2, True)
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = holdfast(tmp_path, "run", "--dir", tmp_path / "file" / "run", "--", PYTHON, "-c", "pass")
+    assert (ran.code, "cannot be made" in ran.stderr, "--dir" in ran.stderr) == (2, True, True)
+
+
+def test_on_event_that_does_not_exist(tmp_path):
+    ran = holdfast(tmp_path, "run", "--on-event", "no-such-program", "--", PYTHON, "-c", "pass")
+    assert (ran.code, "no program" in ran.stderr) == (2, True)
+
+
+def test_torn_journal_is_still_told(tmp_path):
+    """The last line cut in half, garbage in the middle: status and resume still work with what is there."""
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path))
+    lines = ran.run.journal.read_bytes().splitlines(keepends=True)
+    ran.run.journal.write_bytes(b"".join(lines[:2]) + b"\x00\xffgarbage\n" + lines[2][: len(lines[2]) // 2])
+    told = holdfast(tmp_path, "status", "run")
+    assert told.code == 0, told.stderr
+    assert "its supervisor is gone" in told.stdout
+    again = holdfast(tmp_path, "resume", "run")
+    assert again.code == 0, again.stderr
+    assert again.summary["attempts"][-1]["last_step"] == 30
+
+
+def test_script_without_torch(tmp_path):
+    """It is supervised all the same, and the verdict says what is missing."""
+    ran = holdfast_run(tmp_path, PYTHON, "-c", "print('hello')")
+    assert (ran.code, ran.stdout, ran.summary["verdict"]) == (0, "hello\n", "unproven")
+    assert "never imported torch" in ran.summary["reason"]
+    assert ran.rules == {"probe-absent"}
+
+
+def test_isolated_interpreter_is_supervised_and_says_what_it_cannot_see(tmp_path):
+    """`python -I` ignores the probe's path: exit and output are seen, steps are not, and it says why."""
+    ran = holdfast_run(tmp_path, PYTHON, "-I", training(tmp_path))
+    assert (ran.code, ran.stdout, ran.summary["verdict"]) == (0, "done\n", "unproven")
+    finding = next(f for f in ran.summary["findings"] if f["rule"] == "probe-absent")
+    assert "-I" in finding["message"]
+    assert ran.summary["observed"]["steps"].startswith("not seen")
+
+
+def test_own_sitecustomize_still_runs(tmp_path):
+    """A folder of the user's on PYTHONPATH with a sitecustomize of its own: both work."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.MINE = 'my own'\n")
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, "print(MINE)"), env={"PYTHONPATH": str(tmp_path / "site")})
+    assert "my own" in ran.stdout
+    assert ran.summary["attempts"][0]["last_step"] == 30
+
+
+def test_script_that_clears_the_path_is_told_about(tmp_path):
+    """A wrapper that replaces PYTHONPATH shuts the probe out: that is said, not guessed around."""
+    script = training(tmp_path)
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text(f"#!/bin/sh\nPYTHONPATH=/nowhere exec {PYTHON} {script}\n")
+    ran = holdfast_run(tmp_path, "sh", wrapper)
+    assert (ran.code, ran.summary["verdict"]) == (0, "unproven")
+    assert "probe-absent" in ran.rules
+
+
+def test_script_that_spawns_subprocesses(tmp_path):
+    """Helpers that are Python, even with torch, do not disturb the count."""
+    part = "import subprocess\nsubprocess.run([sys.executable, '-c', 'import torch; torch.zeros(3)'], check=True)\nsubprocess.run([sys.executable, '-c', 'pass'], check=True)"
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, part))
+    assert (ran.code, ran.summary["attempts"][0]["last_step"]) == (0, 30)
+    assert len(ran.of(events.Hello)) == 1
+    assert len(ran.of(events.Interpreter)) == 3
+
+
+def test_os_exit_loses_nothing(tmp_path):
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if step == 30: os._exit(0)"))
+    assert (ran.code, ran.summary["attempts"][0]["last_step"]) == (0, 30)
+    assert [event.step for event in ran.of(events.Step)] == list(range(1, 31))
+
+
+def test_hundred_megabytes_of_output(tmp_path):
+    """All of it passes, unchanged; the record of it stays bounded; the supervisor stays small."""
+    script = tmp_path / "loud.py"
+    script.write_text("import sys\nline = b'x' * 999 + b'\\n'\nfor _ in range(100_000): sys.stdout.buffer.write(line)\n")
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run(
+            [str(Path(PYTHON).with_name("holdfast")), "run", "--dir", "run", "--", PYTHON, script],
+            cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, env=environment(), check=False, timeout=120,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").stat().st_size == 100_000_000
+    logs = sum(path.stat().st_size for path in (tmp_path / "run" / "attempts" / "1").iterdir())
+    assert logs <= 70_000_000
+
+
+def test_secrets_are_not_recorded(tmp_path):
+    """Neither from the environment nor from arguments; and a resume asks for the command again."""
+    secret = "hunter2-very-secret"
+    ran = holdfast_run(tmp_path, PYTHON, "-c", "import sys; sys.exit(3)", f"--api-key={secret}", "--password", secret, env={"WANDB_API_KEY": secret})
+    recorded = b"".join(path.read_bytes() for path in ran.folder.rglob("*") if path.is_file())
+    assert secret.encode() not in recorded
+    again = holdfast(tmp_path, "resume", "run")
+    assert (again.code, "give it again" in again.stderr) == (2, True)
+
+
+def test_escape_sequences_in_last_words_are_not_passed_on_by_the_panel(tmp_path):
+    """An exception's text could move the cursor or set the title; in what Holdfast itself prints it cannot."""
+    (tmp_path / "train.py").write_text("import torch\nraise ValueError('\\x1b]0;owned\\x07\\x1b[31mred\\x1b[2J')\n")
+    ran = holdfast_run(tmp_path, PYTHON, "train.py")
+    mine = "\n".join(line for line in ran.stderr.splitlines() if line.startswith(("holdfast:", "│")))
+    assert "ValueError" in mine
+    assert "\x1b" not in mine
+
+
+@pytest.fixture(scope="module")
+def other_venv(tmp_path_factory):
+    """A virtual environment that has torch and what torch needs, and nothing of Holdfast's."""
+    venv = tmp_path_factory.mktemp("other") / "venv"
+    subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(venv)], check=True)
+    theirs = Path(sysconfig.get_path("purelib"))
+    ours = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
+    for name in ("torch", "torchgen", "functorch", "numpy", "numpy.libs", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "typing_extensions.py"):
+        if (theirs / name).exists():
+            os.symlink(theirs / name, ours / name)
+    return venv / "bin" / "python"
+
+
+def test_child_in_another_environment(tmp_path, other_venv):
+    """The training's own interpreter has torch and nothing of ours; every step is seen all the same."""
+    part = "import importlib.util\nprint([name for name in ('holdfast', 'msgspec', 'psutil', 'rich') if importlib.util.find_spec(name)])"
+    ran = holdfast_run(tmp_path, other_venv, training(tmp_path, part))
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.splitlines()[0] == "[]"
+    assert (ran.summary["attempts"][0]["last_step"], ran.summary["verdict"]) == (30, "learned")
+    assert ran.of(events.Hello)[0].executable == str(other_venv)

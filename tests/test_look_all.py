@@ -1,0 +1,47 @@
+"""All looks together, as the core runs them."""
+
+import torch
+from look_stub import StubProbe, train
+
+from holdfast.child.holdfast_child.looks import all_looks
+from holdfast.words.events import Gradients, Graph, Movement, Uncleared
+
+
+def noisy_model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(16, 3, dtype=torch.float32)
+    )
+
+
+def trained_weights(probe):
+    model = noisy_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    train(probe, model, optimizer, 30)
+    return [parameter.detach().clone() for parameter in model.parameters()], torch.get_rng_state()
+
+
+def test_looks_change_no_number_and_draw_none(monkeypatch):
+    """Weights and the state of the random numbers are the same bits with all looks and with none."""
+    monkeypatch.setattr(torch, "save", torch.save)
+    parallel = torch.nn.parallel.DistributedDataParallel
+    monkeypatch.setattr(parallel, "__init__", parallel.__init__)
+    bare, bare_random = trained_weights(StubProbe())
+    probe = StubProbe()
+    probe.looks = all_looks(probe)
+    seen, seen_random = trained_weights(probe)
+    assert all(torch.equal(one, other) for one, other in zip(bare, seen, strict=True))
+    assert torch.equal(bare_random, seen_random)
+
+
+def test_a_healthy_training_raises_no_alarm(monkeypatch):
+    """One event of each ordinary kind, and nothing stuck, left over or outside."""
+    monkeypatch.setattr(torch, "save", torch.save)
+    parallel = torch.nn.parallel.DistributedDataParallel
+    monkeypatch.setattr(parallel, "__init__", parallel.__init__)
+    probe = StubProbe()
+    probe.looks = all_looks(probe)
+    trained_weights(probe)
+    assert [len(probe.of(kind)) for kind in (Graph, Movement, Gradients, Uncleared)] == [1, 1, 1, 0]
+    assert probe.of(Movement)[0].stuck == []
+    assert probe.notes == []

@@ -1,0 +1,84 @@
+import math
+
+import torch
+from look_stub import small_model, train, with_look
+
+from holdfast.child.holdfast_child.looks.gradients import GradientsLook
+from holdfast.child.holdfast_child.looks.turns import Turns
+from holdfast.child.holdfast_child.names import Names
+from holdfast.words.events import Gradients, as_number
+
+
+def gradients_probe():
+    return with_look(lambda probe: GradientsLook(probe, Names(probe), Turns(probe, ("gradients", "movement"))))
+
+
+def test_the_norm_is_the_one_that_torch_computes():
+    """The norm over all tensors, given to the step and told once while nothing is odd."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(probe, model, optimizer, 1)
+    expected = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf).item()
+    train(probe, model, optimizer, 5)
+    (event,) = probe.of(Gradients)
+    assert math.isclose(event.norm, expected, rel_tol=1e-5)
+    assert (event.step, event.tensors, event.missing, event.zero, event.bad) == (1, 4, 0, 0, 0)
+    assert len(probe.steps.record.norms) == 6
+
+
+def test_non_finite_gradients_are_told_at_once_with_their_names():
+    """A NaN in one tensor makes the norm NaN, and that tensor is named."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(probe, model, optimizer, 2)
+    optimizer.zero_grad()
+    probe.backward(model(torch.randn(4, 4)).square().mean())
+    model[2].bias.grad[1] = math.nan
+    probe.take_step(optimizer)
+    event = probe.of(Gradients)[-1]
+    assert math.isnan(as_number(event.norm))
+    assert (event.step, event.bad, event.bad_names) == (3, 1, ["2.bias"])
+
+
+def test_gradients_that_are_all_zero_are_told_at_once():
+    """A loss that does not depend on the weights: every gradient is there, and zero."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(probe, model, optimizer, 2)
+    optimizer.zero_grad()
+    probe.backward(model(torch.randn(4, 4)).sum() * 0)
+    probe.take_step(optimizer)
+    event = probe.of(Gradients)[-1]
+    assert (event.step, event.norm, event.zero, event.tensors) == (3, 0.0, 4, 4)
+
+
+def test_missing_gradients_are_counted():
+    """Parameters that no backward reached have no gradient at all."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe.backward(model[0](torch.randn(4, 4)).square().mean())
+    probe.take_step(optimizer)
+    (event,) = probe.of(Gradients)
+    assert (event.tensors, event.missing) == (2, 2)
+
+
+def test_half_precision_norms_do_not_overflow():
+    """The norm of float16 gradients may be larger than float16 can hold, and is no sign of anything."""
+    probe = gradients_probe()
+    weight = torch.nn.Parameter(torch.ones(100, 100, dtype=torch.float16))
+    optimizer = torch.optim.SGD([weight], lr=1e-6)
+    probe.backward((weight.float() * 1000).sum())
+    probe.take_step(optimizer)
+    (event,) = probe.of(Gradients)
+    assert math.isclose(event.norm, 1e5, rel_tol=1e-3)
+    assert event.bad == 0
+
+
+def test_sparse_gradients_have_a_norm():
+    """Embeddings with sparse gradients are read through their values."""
+    probe = gradients_probe()
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    probe.backward(table(torch.tensor([1, 4])).sum())
+    probe.take_step(torch.optim.SGD(table.parameters(), lr=0.1))
+    (event,) = probe.of(Gradients)
+    assert math.isclose(event.norm, math.sqrt(6), rel_tol=1e-5)

@@ -1,0 +1,89 @@
+import pytest
+import torch
+from look_stub import small_model, train, with_look
+
+from holdfast.child.holdfast_child.looks.uncleared import UnclearedLook
+from holdfast.child.holdfast_child.names import Names
+from holdfast.words.events import Uncleared
+
+
+def uncleared_probe():
+    return with_look(lambda probe: UnclearedLook(probe, Names(probe)))
+
+
+def test_a_missing_zero_grad_is_told_from_the_second_step_on():
+    """Gradients of the step before are still there when the next backward begins."""
+    probe, model = uncleared_probe(), small_model()
+    train(probe, model, torch.optim.SGD(model.parameters(), lr=0.01), 20, clear=lambda: None)
+    told = probe.of(Uncleared)
+    assert (told[0].step, told[0].tensors, told[0].of) == (2, 4, 4)
+    assert told[0].names == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert len(told) == 3, "the first times, then seldom"
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_clearing_by_none_or_by_zeros_is_both_clearing(set_to_none):
+    """Gradients filled with zeros are there, and not left over."""
+    probe, model = uncleared_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    train(probe, model, optimizer, 12, clear=lambda: optimizer.zero_grad(set_to_none=set_to_none))
+    assert probe.of(Uncleared) == []
+    assert probe.seen["gradient clearing"] == "seen"
+
+
+def test_accumulation_is_not_left_over():
+    """Several backwards a step: only the first of them has to begin clean."""
+    probe, model = uncleared_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(6):
+        optimizer.zero_grad()
+        for micro in range(3):
+            probe.backward(model(torch.randn(4, 4)).square().mean(), first=micro == 0)
+        probe.take_step(optimizer)
+    assert probe.of(Uncleared) == []
+
+
+def test_two_optimizers_that_clear_before_their_own_backward():
+    """In a GAN the discriminator's gradients rightly lie around while the generator's loss is computed."""
+    probe = uncleared_probe()
+    generator, discriminator = small_model(1), torch.nn.Linear(3, 1)
+    first = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+    second = torch.optim.SGD(generator.parameters(), lr=0.01)
+    for _ in range(6):
+        first.zero_grad()
+        probe.backward(discriminator(generator(torch.randn(4, 4)).detach()).mean())
+        probe.take_step(first)
+        second.zero_grad()
+        probe.backward(-discriminator(generator(torch.randn(4, 4))).mean())
+        probe.take_step(second)
+    assert probe.of(Uncleared) == []
+
+
+def test_one_of_two_optimizers_that_never_clears():
+    """The generator's gradients grow for ever, and it is named; the discriminator's do not."""
+    probe = uncleared_probe()
+    generator, discriminator = small_model(1), torch.nn.Linear(3, 1)
+    first = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+    second = torch.optim.SGD(generator.parameters(), lr=0.01)
+    for _ in range(4):
+        first.zero_grad()
+        probe.backward(discriminator(generator(torch.randn(4, 4)).detach()).mean())
+        probe.take_step(first)
+        probe.backward(-discriminator(generator(torch.randn(4, 4))).mean())
+        probe.take_step(second)
+    assert {event.tensors for event in probe.of(Uncleared)} == {4}
+
+
+def test_gradients_that_are_assigned_are_not_left_over():
+    """Who computes gradients by hand and assigns them need not clear them."""
+    probe, model = uncleared_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        loss = model(torch.randn(4, 4)).square().mean()
+        for look in probe.looks:
+            look.backward_begins(loss, True)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        probe.take_step(optimizer)
+    assert probe.of(Uncleared) == []

@@ -1,0 +1,334 @@
+"""Which calls of `Optimizer.step` the probe counts, and what it says of each."""
+
+import textwrap
+
+from probe_harness import run
+
+from holdfast.words import events
+
+TINY = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+data = torch.randn(8, 3)
+def loss():
+    return model(data).square().mean()
+"""
+
+
+def tiny(text):
+    return TINY + textwrap.dedent(text)
+
+
+def test_each_step_gets_a_line_with_its_loss_rate_and_norm(tmp_path):
+    """One optimizer: a line a step, the loss as the training saw it, the unclipped norm, the heartbeat exact at the end."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            optimizer.step()
+            print(value.item(), norm.item())
+        """),
+    )
+    printed = [tuple(map(float, line.split())) for line in probed.out.splitlines()]
+    lines = probed.of(events.Step)
+    assert [line.step for line in lines] == [1, 2, 3, 4, 5]
+    assert [(line.loss, line.grad_norm) for line in lines] == [
+        (float(f"{loss:.9g}"), float(f"{norm:.9g}")) for loss, norm in printed
+    ]
+    assert all(line.lr == [0.1] and line.backwards == 1 for line in lines)
+    assert probed.beats[0].step == 5
+    assert probed.beats[0].loss == lines[-1].loss or abs(probed.beats[0].loss - lines[-1].loss) < 1e-8
+    assert probed.beats[0].phase == "ended"
+    assert probed.observed.step_source == "optimizer"
+    assert probed.of(events.Goodbye)[0].step == 5
+
+
+def test_accumulation_counts_backwards_and_means_their_losses(tmp_path):
+    """Four backwards and one step: one step whose loss is the mean of four, `backwards` 4."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for step in range(2):
+            for micro in range(4):
+                (loss() * 0 + micro).backward()
+            optimizer.step()
+        """),
+    )
+    assert [(line.step, line.backwards, line.loss) for line in probed.of(events.Step)] == [(1, 4, 1.5), (2, 4, 1.5)]
+
+
+def test_wrapped_and_nested_optimizers_count_once(tmp_path):
+    """A plain wrapper, a subclass that steps an inner optimizer, and an inherited step: one step each time."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        class Wrapper:
+            def __init__(self, inner): self.inner = inner
+            def step(self): return self.inner.step()
+        class Lookahead(torch.optim.Optimizer):
+            def __init__(self, inner):
+                super().__init__(inner.param_groups, {})
+                self.inner = inner
+            def step(self, closure=None):
+                return self.inner.step(closure)
+        class Inherited(torch.optim.SGD):
+            def step(self, closure=None):
+                return super().step(closure)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        for optimizer in (Wrapper(inner), Lookahead(inner), Inherited(model.parameters(), lr=0.1)):
+            for _ in range(3):
+                optimizer_steps = optimizer
+                loss().backward()
+                optimizer.step()
+        """),
+    )
+    # The inner optimizer is the clock for three steps; the other two count beside it, once for each call.
+    assert probed.steps == [1, 2, 3]
+    assert probed.observed.optimizers == ["SGD", "Lookahead", "Inherited"]
+
+
+def test_a_lookahead_from_the_start_is_the_clock(tmp_path):
+    """An optimizer that steps others inside is itself the clock, and its inner steps are not counted at all."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        class Lookahead(torch.optim.Optimizer):
+            def __init__(self, inner):
+                super().__init__(inner.param_groups, {})
+                self.inner = inner
+            def step(self, closure=None):
+                self.inner.step(closure)
+                return self.inner.step(closure)
+        optimizer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(4):
+            loss().backward()
+            optimizer.step()
+        """),
+    )
+    assert probed.steps == [1, 2, 3, 4]
+    assert all(line.beside is None for line in probed.of(events.Step))
+    assert probed.observed.optimizers == ["Lookahead"]
+
+
+def test_a_step_that_raised_does_not_hide_the_next(tmp_path):
+    """An optimizer that raises inside its step leaves no trace: the steps after it count, and nest, as ever."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        class Fragile(torch.optim.SGD):
+            fails = False
+            def step(self, closure=None):
+                if self.fails:
+                    raise ValueError("no")
+                return super().step(closure)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = Fragile(model.parameters(), lr=0.1)
+        for step in range(6):
+            loss().backward()
+            optimizer.fails = step % 2 == 1
+            try:
+                optimizer.step()
+            except ValueError:
+                pass
+        """),
+    )
+    assert probed.steps == [1, 2, 3]
+    assert [line.backwards for line in probed.of(events.Step)] == [1, 2, 2]
+
+
+def test_further_optimizers_are_counted_beside_the_clock(tmp_path):
+    """A GAN's two optimizers: the first to step is the clock, the other's steps and loss stand beside."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        critic = torch.nn.Linear(3, 1)
+        first = torch.optim.Adam(model.parameters(), lr=0.1)
+        second = torch.optim.Adam(critic.parameters(), lr=0.1)
+        for _ in range(3):
+            (loss() * 0 + 1).backward()
+            first.step()
+            for _ in range(2):
+                (critic(data).mean() * 0 + 7).backward()
+                second.step()
+        """),
+    )
+    lines = probed.of(events.Step)
+    assert [line.loss for line in lines] == [1.0, 1.0, 1.0]
+    assert [line.beside for line in lines] == [None, {"Adam#2": 2}, {"Adam#2": 2}]
+    assert lines[1].beside_loss == {"Adam#2": 7.0}
+
+
+def test_a_new_optimizer_takes_over_the_clock(tmp_path):
+    """A second stage with an optimizer of its own: counting goes on when the first one is gone, or long silent."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        def train(optimizer, steps):
+            for _ in range(steps):
+                loss().backward()
+                optimizer.step()
+        train(torch.optim.SGD(model.parameters(), lr=0.1), 3)
+        kept = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(kept, 2)
+        train(torch.optim.Adam(model.parameters(), lr=0.1), 105)
+        """),
+    )
+    assert probed.steps == list(range(1, 11))
+    assert probed.of(events.Step)[5].beside == {"Adam": 100}
+
+
+def test_an_lbfgs_step_is_one_step_with_its_first_loss(tmp_path):
+    """Closures: however often they run, one step, one backward, and the first closure's loss."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+        for _ in range(3):
+            seen = []
+            def closure():
+                optimizer.zero_grad()
+                value = loss()
+                value.backward()
+                seen.append(value.item())
+                return value
+            optimizer.step(closure)
+            print(seen[0], len(seen))
+        """),
+    )
+    first = [float(f"{float(line.split()[0]):.9g}") for line in probed.out.splitlines()]
+    assert int(probed.out.split()[1]) > 1
+    assert probed.losses == first
+    assert [line.backwards for line in probed.of(events.Step)] == [1, 1, 1]
+
+
+def test_steps_inside_a_backward_count_as_one(tmp_path):
+    """An optimizer for each parameter, stepped by hooks during the backward: one step a backward."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: (optimizers[p].step(), optimizers[p].zero_grad()))
+        for _ in range(4):
+            loss().backward()
+        """),
+    )
+    assert probed.steps == [1, 2, 3, 4]
+    assert probed.observed.step_source == "optimizer in backward"
+    assert all(line.lr == [0.1] for line in probed.of(events.Step))
+
+
+def test_without_any_optimizer_backwards_count(tmp_path):
+    """A hand-written update: every outermost backward is a step, reentrant ones are not, and `step_source` says so."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        from torch.utils.checkpoint import checkpoint
+        for _ in range(4):
+            hidden = checkpoint(model, data.requires_grad_(), use_reentrant=True)
+            hidden.square().mean().backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        """),
+    )
+    assert probed.steps == [1, 2, 3, 4]
+    assert probed.observed.step_source == "backward"
+    assert probed.beats[0].step == probed.beats[0].backwards == 4
+
+
+def test_gradients_asked_for_count_only_where_they_are_the_training(tmp_path):
+    """`autograd.grad` of parameters is a backward where nothing else is; a gradient penalty never becomes the loss."""
+    alone = run(
+        tmp_path / "alone",
+        tiny("""
+        for _ in range(3):
+            grads = torch.autograd.grad(loss() * 0 + 2, list(model.parameters()))
+        """),
+    )
+    assert (alone.steps, alone.losses) == ([1, 2, 3], [2.0, 2.0, 2.0])
+    penalty = run(
+        tmp_path / "penalty",
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.autograd.grad(loss(), list(model.parameters()))
+        for _ in range(3):
+            points = data.clone().requires_grad_()
+            out = model(points)
+            grad, = torch.autograd.grad(out.sum(), points, create_graph=True)
+            (grad.square().sum() * 0 + 5).backward()
+            torch.autograd.grad(model(data).sum(), list(model.parameters()))
+            optimizer.step()
+        """),
+    )
+    assert (penalty.steps, penalty.losses) == ([1, 2, 3], [5.0, 5.0, 5.0])
+
+
+def test_dropped_hooks_are_noticed(tmp_path):
+    """torch before 2.3 unwraps `step` at the first torch.compile: it is said, and backwards count from then on."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def train(steps):
+            for _ in range(steps):
+                loss().backward()
+                optimizer.step()
+        train(3)
+        torch.optim.SGD.step = torch.optim.SGD.step.__wrapped__
+        torch.optim.SGD.step.hooked = True
+        train(20)
+        """),
+    )
+    assert probed.observed.step_source == "backward"
+    assert "drops optimizer hooks" in probed.observed.kinds["steps"]
+    assert probed.steps == list(range(1, 3 + 20 - 7 + 1))
+
+
+def test_numbering_goes_on_from_the_resumed_step(tmp_path):
+    """With HOLDFAST_FIRST_STEP the first step of this attempt is the one after it."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            loss().backward()
+            optimizer.step()
+        """),
+        HOLDFAST_FIRST_STEP="500",
+    )
+    assert probed.steps == [501, 502]
+    assert probed.of(events.Hello)[0].first_step == 500
+    assert probed.beats[0].step == 502
+
+
+def test_schedules_are_told_with_their_totals(tmp_path):
+    """Schedulers with a planned total say it at the next step, and how far they came at the end."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=40)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)
+        for _ in range(5):
+            loss().backward()
+            optimizer.step()
+            schedule.step()
+        """),
+    )
+    told = [(event.scheduler, event.planned, event.done) for event in probed.of(events.Schedule)]
+    assert told == [
+        ("OneCycleLR", 40, 0),
+        ("CosineAnnealingLR", 7, 0),
+        ("OneCycleLR", 40, 5),
+        ("CosineAnnealingLR", 7, 0),
+    ]

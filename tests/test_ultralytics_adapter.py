@@ -1,0 +1,173 @@
+"""The Ultralytics adapter in a real training, as the supervisor would start it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast.child
+from holdfast.child.holdfast_child import protocol
+from holdfast.child.holdfast_child.adapters.ultralytics_resume import why_not_resumable, why_of_another_training
+from holdfast.words import events
+
+pytest.importorskip("ultralytics")
+
+SCRIPT = """
+import os, signal, sys
+import torch
+# F26: the torchvision of PyPI does not load its operators with a CPU build of torch.
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision
+from ultralytics.utils.nms import TorchNMS
+torchvision.ops.nms = TorchNMS.nms
+from ultralytics import YOLO
+
+model = YOLO("yolo11n.yaml")
+if sys.argv[2] == "dies":
+    model.add_callback("on_train_batch_end", lambda t: t.epoch == 1 and os.kill(os.getpid(), signal.SIGKILL))
+model.train(data=sys.argv[1] + "/data.yaml", epochs=3, imgsz=32, batch=4, nbs=4, workers=0, plots=False, device="cpu",
+            amp=False, project=sys.argv[1] + "/runs", name="squares", exist_ok=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Eight pictures of one square each, and the script that trains on them."""
+    numpy = pytest.importorskip("numpy")
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path_factory.mktemp("squares")
+    (folder / "images").mkdir()
+    (folder / "labels").mkdir()
+    random = numpy.random.default_rng(0)
+    for number in range(8):
+        picture = random.integers(0, 80, (64, 64, 3), dtype=numpy.uint8)
+        x, y = random.integers(4, 36, 2)
+        picture[y : y + 24, x : x + 24] = 255
+        image.fromarray(picture).save(folder / "images" / f"{number}.png")
+        (folder / "labels" / f"{number}.txt").write_text(f"0 {(x + 12) / 64} {(y + 12) / 64} 0.375 0.375\n")
+    (folder / "data.yaml").write_text(f"path: {folder}\ntrain: images\nval: images\nnames: {{0: square}}\n")
+    (folder / "train.py").write_text(SCRIPT)
+    return folder
+
+
+def attempt(folder, number, how, **environment):
+    """One life of the training; its exit status and what the probe wrote."""
+    attempt_dir = folder / f"attempt-{number}"
+    attempt_dir.mkdir()
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "YOLO_CONFIG_DIR": str(folder),
+        "YOLO_OFFLINE": "true",
+        "PYTHONPATH": str(Path(holdfast.child.__file__).parent),
+        protocol.ATTEMPT_DIR: str(attempt_dir),
+        **environment,
+    }
+    command = [sys.executable, str(folder / "train.py"), str(folder), how]
+    done = subprocess.run(command, env=variables, capture_output=True, timeout=240, cwd=folder, check=False)
+    lines = (attempt_dir / protocol.rank_file(0)).read_bytes().splitlines()
+    return done.returncode, [events.decode(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def killed(folder):
+    status, told = attempt(folder, 1, "dies")
+    assert status == -signal.SIGKILL
+    return told
+
+
+@pytest.fixture(scope="module")
+def resumed(folder, killed):
+    checkpoint = folder / "runs" / "squares" / "weights" / "last.pt"
+    status, told = attempt(
+        folder,
+        2,
+        "lives",
+        **{protocol.RESUME: "ultralytics", protocol.CHECKPOINT: str(checkpoint), protocol.FIRST_STEP: "2"},
+    )
+    assert status == 0
+    return told
+
+
+def of(kind, told):
+    return [event for event in told if type(event) is kind]
+
+
+def test_steps_carry_their_loss_components(killed):
+    """Each step knows the parts of its own loss, by the names that Ultralytics prints."""
+    steps = of(events.Step, killed)
+    assert [step.step for step in steps] == [1, 2, 3]
+    assert all(set(step.parts) == {"box_loss", "cls_loss", "dfl_loss"} for step in steps)
+    assert all(step.grad_norm is not None for step in steps)
+
+
+def test_epochs_are_those_of_the_trainer(killed):
+    """With the planned number, and without those that exhausted loaders would suggest."""
+    told = [(epoch.epoch, epoch.batches, epoch.planned, epoch.source) for epoch in of(events.Epoch, killed)]
+    assert told == [(1, 2, 3, "ultralytics")]
+
+
+def test_metrics_follow_each_validation(killed):
+    """mAP, fitness and validation losses, with the epoch that they belong to."""
+    (metrics,) = of(events.Metrics, killed)
+    assert (metrics.epoch, metrics.step) == (1, 2)
+    assert {"fitness", "metrics/mAP50-95(B)", "val/box_loss"} <= set(metrics.values)
+
+
+def test_checkpoints_have_their_paths_and_are_known_as_averages(folder, killed):
+    """Ultralytics saves to memory and writes the bytes: the paths are told, and the EMA in float16 is recognised."""
+    weights = folder / "runs" / "squares" / "weights"
+    saved = of(events.Saved, killed)
+    assert {event.path for event in saved} == {str(weights / "last.pt"), str(weights / "best.pt")}
+    assert {event.matches for event in saved} <= {"average", "cast"}
+    assert all(event.bad == 0 and event.compared > 0 for event in saved)
+
+
+def test_nothing_of_the_adapter_failed(killed, resumed):
+    """No part of the probe was switched off on the way."""
+    assert [note for note in of(events.ProbeNote, killed + resumed) if "failed" in note.what] == []
+
+
+def test_the_resumed_training_goes_on_from_the_checkpoint(resumed):
+    """Epoch 1 is not made again; epochs 2 and 3 are, and the steps are numbered on."""
+    assert [epoch.epoch for epoch in of(events.Epoch, resumed)] == [2, 3]
+    assert of(events.Step, resumed)[0].step == 3
+    notes = [note.what for note in of(events.ProbeNote, resumed)]
+    assert "ultralytics goes on from its checkpoint" in notes
+
+
+def test_the_last_metrics_are_those_of_the_best_checkpoint(resumed):
+    """After the last epoch Ultralytics validates best.pt; that belongs to no epoch."""
+    assert [(metrics.epoch, metrics.source) for metrics in of(events.Metrics, resumed)] == [
+        (2, "ultralytics"),
+        (3, "ultralytics"),
+        (None, "ultralytics, best.pt at the end"),
+    ]
+
+
+GOOD = {"epoch": 1, "optimizer": {}, "ema": "a module", "train_args": {"epochs": 3, "data": "/d/a.yaml", "name": "x2"}}
+
+
+def test_a_checkpoint_that_cannot_be_resumed_is_told_apart():
+    """Ultralytics would raise on each of these; the training then starts as the user asked."""
+    assert why_not_resumable(GOOD) is None
+    assert "stripped" in why_not_resumable({**GOOD, "epoch": -1, "optimizer": None})
+    assert "done" in why_not_resumable({**GOOD, "epoch": 2})
+    assert "not a training checkpoint" in why_not_resumable({"state_dict": {}})
+    assert "no model" in why_not_resumable({**GOOD, "ema": None})
+
+
+def test_a_script_that_trains_twice_resumes_the_right_call():
+    """Settings that a remedy may change do not matter; data, epochs and name say which training it is."""
+    saved = GOOD["train_args"]
+    assert why_of_another_training(saved, {"data": "a.yaml", "epochs": 3, "name": "x", "batch": 2, "imgsz": 32}) is None
+    assert why_of_another_training(saved, {}) is None
+    assert "data is" in why_of_another_training(saved, {"data": "b.yaml"})
+    assert "epochs is" in why_of_another_training(saved, {"epochs": 5})
+    assert "name is" in why_of_another_training(saved, {"name": "second"})
+    assert "several" in why_of_another_training(saved, {"data": ["a.yaml", "b.yaml"]})
