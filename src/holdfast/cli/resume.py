@@ -8,7 +8,7 @@ import typer
 def resume(
     reference: str = typer.Argument(..., metavar="RUN", help="A run's name, name-n or folder."),
     command: list[str] | None = typer.Argument(
-        None, metavar="[-- COMMAND...]", help="The training again; only needed where its arguments held a secret."
+        None, metavar="COMMAND", help="The training again; only needed where its arguments held a secret."
     ),
     max_attempts: int | None = typer.Option(None, help="How many further attempts; as planned by default."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),

@@ -6,7 +6,7 @@ import typer
 
 
 def rules(
-    rule: str | None = typer.Argument(None, metavar="[ID]", help="One rule, explained."),
+    rule: str | None = typer.Argument(None, metavar="ID", help="One rule, explained."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the rules, or explain one."""

@@ -14,7 +14,7 @@ class OnFinding(str, Enum):
 
 
 def run(
-    command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="The training, as you would start it."),
+    command: list[str] = typer.Argument(..., metavar="COMMAND", help="The training, as you would start it."),
     name: str | None = typer.Option(None, help="Name of the run; the script's name by default."),
     folder: Path | None = typer.Option(None, "--dir", help="The run folder itself; .holdfast/runs/NAME-N by default."),
     max_attempts: int = typer.Option(3, help="How often the training may be started in all."),

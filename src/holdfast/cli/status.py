@@ -7,7 +7,7 @@ import typer
 
 def status(
     reference: str | None = typer.Argument(
-        None, metavar="[RUN]", help="A run's name, name-n or folder; the newest by default."
+        None, metavar="RUN", help="A run's name, name-n or folder; the newest by default."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:

@@ -99,7 +99,8 @@ def values_of(torch, gradient):
 def norms(torch, gradients):
     """One norm for each tensor, in float32, on their device."""
     half = (torch.float16, torch.bfloat16)
-    if any(gradient.dtype in half or gradient.is_complex() for gradient in gradients):
+    dtypes = {gradient.dtype for gradient in gradients}
+    if any(dtype in half or dtype.is_complex for dtype in dtypes):
         # The norm of a half-precision tensor is half-precision too, and overflows long before its elements do.
         each = [
             torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in half else None)

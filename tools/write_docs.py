@@ -1,0 +1,44 @@
+"""`make docs`: writes the pages that are made from the code. With --check it only says which are out of date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from holdfast.cli.app import app
+from holdfast.show.rules import as_markdown
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+COMMANDS = ("run", "status", "resume", "rules")
+
+
+def commands_page() -> str:
+    """Every command's --help, as it is printed at 100 columns."""
+    parts = ["# Commands", "", "Made from `--help` by `make docs`; a test checks that it is up to date.", ""]
+    for command in ((), *((name,) for name in COMMANDS)):
+        shown = CliRunner().invoke(app, [*command, "--help"], terminal_width=100, prog_name="holdfast")
+        text = "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
+        parts += [f"## holdfast {' '.join(command)}".rstrip(), "", "```text", text, "```", ""]
+    return "\n".join(parts)
+
+
+def pages() -> dict[Path, str]:
+    return {DOCS / "rules.md": as_markdown(), DOCS / "commands.md": commands_page()}
+
+
+def main() -> int:
+    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text() != text]
+    if "--check" in sys.argv:
+        for path in stale:
+            print(f"{path} is out of date: make docs")
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(pages()[path])
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
