@@ -15,7 +15,7 @@ from holdfast.record.journal import replay
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
-TRAINING = '''
+TRAINING = """
 import os, signal, sys, time
 import torch
 from torch import nn
@@ -49,7 +49,7 @@ for step in range(start + 1, STEPS + 1):
     optimizer.step()
     after(step)
 print("done", flush=True)
-'''
+"""
 
 
 def training(folder: Path, part: str = "", name: str = "train.py") -> Path:

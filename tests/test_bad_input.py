@@ -128,7 +128,9 @@ def test_os_exit_loses_nothing(tmp_path):
 def test_hundred_megabytes_of_output(tmp_path):
     """All of it passes, unchanged; the record of it stays bounded; the supervisor stays small."""
     script = tmp_path / "loud.py"
-    script.write_text("import sys\nline = b'x' * 999 + b'\\n'\nfor _ in range(100_000): sys.stdout.buffer.write(line)\n")
+    script.write_text(
+        "import sys\nline = b'x' * 999 + b'\\n'\nfor _ in range(100_000): sys.stdout.buffer.write(line)\n"
+    )
     with (tmp_path / "out").open("wb") as out:
         done = subprocess.run(
             [str(Path(PYTHON).with_name("holdfast")), "run", "--dir", "run", "--", PYTHON, script],
@@ -143,7 +145,16 @@ def test_hundred_megabytes_of_output(tmp_path):
 def test_secrets_are_not_recorded(tmp_path):
     """Neither from the environment nor from arguments; and a resume asks for the command again."""
     secret = "hunter2-very-secret"
-    ran = holdfast_run(tmp_path, PYTHON, "-c", "import sys; sys.exit(3)", f"--api-key={secret}", "--password", secret, env={"WANDB_API_KEY": secret})
+    ran = holdfast_run(
+        tmp_path,
+        PYTHON,
+        "-c",
+        "import sys; sys.exit(3)",
+        f"--api-key={secret}",
+        "--password",
+        secret,
+        env={"WANDB_API_KEY": secret},
+    )
     recorded = b"".join(path.read_bytes() for path in ran.folder.rglob("*") if path.is_file())
     assert secret.encode() not in recorded
     again = holdfast(tmp_path, "resume", "run")
@@ -166,7 +177,21 @@ def other_venv(tmp_path_factory):
     subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(venv)], check=True)
     theirs = Path(sysconfig.get_path("purelib"))
     ours = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
-    for name in ("torch", "torchgen", "functorch", "numpy", "numpy.libs", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "typing_extensions.py"):
+    for name in (
+        "torch",
+        "torchgen",
+        "functorch",
+        "numpy",
+        "numpy.libs",
+        "sympy",
+        "mpmath",
+        "networkx",
+        "jinja2",
+        "markupsafe",
+        "fsspec",
+        "filelock",
+        "typing_extensions.py",
+    ):
         if (theirs / name).exists():
             os.symlink(theirs / name, ours / name)
     return venv / "bin" / "python"

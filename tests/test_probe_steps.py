@@ -215,8 +215,11 @@ def test_steps_inside_a_backward_count_as_one(tmp_path):
         tmp_path,
         tiny("""
         optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        def step_at_once(p):
+            optimizers[p].step()
+            optimizers[p].zero_grad()
         for p in model.parameters():
-            p.register_post_accumulate_grad_hook(lambda p: (optimizers[p].step(), optimizers[p].zero_grad()))
+            p.register_post_accumulate_grad_hook(step_at_once)
         for _ in range(4):
             loss().backward()
         """),

@@ -38,7 +38,9 @@ def test_a_healthy_training_is_learned_and_looks_as_before(tmp_path):
     assert summary["attempts"][0]["exit"] == {"code": 0, "signal": None}
     assert (summary["attempts"][0]["first_step"], summary["attempts"][0]["last_step"]) == (1, 30)
     assert summary["findings"] == []
-    assert {"loss-fell", "losses-finite", "weights-moved"} <= {p["name"] for p in summary["proofs"] if p["answer"] == "holds"}
+    assert {"loss-fell", "losses-finite", "weights-moved"} <= {
+        p["name"] for p in summary["proofs"] if p["answer"] == "holds"
+    }
     assert "learned" in ran.stderr
     assert str(ran.folder) in ran.stderr.replace("\n", "")
 
@@ -53,7 +55,9 @@ def test_ten_kills_at_random_steps(tmp_path, seed):
     """
     choice = random.Random(seed)
     kills = [(step, choice.choice(PHASES)) for step in sorted(choice.sample(range(6, 195), 10))]
-    part = SAVES + f"""
+    part = (
+        SAVES
+        + f"""
 kill, phase = dict(enumerate({kills!r}, 1)).get(int(os.environ["HOLDFAST_ATTEMPT"]), (None, None))
 plain, saves = forward, after
 
@@ -71,8 +75,13 @@ def after(step):
     if step == kill and phase == "after the step":
         die()
 """
+    )
     ran = holdfast_run(
-        tmp_path, PYTHON, training(tmp_path, part), options=[*AGAIN, "--max-attempts", 11, "--backoff", 0], env={"STEPS": "200"}
+        tmp_path,
+        PYTHON,
+        training(tmp_path, part),
+        options=[*AGAIN, "--max-attempts", 11, "--backoff", 0],
+        env={"STEPS": "200"},
     )
     assert ran.code == 0, ran.stderr
     *killed, last = ran.summary["attempts"]
@@ -104,7 +113,9 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(tmp_path):
     """A file that matches but is older than this run belongs to somebody else."""
     (tmp_path / "state.pt").write_bytes(b"old")
     os.utime(tmp_path / "state.pt", (1, 1))
-    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if FIRST and step == 7: die()"), options=AGAIN)
+    ran = holdfast_run(
+        tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if FIRST and step == 7: die()"), options=AGAIN
+    )
     assert "starts over: no file of this run matches state.pt" in ran.stderr
 
 
@@ -128,7 +139,10 @@ def test_exception_before_the_first_step_is_told_and_not_retried(tmp_path):
 
 def test_same_exception_twice_with_no_progress_is_given_up(tmp_path):
     ran = holdfast_run(
-        tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if step == 9: raise RuntimeError('bad batch')"), options=["--max-attempts", 5]
+        tmp_path,
+        PYTHON,
+        training(tmp_path, "def after(step):\n    if step == 9: raise RuntimeError('bad batch')"),
+        options=["--max-attempts", 5],
     )
     assert ran.code == 4
     assert [attempt["last_step"] for attempt in ran.summary["attempts"]] == [9, 9]
@@ -136,7 +150,9 @@ def test_same_exception_twice_with_no_progress_is_given_up(tmp_path):
 
 
 def test_max_attempts_bounds_kills(tmp_path):
-    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if step == 3: die()"), options=["--max-attempts", 2])
+    ran = holdfast_run(
+        tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if step == 3: die()"), options=["--max-attempts", 2]
+    )
     assert ran.code == 4
     assert len(ran.summary["attempts"]) == 2
     assert ran.summary["verdict"] == "failed"
@@ -157,7 +173,10 @@ def test_losses_that_are_all_zero_stop_the_run(tmp_path):
 def test_all_zero_is_not_learned_even_where_it_only_warns(tmp_path):
     """--on-finding warn lets it finish with exit 0, and the verdict is the same."""
     ran = holdfast_run(
-        tmp_path, PYTHON, training(tmp_path, "def forward(step):\n    return (model(x) * 0).sum()"), options=["--on-finding", "warn"]
+        tmp_path,
+        PYTHON,
+        training(tmp_path, "def forward(step):\n    return (model(x) * 0).sum()"),
+        options=["--on-finding", "warn"],
     )
     assert (ran.code, ran.summary["attempts"][0]["exit"]["code"]) == (3, 0)
 
@@ -172,7 +191,9 @@ def test_nan_stops_the_run(tmp_path):
 
 def test_observe_only_changes_nothing(tmp_path):
     """A dead run is described, and neither restarted nor kept, nor is a failing one stopped."""
-    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if step == 8: die()"), options=["--observe-only"])
+    ran = holdfast_run(
+        tmp_path, PYTHON, training(tmp_path, "def after(step):\n    if step == 8: die()"), options=["--observe-only"]
+    )
     assert (ran.code, len(ran.summary["attempts"])) == (4, 1)
     assert ran.summary["attempts"][0]["cause"] == "killed-externally"
 

@@ -91,7 +91,10 @@ def test_interrupt_once_asks_the_training_to_stop(tmp_path):
 
 def test_interrupt_twice_ends_it(tmp_path):
     """A training that ignores the first is ended by the second, workers and all."""
-    part = ENDLESS + "signal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    part = (
+        ENDLESS
+        + "signal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    )
     started = Started(tmp_path, part)
     started.until_step(5)
     started.process.send_signal(signal.SIGINT)
@@ -136,7 +139,7 @@ def test_killed_supervisor_stops_the_training_at_its_next_step(tmp_path):
     assert step <= heartbeat.read(str(started.run.heartbeat))[0].step <= step + 3
     told = holdfast(tmp_path, "status", "run")
     assert "its supervisor is gone" in told.stdout
-    assert "holdfast resume run" in told.stdout
+    assert f"holdfast resume {started.run.path}" in told.stdout
     ran = holdfast(tmp_path, "resume", "run", env={"STEPS": "60"})
     assert ran.code == 0, ran.stderr
     first, second = ran.summary["attempts"]
@@ -188,7 +191,9 @@ def test_suspended_is_no_hang(tmp_path):
     supervisor = psutil.Process(started.process.pid)
     started.process.send_signal(signal.SIGTSTP)
     if os.getpgid(started.process.pid) == os.getpgrp():
-        wait_until(lambda: training_process.status() == psutil.STATUS_STOPPED or supervisor.status() != psutil.STATUS_STOPPED)
+        wait_until(
+            lambda: training_process.status() == psutil.STATUS_STOPPED or supervisor.status() != psutil.STATUS_STOPPED
+        )
     time.sleep(2.5)  # longer than the bound: were this seen as silence, it would be a hang
     started.process.send_signal(signal.SIGCONT)
     assert started.finish() == 0

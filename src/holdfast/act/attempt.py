@@ -35,6 +35,7 @@ HEARD_S = 60.0
 JOURNAL_SAMPLES = 2000
 """Roughly how many memory samples the journal keeps of the first hours, and how slowly that grows after."""
 STACK_PATIENCE_S = 5.0
+DISK_FULL_BYTES = 1 << 20
 
 
 class Attempt:
@@ -73,7 +74,7 @@ class Attempt:
         self._interrupts = 0
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
-        self._faults: set[str] = set()
+        self._remarks: set[tuple[str, str]] = set()
 
     def live(self) -> events.AttemptEnded:
         """Watch until it has ended; the end is described but not yet recorded."""
@@ -133,12 +134,13 @@ class Attempt:
         try:
             self._tick()
         except Exception as error:  # noqa: BLE001
-            note = events.ProbeNote(
-                at=self._recorder.now(), what="supervisor", detail=f"{type(error).__name__}: {error}"
-            )
-            if note.detail not in self._faults:
-                self._faults.add(note.detail)
-                self._recorder.record(note)
+            self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
+
+    def _remark(self, what: str, detail: str) -> None:
+        """Say something about our own work, once an attempt."""
+        if (what, detail) not in self._remarks:
+            self._remarks.add((what, detail))
+            self._recorder.record(events.Remark(at=self._recorder.now(), what=what, detail=detail))
 
     def _tick(self) -> None:
         self._read_probe()
@@ -162,6 +164,11 @@ class Attempt:
 
     def _take_sample(self, now: float) -> None:
         sample = self._sensors.sample()
+        if sample.disk_free < DISK_FULL_BYTES:
+            self._remark(
+                "the disk is full",
+                f"{self._run.path} takes no more; the training goes on, the last step stays exact, the record has a gap",
+            )
         slept = self._clock_watch.look()
         if slept is not None:
             self._recorder.record(slept)

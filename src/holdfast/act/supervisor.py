@@ -39,7 +39,7 @@ from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
 from holdfast.record.masking import allowed_environment, mask_command
 from holdfast.words import events
-from holdfast.words.errors import RunIsOver
+from holdfast.words.errors import FolderNotWritable, RunIsOver
 from holdfast.words.verdicts import Action, Outcome
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ class Supervisor:
 
     def run_to_the_end(self, first: events.Resume | None) -> Verdict:
         try:
-            with Terminal() as terminal, self._awake():
+            with Terminal() as terminal, self._awake() as told:
+                if told:
+                    self._recorder.record(events.Remark(at=self._world.clock(), what="keeping awake", detail=told))
                 resume = first
                 while True:
                     self._attempt(resume, terminal)
@@ -154,13 +156,19 @@ class Supervisor:
             if self._notifier is not None:
                 self._notifier.close()
 
-    def _awake(self) -> contextlib.AbstractContextManager[object]:
+    def _awake(self) -> contextlib.AbstractContextManager[str | None]:
         return self._world.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
 
     def _attempt(self, resume: events.Resume | None, terminal: Terminal) -> None:
         number = len(self._picture.attempts) + 1
-        folder = self._run.make_attempt(number)
-        heartbeat.create(str(self._run.heartbeat))
+        try:
+            folder = self._run.make_attempt(number)
+            heartbeat.create(str(self._run.heartbeat))
+        except OSError as error:
+            raise FolderNotWritable(
+                f"The run folder cannot be written: {error.strerror}.",
+                next_step=f"make room, then: holdfast resume {self._run.path}",
+            ) from error
         command = command_for(self._plan, resume)
         child = ChildProcess.start(
             command,

@@ -36,7 +36,9 @@ def run(
         metavar="SECONDS",
         help="Silence that may be a hang (default: 300, and ten times the longest pause so far).",
     ),
-    backoff: float = typer.Option(2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further one."),
+    backoff: float = typer.Option(
+        2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further one."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Run COMMAND and keep it alive: watch every step, say why it died, go on from what it saved, end with a verdict.

@@ -17,7 +17,7 @@ from holdfast.record.journal import replay
 from holdfast.record.masking import mask_command
 from holdfast.show.live import Narrator
 from holdfast.show.summary import write_summary
-from holdfast.words.errors import CommandNotRunnable
+from holdfast.words.errors import CommandNotRunnable, FolderNotWritable
 from holdfast.words.plan import HangSettings, Plan, to_toml
 
 if TYPE_CHECKING:
@@ -38,7 +38,13 @@ def supervise_new(plan: Plan, *, name: str | None, folder: Path | None, as_json:
     if plan.on_event is not None:
         words_of(plan.on_event)
     run = folders.create(plan.command, root=Path.cwd(), name=name, folder=folder)
-    folders.write_atomically(run.plan, to_toml(msgspec.structs.replace(plan, command=mask_command(plan.command))))
+    try:
+        folders.write_atomically(run.plan, to_toml(msgspec.structs.replace(plan, command=mask_command(plan.command))))
+    except OSError as error:
+        raise FolderNotWritable(
+            f"The run folder {run.path} cannot be written: {error.strerror}.",
+            next_step="make room on the disk, or choose another folder with --dir DIR",
+        ) from error
     try:
         return _supervised(run, lambda narrator: supervisor.start(run, plan, [narrator]), as_json=as_json)
     except CommandNotRunnable:
@@ -57,7 +63,7 @@ def command_of(run: RunFolder, plan: Plan, given: Sequence[str]) -> list[str]:
     if plan.command != mask_command(plan.command) or any("***" in word for word in plan.command):
         raise CommandNotRunnable(
             "The command had a secret in it, which was not recorded.",
-            next_step=f"give it again: holdfast resume {run.name} -- COMMAND...",
+            next_step=f"give it again: holdfast resume {run.reference} -- COMMAND...",
         )
     return plan.command
 

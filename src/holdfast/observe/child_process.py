@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
 KILL_SECONDS = 5.0
 """How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

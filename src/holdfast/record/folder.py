@@ -56,6 +56,11 @@ class RunFolder:
         return self.path.name
 
     @property
+    def reference(self) -> str:
+        """What to type to name this run: its name, or its path where it does not stand among the others."""
+        return self.name if self.path.parent.parts[-2:] == RUNS.parts else str(self.path)
+
+    @property
     def plan(self) -> Path:
         return self.path / "plan.toml"
 

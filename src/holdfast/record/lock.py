@@ -33,7 +33,7 @@ class RunLock:
             os.close(handle)
             raise RunIsLive(
                 f"The run {self._run.name} is already supervised by process {holder}.",
-                next_step=f"watch it: holdfast status {self._run.path}",
+                next_step=f"watch it: holdfast status {self._run.reference}",
             )
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)

@@ -51,6 +51,8 @@ class Narrator:
             return f"{event.signal}: {event.action}"
         if isinstance(event, events.Quiet):
             return f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
+        if isinstance(event, events.Remark) and event.what != "keeping awake":
+            return f"{event.what}: {event.detail}"
         if isinstance(event, events.Vaulted) and event.left_out:
             return f"could not keep safe: {'; '.join(event.left_out[:3])}"
         return None

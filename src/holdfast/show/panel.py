@@ -134,5 +134,5 @@ def next_steps(run: RunFolder, picture: Picture) -> list[str]:
         if log.is_file() and log.stat().st_size:
             steps.append(f"read {log}")
     if ended.verdict in ("interrupted", "failed"):
-        steps.append(f"holdfast resume {run.path if run.path.parent.name != 'runs' else run.name}")
+        steps.append(f"holdfast resume {run.reference}")
     return steps

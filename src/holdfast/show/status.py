@@ -26,7 +26,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     live = is_live(run)
     beat = heartbeat.read(str(run.heartbeat)).get(0)
     state = "running" if live else "ended" if picture.ended is not None else "its supervisor is gone"
-    status = {**summary_of(run, picture), "state": state, "now": None}
+    status = {**summary_of(run, picture), "reference": run.reference, "state": state, "now": None}
     if picture.attempts and picture.ended is None:
         attempt = picture.attempt
         sample = attempt.samples[-1] if attempt.samples else None
@@ -71,5 +71,5 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     for finding in status["findings"]:
         print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
     if status["state"] == "its supervisor is gone" or status["verdict"] in ("interrupted", "failed"):
-        print(f"  next: holdfast resume {status['run']}")
+        print(f"  next: holdfast resume {status['reference']}")
     print(f"  record: {status['dir']}")

@@ -39,6 +39,7 @@ training process; lines marked `child` are written by the probe inside it, all o
             signalled                    a signal reached the supervisor
             quiet                        no step, fetch or output past the bound: stacks follow
             stacks                       what every thread was doing
+            remark                       something about Holdfast's own work that a reader should know
             finding-made                 a rule concluded something
         goodbye                child     the process is about to end in an orderly way
         attempt-ended                    exit code or signal, the exact last step, the OS's evidence, the last words
@@ -372,6 +373,13 @@ class Stacks(Event, frozen=True, kw_only=True, tag="stacks"):
     """True when every thread stands where it stood in the dump before."""
 
 
+class Remark(Event, frozen=True, kw_only=True, tag="remark"):
+    """About Holdfast itself: what keeps the machine awake, a write that failed, a fault of its own."""
+
+    what: str
+    detail: str = ""
+
+
 class FindingMade(Event, frozen=True, kw_only=True, tag="finding-made"):
     finding: Finding
 
@@ -453,6 +461,7 @@ SupervisorEvent = Union[  # noqa: UP007
     Signalled,
     Quiet,
     Stacks,
+    Remark,
     FindingMade,
     AttemptEnded,
     Vaulted,
@@ -467,7 +476,8 @@ _encoder = msgspec.json.Encoder()
 
 def decode(line: bytes | str) -> AnyEvent:
     """One line of a journal as an event. Raises msgspec.MsgspecError where it is none."""
-    return _decoder.decode(line)
+    event: AnyEvent = _decoder.decode(line)
+    return event
 
 
 def encode(event: Event) -> bytes:

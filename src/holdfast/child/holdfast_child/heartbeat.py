@@ -51,10 +51,15 @@ class Beat(NamedTuple):
 def create(path: str) -> None:
     """A fresh heartbeat file with every slot empty."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
-    with open(temporary, "wb") as file:
-        file.write(_HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0"))
-        file.write(b"\0" * (SLOTS * SLOT_SIZE))
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(_HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0"))
+            file.write(b"\0" * (SLOTS * SLOT_SIZE))
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
 
 
 def read(path: str) -> Dict[int, Beat]:

@@ -11,7 +11,7 @@ class Scaler(object):
         self.scaling = False
         """A loss was scaled since the last step."""
         self._unscaled = {}
-        """id of a scaled loss -> (weak reference to it, the loss before scaling, the scaler)."""
+        """id of a scaled loss -> (weak reference to it, the loss before scaling, its node's number, the scaler)."""
 
     def scaled(self, scaler, before, after):
         """`scaler.scale(before)` returned `after`."""
@@ -32,17 +32,16 @@ class Scaler(object):
         if len(self._unscaled) >= REMEMBERED:
             self._unscaled.clear()
         self.scaling = True
-        self._unscaled[id(after)] = (weakref.ref(after), before.detach(), scaler)
+        self._unscaled[id(after)] = (weakref.ref(after), before.detach(), _number(after.grad_fn), scaler)
 
     def unscaled(self, loss):
         """The loss as it was before scaling, if it was scaled."""
         known = self._unscaled.get(id(loss))
         if known is not None and known[0]() is loss:
             return known[1]
-        inputs = {node for node, _ in getattr(loss.grad_fn, "next_functions", ())}
-        for reference, _, scaler in self._unscaled.values():
-            scaled = reference()
-            if scaled is not None and scaled.grad_fn in inputs:
+        made_from = {_number(node) for node, _ in getattr(loss.grad_fn, "next_functions", ())} - {None}
+        for _, _, number, scaler in self._unscaled.values():
+            if number in made_from:
                 return loss.detach() / scaler._scale
         return loss
 
@@ -64,3 +63,9 @@ class Scaler(object):
                 self.forget()
         except Exception as error:
             probe.failed("following a skipped step", error)
+
+
+def _number(node):
+    """An autograd node's place in the order of their making: it names the node without keeping its graph alive."""
+    number = getattr(node, "_sequence_nr", None)
+    return None if number is None else number()

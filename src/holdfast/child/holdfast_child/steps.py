@@ -16,6 +16,8 @@ CHECK_HOOKS_AFTER = 8
 HANDOVER_STEPS = 100
 """So many steps of another optimizer without one of the clock's: the training has moved on to that one."""
 RATES_AT_MOST = 8
+OPTIMIZERS_AT_MOST = 64
+"""Beyond these, optimizers that are gone are forgotten."""
 
 
 class _Seen(object):
@@ -57,7 +59,7 @@ class Steps(object):
         return [optimizer for optimizer in living if optimizer is not None]
 
     def names(self):
-        return [seen.name for seen in list(self._seen.values()) if seen.ref() is not None]
+        return [seen.name for seen in list(self._seen.values())]
 
     def rates(self):
         """The clock's learning rates, without reading from a device."""
@@ -76,6 +78,8 @@ class Steps(object):
     def _meet(self, optimizer):
         seen = self._seen.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
+            if len(self._seen) >= OPTIMIZERS_AT_MOST:
+                self._seen = {key: seen for key, seen in self._seen.items() if seen.ref() is not None}
             name = type(optimizer).__name__
             same = sum(1 for other in self._seen.values() if other.name.split("#")[0] == name)
             seen = _Seen(optimizer, name if not same else "%s#%d" % (name, same + 1))

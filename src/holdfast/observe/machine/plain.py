@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from holdfast.observe.machine.awake import CannotKeepAwake
 from holdfast.observe.machine.seam import Awake, KillCounters, ProcessFacts, SystemMemory

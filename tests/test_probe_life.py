@@ -1,0 +1,336 @@
+"""How the probe comes to life in a process, and what survives that process's end."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from probe_harness import CHILD, attempt, collect, environment, run, script
+from test_probe_steps import tiny
+
+from holdfast.words import events
+
+TRAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        loss().backward()
+        optimizer.step()
+"""
+
+
+def test_the_other_sitecustomize_still_runs(tmp_path):
+    """A sitecustomize of the user's own runs as the real one, and the path looks as it does without us."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys\nsys.theirs = __name__, __file__\n")
+    probed = run(
+        tmp_path,
+        """
+        import sys, sitecustomize
+        print(sys.theirs)
+        print(sitecustomize.__file__)
+        print([entry for entry in sys.path if "holdfast/child" in entry])
+        """,
+        PYTHONPATH=f"{CHILD}{os.pathsep}{theirs}",
+    )
+    lines = probed.out.splitlines()
+    assert lines[0] == str(("sitecustomize", str(theirs / "sitecustomize.py")))
+    assert lines[1:] == [str(theirs / "sitecustomize.py"), "[]"]
+    assert isinstance(probed.by_file["interpreters.jsonl"][0], events.Interpreter)
+
+
+def test_without_an_attempt_or_in_isolation_it_is_inert(tmp_path):
+    """No HOLDFAST_ATTEMPT_DIR, or -I: nothing is loaded, nothing is written."""
+    check = "import sys; print([name for name in sys.modules if 'holdfast' in name])"
+    with attempt(tmp_path / "attempt") as folder:
+        given = environment(folder)
+        nowhere = {name: value for name, value in given.items() if name != "HOLDFAST_ATTEMPT_DIR"}
+        for flags, variables in ((["-I"], given), ([], nowhere)):
+            done = subprocess.run(
+                [sys.executable, *flags, "-c", check], env=variables, capture_output=True, text=True, check=True
+            )
+            assert done.stdout.strip() == "[]"
+        assert not list(folder.glob("*.jsonl"))
+
+
+def test_a_process_without_torch_pays_little(tmp_path):
+    """A plain Python under the probe loads a handful of small modules and not json."""
+    probed = run(
+        tmp_path,
+        "import sys; print([name for name in ('json', 'torch', 'holdfast_child.probe') if name in sys.modules])",
+    )
+    assert probed.out.strip() == "[]"
+    assert probed.files == []
+    hello = probed.by_file["interpreters.jsonl"][0]
+    assert hello.executable == sys.executable
+
+
+def test_a_process_that_only_imports_torch_does_not_claim_a_rank(tmp_path):
+    """Importing torch is told in interpreters.jsonl; a rank's file begins with the first backward, step or fetch."""
+    probed = run(tmp_path, "import torch; torch.ones(2).sum()")
+    assert [type(event).__name__ for event in probed.by_file["interpreters.jsonl"]] == ["Interpreter", "TorchImported"]
+    assert probed.files == []
+
+
+def test_after_import_is_exact_about_odd_imports(tmp_path):
+    """The hook fires once after the module ran, also at once for one that is there; an import that fails is waited for
+    again; the finder leaves when nothing is left; the module's loader is the one it would have had."""
+    (tmp_path / "fragile.py").write_text("import sys\nif not hasattr(sys, 'ready'): raise ImportError('not yet')\nvalue = 7\n")
+    probed = run(
+        tmp_path,
+        """
+        import sys
+        from holdfast_child.bootstrap import after_import
+        seen = []
+        after_import("fragile", lambda module: seen.append(module.value))
+        after_import("sys", lambda module: seen.append("at once"))
+        after_import("fragile", lambda module: 1 / 0)
+        try:
+            import fragile
+        except ImportError:
+            sys.ready = True
+        import fragile
+        import torch
+        print(seen, type(fragile.__loader__).__name__, "exec_module" in vars(fragile.__loader__))
+        """,
+        PYTHONPATH=f"{CHILD}",
+        HOLDFAST_KEEP="1",
+    )
+    assert probed.out.split("\n")[0] == "['at once', 7] SourceFileLoader False"
+
+
+def test_os_exit_loses_no_line_of_the_first_steps(tmp_path):
+    """Every line of the first thousand steps is in the file before the next step begins: os._exit loses none."""
+    probed = run(tmp_path, tiny(TRAIN + "train(7)\nimport os\nos._exit(3)\n"), fails=True)
+    assert probed.code == 3
+    assert probed.steps == [1, 2, 3, 4, 5, 6, 7]
+    assert probed.beats[0].step == 7
+    assert probed.of(events.Goodbye) == []
+
+
+def test_after_a_thousand_steps_windows_and_odd_ones(tmp_path):
+    """The first thousand steps have lines, the rest stand in windows that leave no step out; a loss that stops being
+    finite, or becomes exactly zero, gets a line of its own at once."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for step in range(1, 3001):
+            value = loss() * 0 + 1
+            if step == 1500:
+                value = value * float("nan")
+            if step == 2000:
+                value = value * 0
+            value.backward()
+            optimizer.step()
+        """),
+    )
+    lines = probed.of(events.Step)
+    assert [line.step for line in lines[:1000]] == list(range(1, 1001))
+    assert [(line.step, line.loss) for line in lines[1000:]] == [(1500, "nan"), (1501, 1.0), (2000, 0.0)]
+    windows = probed.of(events.Steps)
+    covered = [step for window in windows for step in range(window.first, window.last + 1)]
+    assert sorted(covered + [line.step for line in lines]) == list(range(1, 3001))
+    assert all(window.loss.n == window.last - window.first + 1 for window in windows)
+    assert probed.beats[0].step == 3000
+
+
+def test_a_million_steps_stay_small():
+    """Windows of sixteen steps with everything in them, and the allowance of the other events: under 40 MB."""
+    from holdfast.child.holdfast_child import records, writer
+
+    many = []
+    for number in range(16):
+        record = records.Record()
+        record.number, record.seconds, record.data_wait = 987650 + number, 0.0712345, 0.0123456
+        record.backwards, record.samples, record.batch = 1, 32, f"{number:016x}"
+        record.add_loss(0.123456789 + number)
+        record.add_norm(12.3456789 + number)
+        many.append(record)
+    line = writer.encoded("steps", records.window_line(many, [0.00123456789] * 3))
+    windows = len(line) * 1_000_000 / 16
+    steps = 1000 * 400
+    others = writer.ALLOWANCE_BYTES + 1_000_000 * writer.ALLOWANCE_BYTES_PER_STEP
+    assert windows + steps + others < 40e6
+
+
+def test_a_full_disk_stops_the_writing_and_not_the_training(tmp_path):
+    """With no room left the training goes on, the heartbeat stays exact, and once there is room a note says what is lost."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import resource, signal, sys
+writer = sys.modules["holdfast_child.writer"]
+writer.RETRY_SECONDS = 0.0
+train(3)
+size = sys.modules["holdfast_child.probe"]._probe.writer
+import os
+used = os.stat(size._path).st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (used + 50, resource.RLIM_INFINITY))
+train(4)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+train(3)
+"""
+        ),
+    )
+    assert probed.beats[0].step == 10
+    assert probed.steps == [1, 2, 3, 8, 9, 10]
+    assert probed.torn == 1
+    assert "events were lost: they could not be written" in probed.notes
+
+
+def test_an_unwritable_folder_leaves_the_heartbeat(tmp_path):
+    """Where the folder is gone before the first step, nothing is written and the training does not notice."""
+    probed = run(
+        tmp_path,
+        tiny(TRAIN + "import os\nfolder = os.environ['HOLDFAST_ATTEMPT_DIR']\nos.rename(folder, folder + '2')\ntrain(3)\nos.rename(folder + '2', folder)\nprint('done')\n"),
+        HOLDFAST_HEARTBEAT=str(tmp_path / "attempt" / "heartbeat"),
+    )
+    assert probed.out == "done\n"
+    assert probed.files == []
+
+
+def test_descriptors_that_the_program_closes_are_not_written_to(tmp_path):
+    """A program that closes every descriptor and opens its own file must not find our lines in it, nor be stopped."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import os
+train(2)
+os.closerange(3, 256)
+files = [open("mine%d" % index, "wb") for index in range(20)]
+train(2)
+print(sum(os.path.getsize("mine%d" % index) for index in range(20)))
+"""
+        ),
+    )
+    assert probed.out == "0\n"
+    assert probed.steps == [1, 2, 3, 4]
+
+
+def start(tmp_path, folder, text, **more):
+    return subprocess.Popen(
+        [sys.executable, "-u", str(script(tmp_path, text))],
+        env=environment(folder, **more),
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+ENDLESS = tiny(
+    TRAIN
+    + """
+train(2)
+print("ready")
+input()
+train(1000000)
+"""
+)
+
+
+def test_a_training_whose_supervisor_is_gone_stops(tmp_path):
+    """Once nobody holds the lock, the next step ends the training with SIGTERM and says why."""
+    folder = tmp_path / "attempt"
+    with attempt(folder):
+        child = start(tmp_path, folder, ENDLESS)
+        assert child.stdout.readline() == "ready\n"
+    child.communicate("\n", timeout=60)
+    assert child.returncode == -signal.SIGTERM
+    probed = collect(folder)
+    assert [(bye.step, bye.reason) for bye in probed.of(events.Goodbye)] == [(3, "supervisor gone")]
+
+
+def test_observing_only_it_does_not_stop(tmp_path):
+    """With HOLDFAST_OBSERVE_ONLY an orphaned training goes on to its end."""
+    folder = tmp_path / "attempt"
+    with attempt(folder):
+        child = start(tmp_path, folder, ENDLESS.replace("1000000", "5"), HOLDFAST_OBSERVE_ONLY="1")
+        assert child.stdout.readline() == "ready\n"
+    child.communicate("\n", timeout=60)
+    assert child.returncode == 0
+    assert collect(folder).steps == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_stacks_are_written_on_the_signal_that_hello_names(tmp_path):
+    """The signal in `hello` has every thread's stack written to the file in `hello`, and does nothing else."""
+    folder = tmp_path / "attempt"
+    with attempt(folder):
+        child = start(tmp_path, folder, ENDLESS.replace("1000000", "1"))
+        assert child.stdout.readline() == "ready\n"
+        hello = collect(folder).of(events.Hello)[0]
+        assert hello.stack_signal == signal.SIGURG
+        os.kill(child.pid, hello.stack_signal)
+        give_up = time.monotonic() + 30
+        while "train.py" not in open(hello.stack_file).read():
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        child.communicate("\n", timeout=60)
+    assert child.returncode == 0
+
+
+def test_a_signal_in_use_is_left_alone(tmp_path):
+    """Where SIGURG has a handler, SIGUSR2 serves; where that has one too, there are no stacks and nothing is touched."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import os, signal
+signal.signal(signal.SIGURG, lambda *_: print("mine"))
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+train(1)
+os.kill(os.getpid(), signal.SIGURG)
+"""
+        ),
+    )
+    assert probed.out == "mine\n"
+    assert probed.of(events.Hello)[0].stack_signal is None
+
+
+def test_a_lock_that_was_never_there_is_no_reason_to_stop(tmp_path):
+    """A lock file that cannot be opened is noted, and the training goes on."""
+    probed = run(tmp_path, tiny(TRAIN + "train(2)\n"), HOLDFAST_LOCK=str(tmp_path / "nothing"))
+    assert probed.steps == [1, 2]
+    assert "it cannot be seen whether the supervisor lives" in probed.notes
+
+
+def test_a_second_process_of_the_same_rank_is_not_the_clock(tmp_path):
+    """A training that starts another training: the second writes a file of its own and leaves the heartbeat alone."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import os, subprocess, sys
+train(2)
+if "INNER" not in os.environ:
+    subprocess.run([sys.executable, __file__], env=dict(os.environ, INNER="1"), check=True)
+train(1)
+"""
+        ),
+    )
+    assert len(probed.files) == 2
+    assert probed.steps == [1, 2, 3]
+    assert probed.beats[0].step == 3
+
+
+def test_lock_is_shared_only_for_an_instant(tmp_path):
+    """The check lets go at once: a new supervisor can take the lock while an observed training goes on stepping."""
+    folder = tmp_path / "attempt"
+    with attempt(folder):
+        child = start(tmp_path, folder, ENDLESS.replace("1000000", "200"), HOLDFAST_OBSERVE_ONLY="1")
+        assert child.stdout.readline() == "ready\n"
+    with (folder / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child.communicate("\n", timeout=60)
+    assert child.returncode == 0
