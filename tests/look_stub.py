@@ -45,7 +45,7 @@ class StubLoaders:
 class StubProbe:
     def __init__(self):
         self.torch = torch
-        self.step = 0
+        self.step = self.first_step = 0
         self.rank, self.world_size = 0, 1
         self.optimizers = []
         self.budget = FreeBudget()
@@ -58,6 +58,10 @@ class StubProbe:
         self.seen = {}
         self.notes = []
         self.pauses = []
+
+    @property
+    def clock(self):
+        return self.optimizers[0] if self.optimizers else None
 
     def emit(self, event, **fields):
         self.events.append(events.decode(encoded(event, fields)))

@@ -17,11 +17,15 @@ from pathlib import Path
 import psutil
 
 STUB = str(Path(__file__).with_name("supervisor_stub.py"))
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def python(code):
-    """A command that runs the code unbuffered."""
+    """A command that runs the code unbuffered.
+
+    Code that waits for a signal must wait in short pieces: Python notes a signal and acts on it later, so that one which
+    arrives just before a long sleep does not end it.
+    """
     return [sys.executable, "-u", "-c", code]
 
 
@@ -56,7 +60,7 @@ class Played:
             **ends,
             close_fds=False,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(terminal, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no threads here
+            preexec_fn=lambda: sit_down(terminal),  # noqa: PLW1509 - no threads here
         )
         for end in {terminal, tell, orders, *(ends[name] for name in self._pipes)}:
             os.close(end)
@@ -146,6 +150,13 @@ class Played:
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_bytes()
+
+
+def sit_down(terminal):
+    """At a terminal of one's own, with no signal ignored: a test runner in the background ignores Ctrl-C."""
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def has_ended(pid):

@@ -116,7 +116,9 @@ def collect(folder: pathlib.Path, code: int = 0, out: str = "", err: str = "") -
     return probed
 
 
-def run(tmp_path: pathlib.Path, text: str, *, command: list[str] | None = None, fails: bool = False, **more: str) -> Probed:
+def run(
+    tmp_path: pathlib.Path, text: str, *, command: list[str] | None = None, fails: bool = False, **more: str
+) -> Probed:
     """Runs `text` under the probe and waits for it. With `command`, that runs with the script's path appended."""
     with attempt(tmp_path / "attempt") as folder:
         path = script(tmp_path, text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -193,7 +192,7 @@ def other_venv(tmp_path_factory):
         "typing_extensions.py",
     ):
         if (theirs / name).exists():
-            os.symlink(theirs / name, ours / name)
+            (ours / name).symlink_to(theirs / name)
     return venv / "bin" / "python"
 
 

@@ -202,7 +202,7 @@ time.sleep(99)
 
 def test_a_second_request_cuts_the_grace_short(play):
     """Ctrl-C or SIGTERM while the end is awaited means: now."""
-    code = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); print('up', flush=True); time.sleep(99)"
+    code = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); print('up', flush=True)\nwhile True: time.sleep(0.05)"
     with play(python(code)) as played:
         played.pump(lambda: played.piped["stdout"])
         os.write(played._orders, b"end 60\n")
@@ -219,7 +219,7 @@ import signal, time
 for s in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
     signal.signal(s, lambda n, _: print(signal.Signals(n).name, flush=True))
 print("up", flush=True)
-while True: time.sleep(99)
+while True: time.sleep(0.05)
 """
     with play(python(code)) as played:
         played.order("passive")
@@ -243,7 +243,7 @@ import os, time
 worker = os.fork()
 try:
     print("up", flush=True)
-    time.sleep(99)
+    while True: time.sleep(0.05)
 except KeyboardInterrupt:
     if worker:
         os.waitpid(worker, 0)

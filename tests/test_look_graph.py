@@ -71,7 +71,7 @@ def test_two_optimizers_are_judged_together():
     generator, discriminator = small_model(1), torch.nn.Linear(3, 1)
     first = torch.optim.SGD(discriminator.parameters(), lr=0.01)
     second = torch.optim.SGD(generator.parameters(), lr=0.01)
-    for step in range(12):
+    for step in range(30):
         first.zero_grad()
         probe.backward(discriminator(generator(torch.randn(4, 4)).detach()).mean())
         probe.take_step(first)

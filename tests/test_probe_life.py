@@ -78,7 +78,9 @@ def test_a_process_that_only_imports_torch_does_not_claim_a_rank(tmp_path):
 def test_after_import_is_exact_about_odd_imports(tmp_path):
     """The hook fires once after the module ran, also at once for one that is there; an import that fails is waited for
     again; the finder leaves when nothing is left; the module's loader is the one it would have had."""
-    (tmp_path / "fragile.py").write_text("import sys\nif not hasattr(sys, 'ready'): raise ImportError('not yet')\nvalue = 7\n")
+    (tmp_path / "fragile.py").write_text(
+        "import sys\nif not hasattr(sys, 'ready'): raise ImportError('not yet')\nvalue = 7\n"
+    )
     probed = run(
         tmp_path,
         """
@@ -121,9 +123,9 @@ def test_after_a_thousand_steps_windows_and_odd_ones(tmp_path):
         for step in range(1, 3001):
             value = loss() * 0 + 1
             if step == 1500:
-                value = value * float("nan")
+                value = value + float("nan")
             if step == 2000:
-                value = value * 0
+                value = value - 1
             value.backward()
             optimizer.step()
         """),
@@ -139,22 +141,30 @@ def test_after_a_thousand_steps_windows_and_odd_ones(tmp_path):
 
 
 def test_a_million_steps_stay_small():
-    """Windows of sixteen steps with everything in them, and the allowance of the other events: under 40 MB."""
+    """Steps so slow that each window is as short as it may be, with all that a line can hold, and the whole allowance of
+    the other events: under 40 MB."""
     from holdfast.child.holdfast_child import records, writer
 
-    many = []
-    for number in range(16):
+    size = 0
+
+    def emit(event, **fields):
+        nonlocal size
+        size += len(writer.encoded(event, fields))
+
+    recorder = records.Recorder(emit, lambda: [0.00123456789] * 3)
+    for number in range(100_000):
         record = records.Record()
-        record.number, record.seconds, record.data_wait = 987650 + number, 0.0712345, 0.0123456
-        record.backwards, record.samples, record.batch = 1, 32, f"{number:016x}"
+        record.number, record.seconds, record.data_wait = 900_001 + number, 60.0712345, 0.0123456
+        record.backwards, record.samples, record.batch, record.lr = 1, 32, f"{number:016x}", [0.00123456789] * 3
         record.add_loss(0.123456789 + number)
         record.add_norm(12.3456789 + number)
-        many.append(record)
-    line = writer.encoded("steps", records.window_line(many, [0.00123456789] * 3))
-    windows = len(line) * 1_000_000 / 16
-    steps = 1000 * 400
+        for part in ("box", "cls", "dfl"):
+            record.add_part(part, 0.123456789 + number)
+        recorder.add(record, 60.0 * number)
+    first_tenth, windows_of_the_rest = size, 8000 * 2.31  # a window for each eight-thousandth: the logarithm of ten
+    line = len(writer.encoded("steps", records.window_line([record] * 125, [0.00123456789] * 3)))
     others = writer.ALLOWANCE_BYTES + 1_000_000 * writer.ALLOWANCE_BYTES_PER_STEP
-    assert windows + steps + others < 40e6
+    assert first_tenth + line * windows_of_the_rest + others < 40e6
 
 
 def test_a_full_disk_stops_the_writing_and_not_the_training(tmp_path):
@@ -188,7 +198,10 @@ def test_an_unwritable_folder_leaves_the_heartbeat(tmp_path):
     """Where the folder is gone before the first step, nothing is written and the training does not notice."""
     probed = run(
         tmp_path,
-        tiny(TRAIN + "import os\nfolder = os.environ['HOLDFAST_ATTEMPT_DIR']\nos.rename(folder, folder + '2')\ntrain(3)\nos.rename(folder + '2', folder)\nprint('done')\n"),
+        tiny(
+            TRAIN
+            + "import os\nfolder = os.environ['HOLDFAST_ATTEMPT_DIR']\nos.rename(folder, folder + '2')\ntrain(3)\nos.rename(folder + '2', folder)\nprint('done')\n"
+        ),
         HOLDFAST_HEARTBEAT=str(tmp_path / "attempt" / "heartbeat"),
     )
     assert probed.out == "done\n"

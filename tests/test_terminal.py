@@ -136,7 +136,8 @@ def test_ctrl_c(play):
     code = """
 import time
 try:
-    print("up", flush=True); time.sleep(99)
+    print("up", flush=True)
+    while True: time.sleep(0.05)
 except KeyboardInterrupt:
     print("interrupted", flush=True); raise SystemExit(5)
 """
@@ -208,11 +209,11 @@ def test_a_terminal_that_takes_nothing_does_not_keep_the_attempt_from_ending(pla
 def test_the_window(play):
     """Its size is the child's from the start, and when it changes the child is told, with the new size in place."""
     code = """
-import os, signal, sys
+import os, signal, time
 def changed(*_): print("now", *os.get_terminal_size(1), *os.get_terminal_size(2), *os.get_terminal_size(0), flush=True)
 signal.signal(signal.SIGWINCH, changed)
 print("first", *os.get_terminal_size(), flush=True)
-while True: signal.pause()
+while True: time.sleep(0.05)
 """
     with play(python(code), window=(33, 101)) as played:
         played.see("first 101 33")
@@ -225,10 +226,10 @@ while True: signal.pause()
 def test_the_window_when_input_is_no_terminal(play):
     """Then the terminal of stdout is the controlling one."""
     code = """
-import os, signal
+import os, signal, time
 signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size(), flush=True))
 print("up", flush=True)
-while True: signal.pause()
+while True: time.sleep(0.05)
 """
     with Path(os.devnull).open() as null, play(python(code), stdin=null.fileno()) as played:
         played.see("up")

@@ -151,6 +151,12 @@ def _hello(attempt: AttemptPicture, event: events.Hello) -> None:
     attempt.torch = event.torch
 
 
+def _observed(attempt: AttemptPicture, event: events.Observed) -> None:
+    attempt.observed = event
+    if event.kinds.get("ultralytics", "").startswith("seen"):
+        attempt.adapter = "ultralytics"
+
+
 def _torch_imported(attempt: AttemptPicture, event: events.TorchImported) -> None:
     attempt.torch = event.torch
 
@@ -202,7 +208,7 @@ _FOLDS: dict[type[events.Event], Callable[[AttemptPicture, Any], object]] = {
     events.Interpreter: lambda attempt, event: attempt.interpreters.append(event),
     events.TorchImported: _torch_imported,
     events.Hello: _hello,
-    events.Observed: lambda attempt, event: setattr(attempt, "observed", event),
+    events.Observed: _observed,
     events.Skipped: _skipped,
     events.Epoch: _epoch,
     events.Evaluation: _evaluation,

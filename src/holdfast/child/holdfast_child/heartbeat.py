@@ -26,6 +26,7 @@ _STEP_AND_TIME = struct.Struct("<Qdd")
 _PULSE = struct.Struct("<ddQQ")
 
 PHASES = ("starting", "training", "evaluating", "saving", "waiting for data", "ended")
+_PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 
 
 class Beat(NamedTuple):
@@ -117,7 +118,7 @@ class Heart(object):
         _q.pack_into(self._map, self._base + 56, number)
 
     def phase(self, name: str) -> None:
-        _I.pack_into(self._map, self._base + 68, PHASES.index(name))
+        _I.pack_into(self._map, self._base + 68, _PHASE_NUMBERS[name])
 
     def close(self) -> None:
         self._map.close()

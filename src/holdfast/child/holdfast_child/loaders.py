@@ -157,7 +157,13 @@ class Loaders(object):
         probe.see("epochs")
         if probe.heart is not None:
             probe.heart.epoch(epoch)
-        fields = {"epoch": epoch, "step": probe.step, "seconds": round(seconds, 6), "batches": batches, "source": source}
+        fields = {
+            "epoch": epoch,
+            "step": probe.step,
+            "seconds": round(seconds, 6),
+            "batches": batches,
+            "source": source,
+        }
         if planned is not None:
             fields["planned"] = planned
         probe.emit("epoch", **fields)

@@ -111,7 +111,10 @@ class Losses(object):
         scaler, scalars = self.probe.scaler, self.probe.scalars
         loss = scaler.unscaled(losses[0]) if scaler.scaling else losses[0]
         if len(losses) == 1 and type(loss) is self._tensor and loss.is_cpu and loss.numel() == 1:
-            record.add_loss(loss.item())
+            value = loss.item()
+            record.loss_sum += value
+            record.loss_count += 1
+            self.probe.last_loss = value
             return
         with self.probe.torch.no_grad():
             parts = [scalars.local(scaler.unscaled(loss).detach()) for loss in losses]
@@ -119,7 +122,15 @@ class Losses(object):
             if all(mean.is_cpu for mean in means):
                 record.add_loss(sum(mean.item() for mean in means))
             else:
-                scalars.later(sum(means[1:], means[0]), record.expect_loss())
+                scalars.later(sum(means[1:], means[0]), self._arriving(record.expect_loss()))
+
+    def _arriving(self, add):
+        def arrived(values):
+            add(values)
+            if values:
+                self.probe.last_loss = values[0]
+
+        return arrived
 
     def _is_stand_in(self, loss):
         """What a compiler traces with, and a graph edge, are no losses."""

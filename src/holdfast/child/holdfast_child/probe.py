@@ -28,7 +28,7 @@ OBSERVED_SECONDS = 1.0
 FETCH_SECONDS = 1.0
 FETCH_SECONDS_AT_FIRST = 0.2
 """How long values may wait on a device; shorter while every step gets a line of its own."""
-QUEUE_AT_MOST = 512
+DUE_SECONDS = 0.25
 
 UNOBSERVED_AT_FIRST = {
     "steps": "not seen: no optimizer has stepped",
@@ -89,8 +89,9 @@ class Probe(object):
         self._observed_dirty = True
         self._observed_at = 0.0
         self._fetched_at = 0.0
+        self.due_at = 0.0
         self.phase_now = "starting"
-        self._last_loss = float("nan")
+        self.last_loss = float("nan")
         self._claim_lock = threading.Lock()
         self.budget = Budget(self.note)
         self.scalars = Scalars(self.torch, self.note)
@@ -152,12 +153,7 @@ class Probe(object):
     def pulse(self, now):
         """A sign of life for the heartbeat. `now` is monotonic."""
         if self.heart is not None:
-            self.heart.pulse(now, self._last_loss, self.losses.total, self.loaders.fetches)
-
-    def knows_loss(self, loss):
-        self._last_loss = loss
-        if self.heart is not None:
-            self.heart.loss(loss)
+            self.heart.pulse(now, self.last_loss, self.losses.total, self.loaders.fetches)
 
     def parts(self, values):
         """Loss components of the backward at hand, name -> float or tensor of one element: they go into the next step."""
@@ -221,7 +217,9 @@ class Probe(object):
 
         calls = [(look, getattr(look, moment, None)) for look in self.looks]
         idle = getattr(Look, moment)
-        return [(look, call) for look, call in calls if call is not None and getattr(call, "__func__", call) is not idle]
+        return [
+            (look, call) for look, call in calls if call is not None and getattr(call, "__func__", call) is not idle
+        ]
 
     def _switch_off(self, look, error):
         self._look_calls = {}
@@ -329,14 +327,15 @@ class Probe(object):
             self.silent = True
 
     def periodic(self, now):
-        """After each step of the clock: what is due now and then. `now` is monotonic."""
+        """After a step of the clock, once `due_at` is reached: what is done now and then. `now` is monotonic."""
+        self.due_at = now + (FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else DUE_SECONDS)
         if self._observed_dirty and now - self._observed_at >= OBSERVED_SECONDS:
             self._observed_at = now
             self._emit_observed()
         queue = self.steps.recorder
         if self.scalars.count or len(queue):
             wait = FETCH_SECONDS_AT_FIRST if queue.writes_each else FETCH_SECONDS
-            if now - self._fetched_at >= wait or len(queue) >= QUEUE_AT_MOST:
+            if now - self._fetched_at >= wait:
                 self._fetched_at = now
                 self._fetch_scalars(now)
         self.memory.sample(now)

@@ -9,6 +9,8 @@ LINES_OF_THEIR_OWN = 1000
 ODD_LINES = 200
 """And so do this many odd ones after that."""
 WINDOW_STEPS = 16
+WINDOWS_FOR_ALL = 8000
+"""Windows grow with the number of steps so far, over this, so that a million steps stay small at any speed."""
 WINDOW_SECONDS = 1.0
 WINDOW_STEPS_AT_MOST = 10000
 
@@ -169,16 +171,17 @@ def _add_named(fields, records):
 class Recorder(object):
     """Turns finished steps into lines, in order, as soon as all that is known of them has arrived."""
 
-    def __init__(self, emit, rates, known_loss):
+    def __init__(self, emit, rates):
         self._emit = emit
         self._rates = rates
-        self._known_loss = known_loss
         self._queue = []
         self._window = []
         self._window_began = 0.0
+        self._window_steps = WINDOW_STEPS
+        self._written = 0
         self._lines = 0
         self._odd_left = ODD_LINES
-        self._bad = self._zero = self._nonzero_seen = False
+        self._bad = self._zero = self._strange = self._nonzero_seen = False
         self.writes_each = True
         """Whether steps still get a line of their own."""
 
@@ -214,8 +217,8 @@ class Recorder(object):
         odd = False
         if record.loss_count:
             loss = record.loss_sum / record.loss_count
-            self._known_loss(loss)
-            odd = self._is_odd(loss)
+            if self._strange or loss == 0.0 or not -math.inf < loss < math.inf or not self._nonzero_seen:
+                odd = self._is_odd(loss)
         if self.writes_each:
             self._lines += 1
             self.writes_each = self._lines < LINES_OF_THEIR_OWN
@@ -231,12 +234,16 @@ class Recorder(object):
             self._window_began = now
         window.append(record)
         count = len(window)
-        if count >= WINDOW_STEPS and (now - self._window_began >= WINDOW_SECONDS or count >= WINDOW_STEPS_AT_MOST):
+        if count >= self._window_steps and (
+            now - self._window_began >= WINDOW_SECONDS or count >= WINDOW_STEPS_AT_MOST
+        ):
             self._close_window()
 
     def _close_window(self):
         if self._window:
             records, self._window = self._window, []
+            self._written += len(records)
+            self._window_steps = max(WINDOW_STEPS, self._written // WINDOWS_FOR_ALL)
             self._emit("steps", **window_line(records, self._rates()))
 
     def _is_odd(self, loss):
@@ -245,6 +252,7 @@ class Recorder(object):
         zero = loss == 0.0
         odd = bad != self._bad or (zero and not self._zero and self._nonzero_seen)
         self._bad, self._zero = bad, zero
+        self._strange = bad or zero
         if not zero:
             self._nonzero_seen = True
         return odd

@@ -6,6 +6,7 @@ and fetched together: one synchronisation for many steps. The copy to the host k
 
 import threading
 
+
 class Scalars(object):
     def __init__(self, torch, note):
         self._torch = torch

@@ -10,11 +10,12 @@ import weakref
 
 from .records import Record, Recorder
 
-BACKWARDS_WITHOUT_STEP = 256
-"""An optimizer exists but does not step: after this many backwards they are the steps."""
+BACKWARDS_WITHOUT_STEP = 64
+"""An optimizer exists but no step is seen (it may be compiled into a graph): after this many backwards they are the steps."""
 CHECK_HOOKS_AFTER = 8
 HANDOVER_STEPS = 100
 """So many steps of another optimizer without one of the clock's: the training has moved on to that one."""
+DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted"
 RATES_AT_MOST = 8
 OPTIMIZERS_AT_MOST = 64
 """Beyond these, optimizers that are gone are forgotten."""
@@ -34,7 +35,7 @@ class Steps(object):
         self.probe = probe
         self.record = Record()
         """The step that is being made."""
-        self.recorder = Recorder(probe.emit, self.rates, probe.knows_loss)
+        self.recorder = Recorder(probe.emit, self.rates)
         self.source = "none"
         self.entered = 0
         """Calls of any optimizer's step, so that a scaler's skipping shows."""
@@ -46,6 +47,7 @@ class Steps(object):
         self._inside_backward = False
         self._backwards = 0
         """Outermost backwards since the last step."""
+        self._most_backwards = 0
         self._ended_at = time.monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
@@ -89,6 +91,8 @@ class Steps(object):
     def _is_clock(self, optimizer):
         clock = None if self._clock is None else self._clock()
         if clock is optimizer:
+            if self.source != "optimizer":
+                self._change_source("optimizer")
             return True
         seen = self._meet(optimizer)
         seen.since_clock += 1
@@ -101,10 +105,10 @@ class Steps(object):
         self.probe.see("learning rates")
         return True
 
-    def _change_source(self, source):
+    def _change_source(self, source, text="seen"):
         if source != self.source:
             self.source = source
-            self.probe.see("steps", "seen" if source != "backward" else "seen: backwards are counted instead")
+            self.probe.see("steps", text)
 
     # --- one step ------------------------------------------------------------------------------------------------
 
@@ -143,7 +147,7 @@ class Steps(object):
         began = time.monotonic()
         try:
             running = self._running
-            if not running or frame not in running:
+            if frame not in running:
                 return
             del running[running.index(frame) :]
             if running:
@@ -189,7 +193,9 @@ class Steps(object):
 
         def arrived(values):
             if any(values):
-                self.probe.note("a fused optimizer skips on the device: its skipped steps are counted as steps", seen.name)
+                self.probe.note(
+                    "a fused optimizer skips on the device: its skipped steps are counted as steps", seen.name
+                )
                 self.probe.emit("skipped", step=step, optimizer=seen.name)
 
         self.probe.scalars.later(found_inf, arrived)
@@ -224,6 +230,8 @@ class Steps(object):
         seconds = now - self._ended_at - probe.pause_seconds
         record.seconds = seconds if seconds > 0.0 else 0.0
         self._ended_at = now
+        if self._backwards > self._most_backwards and self.source == "optimizer":
+            self._most_backwards = self._backwards
         self._backwards = 0
         probe.pause_seconds = 0.0
         if self.recorder.writes_each:
@@ -237,11 +245,13 @@ class Steps(object):
         probe.budget.step(record.seconds)
 
     def _after_tick(self):
-        probe = self.probe
+        probe, now = self.probe, self._ended_at
         if probe.schedules.unsaid:
             probe.schedules.say()
-        probe.periodic(self._ended_at)
-        probe.orphan.check()
+        if now >= probe.due_at:
+            probe.periodic(now)
+        if now >= probe.orphan.next_at:
+            probe.orphan.check(now)
 
     # --- where no optimizer steps --------------------------------------------------------------------------------
 
@@ -265,17 +275,16 @@ class Steps(object):
     def _backwards_are_steps(self):
         """Decided when no step has come: because there is no optimizer, it does not step, or its hooks are gone."""
         if self._clock is None and self._backwards == 1 and not self._hooked_classes():
-            self._change_source("backward")
+            self._change_source("backward", "seen: backwards are counted, because there is no optimizer")
             return True
         if self._backwards < CHECK_HOOKS_AFTER or self._backwards & (self._backwards - 1):
             return False
         if any(not self._calls_hooks(kind) for kind in self._hooked_classes()):
-            self._change_source("backward")
-            self.probe.see("steps", "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted")
+            self._change_source("backward", DROPPED)
             return True
-        if self._clock is None and self._backwards >= BACKWARDS_WITHOUT_STEP:
+        if self._backwards >= max(BACKWARDS_WITHOUT_STEP, 8 * self._most_backwards):
             self.probe.step += self._backwards - 1
-            self._change_source("backward")
+            self._change_source("backward", "seen: backwards are counted, because no optimizer is seen to step")
             return True
         return False
 

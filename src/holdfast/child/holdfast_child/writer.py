@@ -142,7 +142,9 @@ class Writer(object):
         if time.monotonic() < self._retry_at:
             return False
         lost, torn = self._lost, self._torn
-        note = encoded("probe-note", {"what": "events were lost: they could not be written", "detail": "%d lines" % lost})
+        note = encoded(
+            "probe-note", {"what": "events were lost: they could not be written", "detail": "%d lines" % lost}
+        )
         if self._descriptor < 0:
             self._try_to_open()
             if self._retry_at:

@@ -180,7 +180,8 @@ class Watcher(object):
         self._probe.parts({str(name): value for name, value in items.items()})
 
     def _saves(self):
-        return next((look for look in self._probe.looks if look.name == "saves"), None)
+        looks = [inner for look in self._probe.looks for inner in getattr(look, "looks", ())]
+        return next((look for look in looks if look.name == "saves"), None)
 
     @contextlib.contextmanager
     def _never_raising(self, where):

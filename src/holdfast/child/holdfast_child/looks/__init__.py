@@ -26,7 +26,7 @@ class Look(object):
 
 
 def all_looks(probe):
-    """Every look, in the order in which they are called."""
+    """All looks behind one door, in the order in which they are called."""
     from ..names import Names
     from .checksum import ChecksumLook
     from .gradients import GradientsLook
@@ -35,10 +35,11 @@ def all_looks(probe):
     from .saves import SavesLook
     from .turns import Turns
     from .uncleared import UnclearedLook
+    from .watch import Watch
 
     names = Names(probe)
     turns = Turns(probe, (GradientsLook.name, MovementLook.name))
-    return [
+    looks = [
         GraphLook(probe, names),
         UnclearedLook(probe, names),
         GradientsLook(probe, names, turns),
@@ -46,3 +47,4 @@ def all_looks(probe):
         ChecksumLook(probe),
         SavesLook(probe, names),
     ]
+    return [Watch(probe, looks, turns)]

@@ -18,7 +18,8 @@ STEPS = 3
 STEPS_WITH_SEVERAL_OPTIMIZERS = 6
 STEPS_BEFORE_CALLING_SOME_UNUSED = 10
 """A layer may be dropped at random, an expert not chosen: some unused parameters need more steps than all unused."""
-AGAIN_AT = frozenset(10**power for power in range(2, 10))
+AGAIN_AFTER = 100
+"""The second window, in steps; each further one ten times later."""
 MOST_CANDIDATES = 64
 
 
@@ -33,6 +34,7 @@ class GraphLook(Look):
         self._every_backward_walked = True
         self._told = None
         self._optimizers = 0
+        self._again_at = AGAIN_AFTER
         self._open_window()
 
     def _open_window(self):
@@ -57,10 +59,8 @@ class GraphLook(Look):
 
     def step_begins(self, optimizer, clock):
         if not self._open:
-            changed = clock and len(self.probe.optimizers) != self._optimizers
-            if not (changed or (clock and self.probe.step + 1 in AGAIN_AT)):
-                return
-            self._open_window()
+            if clock and self._is_due_again(self.probe.step + 1):
+                self._open_window()
             return
         self._stepped.add(id(optimizer))
         if clock and self._walks:
@@ -68,6 +68,12 @@ class GraphLook(Look):
             several = len(self.probe.optimizers) > 1
             if self._steps >= (STEPS_WITH_SEVERAL_OPTIMIZERS if several else STEPS):
                 self._conclude()
+
+    def _is_due_again(self, step):
+        if step - self.probe.first_step >= self._again_at:
+            self._again_at *= 10
+            return True
+        return step & 15 == 0 and len(self.probe.optimizers) != self._optimizers
 
     def _conclude(self):
         optimizers = list(self.probe.optimizers)

@@ -19,6 +19,7 @@ MOST_BYTES = 16 << 20
 """Copies held from before a step until after it. With what comparing takes on the way it stays below 32 MB."""
 MOST_ELEMENTS = 1 << 19
 """Larger tensors are looked at in parts of this size, the next part in the next turn."""
+FEWEST_TENSORS = 4
 MOST_TENSORS = 64
 MOST_POSITIONS = 512
 SECONDS_PER_TENSOR = 60e-6
@@ -96,14 +97,15 @@ class MovementLook(Look):
             elements = max(1, rows.numel() // rows.shape[0]) * (stop - start)
             cost = (SECONDS_PER_TENSOR + SECONDS_PER_ELEMENT * elements) * (3 if suspected else 1)
             full = len(chosen) >= MOST_TENSORS or held_bytes > MOST_BYTES
-            if full or (chosen and not self._turns.allows(self.name, (modelled + cost) * self._price.value)):
+            few = len(chosen) < FEWEST_TENSORS
+            if full or not (few or self._turns.allows(self.name, (modelled + cost) * self._price.value)):
                 if suspected:
                     rotation.suspect(position, (start, stop))
                 break
             rotation.passed(position)
             around = Around(self.probe.torch, optimizer, (group, parameter), slice(start, stop), with_ulps=suspected)
             chosen.append((position, parameter, suspected, (start, stop), around))
-            self._next_cost = cost * self._price.value
+            self._next_cost = FEWEST_TENSORS * cost * self._price.value
             modelled += cost
             held_bytes += around.bytes()
         return chosen, modelled

@@ -15,8 +15,6 @@ TENSORS_AT_FIRST = 64
 TENSORS = 8
 MOST_ELEMENTS = 1 << 16
 LOOKS_AT_FIRST = 5
-EVERY = 4
-"""After the first looks, between which steps it is looked at: who clears does so from the start."""
 MOST_NAMES = 8
 SELDOM_SECONDS = 60.0
 
@@ -28,16 +26,20 @@ class UnclearedLook(Look):
         super().__init__(probe)
         self._names = names
         self._intervals = {}  # id of an optimizer -> the interval since its last step, while it is watched
-        self._steps = {}
         self._looks = 0
         self._pace = Pace(3, SELDOM_SECONDS)
 
     def backward_begins(self, loss, first):
-        if not self._intervals:
-            return
+        clock = self.probe.clock
+        if first and clock is not None:
+            self._intervals.setdefault(id(clock), Interval(self.probe.step))
         for optimizer in self.probe.optimizers:
             interval = self._intervals.get(id(optimizer))
-            if interval is not None and not interval.clean:
+            if interval is None or interval.clean:
+                continue
+            if self.probe.step - interval.opened_at > 1:  # steps in between were not watched
+                del self._intervals[id(optimizer)]
+            else:
                 self._look(optimizer, interval)
 
     def step_begins(self, optimizer, clock):
@@ -47,9 +49,8 @@ class UnclearedLook(Look):
             self._judge(interval)
 
     def step_ended(self, optimizer, clock):
-        steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
-        if self._looks < LOOKS_AT_FIRST or steps % EVERY == 0:
-            self._intervals[id(optimizer)] = Interval()
+        if not clock:  # the clock's interval begins with the first backward after its step
+            self._intervals[id(optimizer)] = Interval(self.probe.step)
 
     def _look(self, optimizer, interval):
         budget = self.probe.budget
@@ -96,7 +97,8 @@ class UnclearedLook(Look):
 class Interval(object):
     """Between two steps of one optimizer: what the backwards in between began with."""
 
-    def __init__(self):
+    def __init__(self, opened_at):
+        self.opened_at = opened_at
         self.clean = False
         self.left_over = ()
         self.looked_at = 0

@@ -6,6 +6,10 @@ leans to the small side, so that a weight which stayed although the estimate is 
 
 STANDARD = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
 MOST_ROUNDINGS_OF_AN_UPDATE = 4
+SLACK = 0.002
+"""Updates of exactly half a unit stay below it, also when written with a few digits."""
+ROUNDED_AWAY_BY_DECAY = 1.0
+"""Decay and update are rounded one after the other, and so is the factor of the decay: half a unit each."""
 
 
 def kind_of(optimizer):
@@ -22,17 +26,18 @@ def expected_ulps(torch, rule, weight, gradient, state):
     after the step.
     """
     kind, group = rule
-    update = expected_update(kind, group, weight, gradient, state)
+    update = expected_update(torch, rule, weight, gradient, state)
     if update is None:
         return None
     unit = ulp(torch, weight)
-    ulps = update.abs() / unit * (1 - MOST_ROUNDINGS_OF_AN_UPDATE * torch.finfo(weight.dtype).eps)
+    ulps = update.abs() / unit * (1 - SLACK - MOST_ROUNDINGS_OF_AN_UPDATE * torch.finfo(weight.dtype).eps)
     if _decays_apart(kind, group):
-        ulps = ulps - 0.5  # decay and update are rounded one after the other, and may cancel that much
+        ulps = ulps - ROUNDED_AWAY_BY_DECAY
     return ulps
 
 
-def expected_update(kind, group, weight, gradient, state):
+def expected_update(torch, rule, weight, gradient, state):
+    kind, group = rule
     lr = group["lr"]
     decay = group.get("weight_decay", 0)
     weight, gradient = weight.float(), gradient.float()
@@ -43,12 +48,12 @@ def expected_update(kind, group, weight, gradient, state):
     if kind == "SGD":
         return _sgd(group, gradient, state) * lr
     if kind in ("Adam", "AdamW") and "exp_avg" in state:
-        moved = _adam(group, state)
+        moved = _adam(torch, group, state)
         return (moved + weight * decay if _decays_apart(kind, group) else moved) * lr
     if kind == "RMSprop" and "square_avg" in state and not group.get("centered") and not group.get("momentum"):
-        return gradient / (state["square_avg"].float().sqrt() + group["eps"]) * lr
+        return gradient / (at_most(torch, state["square_avg"]).sqrt() + group["eps"]) * lr
     if kind == "Adagrad" and "sum" in state and not group.get("lr_decay"):
-        return gradient / (state["sum"].float().sqrt() + group["eps"]) * lr
+        return gradient / (at_most(torch, state["sum"]).sqrt() + group["eps"]) * lr
     return None
 
 
@@ -64,12 +69,19 @@ def _sgd(group, gradient, state):
     return gradient + buffer * momentum if group.get("nesterov") else buffer
 
 
-def _adam(group, state):
+def _adam(torch, group, state):
     first, second = group["betas"]
     step = state["step"]
-    seen = state.get("max_exp_avg_sq", state["exp_avg_sq"]).float()
+    seen = at_most(torch, state.get("max_exp_avg_sq", state["exp_avg_sq"]))
     mean = state["exp_avg"].float() / (1 - first**step)
     return mean / ((seen / (1 - second**step)).sqrt() + group["eps"])
+
+
+def at_most(torch, squares):
+    """What mean squares kept in 16 bits may have been before they were rounded, in the extreme to zero. A fused step
+    divides by the unrounded ones.
+    """
+    return squares.float() + ulp(torch, squares) if squares.element_size() == 2 else squares.float()
 
 
 def ulp(torch, weight):
