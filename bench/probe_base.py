@@ -58,7 +58,7 @@ def main():
     bare, probed = [], []
     for _ in range(PAIRS):
         bare.append(measure(steps, bare_environment))
-        with tempfile.TemporaryDirectory() as folder, open(folder + "/lock", "wb") as lock:
+        with tempfile.TemporaryDirectory() as folder, (pathlib.Path(folder) / "lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             heartbeat.create(folder + "/heartbeat")
             probed_environment = dict(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from probe_harness import CHILD, attempt, collect, environment, run, script
 from test_probe_steps import tiny
@@ -284,7 +285,7 @@ def test_stacks_are_written_on_the_signal_that_hello_names(tmp_path):
         assert hello.stack_signal == signal.SIGURG
         os.kill(child.pid, hello.stack_signal)
         give_up = time.monotonic() + 30
-        while "train.py" not in open(hello.stack_file).read():
+        while "train.py" not in Path(hello.stack_file).read_text():
             assert time.monotonic() < give_up
             time.sleep(0.01)
         child.communicate("\n", timeout=60)

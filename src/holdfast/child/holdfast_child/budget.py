@@ -36,7 +36,8 @@ class Budget(object):
 
     def allows(self, cost_estimate_seconds):
         """Whether a look that costs about this much may run now. What costs more than can ever be saved up may run once
-        the savings are full; it is paid back before anything else may run."""
+        the savings are full; it is paid back before anything else may run.
+        """
         self._asked += 1
         if self.credit >= cost_estimate_seconds or self.credit >= self._limit:
             return True

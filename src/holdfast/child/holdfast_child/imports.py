@@ -7,7 +7,7 @@ have had.
 
 import sys
 
-_waiting = {}
+_waiting = {}  # type: ignore[var-annotated]
 _finder = None
 
 

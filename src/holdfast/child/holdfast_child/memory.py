@@ -1,5 +1,6 @@
 """Memory as the training's own process sees it: what the device's allocator holds, and the resident set where that is
-a plain read."""
+a plain read.
+"""
 
 import os
 

@@ -23,7 +23,7 @@ def register(attempt_dir, pid):
             continue
         path = os.path.join(attempt_dir, protocol.stack_file(pid))
         try:
-            file = open(path, "ab", buffering=0)
+            file = open(path, "ab", buffering=0)  # noqa: SIM115 - faulthandler writes into it for as long as the process lives
             faulthandler.register(number, file=file, all_threads=True, chain=False)
         except (OSError, ValueError, RuntimeError, AttributeError):
             continue

@@ -24,7 +24,7 @@ def plain(value):
     if isinstance(value, float):
         if math.isfinite(value):
             return value
-        return "nan" if value != value else ("inf" if value > 0 else "-inf")
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

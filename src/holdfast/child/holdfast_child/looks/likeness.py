@@ -126,7 +126,7 @@ def sample(group, most):
 
 
 def likeness(torch, saved, live):
-    """ "equal" bit for bit, "cast" when the live one becomes equal in the saved one's type, else "differs"."""
+    """Either "equal" bit for bit, "cast" when the live one becomes equal in the saved one's type, else "differs"."""
     saved, live = local(saved), local(live)
     if saved.shape != live.shape:
         return "differs"

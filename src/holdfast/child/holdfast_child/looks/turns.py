@@ -4,7 +4,6 @@ import time
 
 from .pace import Typical
 
-
 OVERDUE_SECONDS = 20.0
 OVERDUE_TIMES_COST = 1000.0
 
