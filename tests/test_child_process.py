@@ -200,6 +200,27 @@ time.sleep(99)
     os.close(write_end)
 
 
+def test_ending_reaches_orphans_of_the_same_session(play):
+    """A process that was never seen below the child, since its parent died at once, is known by its session."""
+    code = """
+import os, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        print("orphan", os.getpid(), flush=True)
+        time.sleep(99)
+    os._exit(0)
+os.wait()
+time.sleep(99)
+"""
+    with play(python(code)) as played:
+        played.pump(lambda: played.piped["stdout"].endswith(b"\n"))
+        orphan = int(played.piped["stdout"].split()[1])
+        played.pump(lambda: psutil.Process(orphan).ppid() != played.hear("started")["pid"])
+        assert played.order("end", "5") == []
+        played.finish()
+        assert has_ended(orphan)
+
+
 def test_a_second_request_cuts_the_grace_short(play):
     """Ctrl-C or SIGTERM while the end is awaited means: now."""
     code = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); print('up', flush=True)\nwhile True: time.sleep(0.05)"
@@ -230,7 +251,7 @@ while True: time.sleep(0.05)
         assert played.hear("Interrupt")["delivered"] is False
         os.kill(played.process.pid, signal.SIGUSR1)
         assert played.hear("Forwarded")["signal"] == "SIGUSR1"
-        played.pump(lambda: b"SIGUSR1" in played.piped["stdout"])
+        played.pump(lambda: b"SIGUSR1\n" in played.piped["stdout"])
         assert played.piped["stdout"] == b"up\nSIGUSR1\n"
         played.order("end", "0")
         played.finish()

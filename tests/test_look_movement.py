@@ -2,6 +2,7 @@ import pytest
 import torch
 from look_stub import small_model, train, with_look
 
+from holdfast.child.holdfast_child.looks import movement
 from holdfast.child.holdfast_child.looks.movement import MOST_BYTES, MovementLook
 from holdfast.child.holdfast_child.looks.turns import Turns
 from holdfast.child.holdfast_child.looks.updates import ulp
@@ -75,6 +76,30 @@ def test_updates_that_cannot_show_are_marked_as_such(kind):
     stuck = [tensor for event in told(probe) for tensor in event.stuck]
     assert stuck
     assert all(tensor.update_ulps < 0.5 for tensor in stuck)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
+        (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}),
+        (torch.optim.Adam, {"lr": 1e-3, "weight_decay": 1e-2}),
+        (torch.optim.AdamW, {"lr": 1e-3}),
+        (torch.optim.AdamW, {"lr": 1e-4, "fused": True}),
+        (torch.optim.RMSprop, {"lr": 1e-5}),
+    ],
+)
+def test_a_training_that_converges_has_an_excuse_for_every_weight_that_stays(monkeypatch, kind, options, dtype):
+    """Towards the end updates vanish and weights stay: each of them below half a unit, with every standard optimizer."""
+    monkeypatch.setattr(movement, "STUCK_SECONDS", 0.0)
+    probe = movement_probe()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    model = model.to(dtype)
+    train(probe, model, kind(model.parameters(), **options), 250, batch=torch.randn(4, 4).to(dtype))
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert [tensor for tensor in stuck if not tensor.update_ulps < 0.5] == []
 
 
 def test_an_unknown_optimizer_gets_no_estimate():

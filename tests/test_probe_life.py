@@ -58,10 +58,10 @@ def test_without_an_attempt_or_in_isolation_it_is_inert(tmp_path):
 
 
 def test_a_process_without_torch_pays_little(tmp_path):
-    """A plain Python under the probe loads a handful of small modules and not json."""
+    """A plain Python under the probe loads a handful of small modules, none of them dear."""
     probed = run(
         tmp_path,
-        "import sys; print([name for name in ('json', 'torch', 'holdfast_child.probe') if name in sys.modules])",
+        "import sys; print([name for name in ('json', 'typing', 'torch', 'holdfast_child.probe') if name in sys.modules])",
     )
     assert probed.out.strip() == "[]"
     assert probed.files == []
@@ -244,16 +244,19 @@ def start(tmp_path, folder, text, **more):
 ENDLESS = tiny(
     TRAIN
     + """
+import time
 train(2)
 print("ready")
 input()
+time.sleep(0.03)
 train(1000000)
 """
 )
 
 
 def test_a_training_whose_supervisor_is_gone_stops(tmp_path):
-    """Once nobody holds the lock, the next step ends the training with SIGTERM and says why."""
+    """Once nobody holds the lock, the next step (of those that are longer than the interval between two checks) ends the
+    training with SIGTERM and says why."""
     folder = tmp_path / "attempt"
     with attempt(folder):
         child = start(tmp_path, folder, ENDLESS)

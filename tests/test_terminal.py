@@ -425,3 +425,39 @@ def test_a_background_job(shell):
         played.see("got 'again\\n'")
         leave(played)
     assert played.log("stdout").count(b"got") == 2
+
+
+BARE_SHELL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if job == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+os.waitpid(job, os.WUNTRACED)
+os.tcsetpgrp(0, os.getpgrp())
+print("the job stands still", flush=True)
+input()
+os.tcsetpgrp(0, job)
+os.killpg(job, signal.SIGCONT)
+os.waitpid(job, 0)
+"""
+
+
+def test_a_shell_that_does_not_tidy_up(play):
+    """The terminal is given back before we stop, and not left to the shell to repair."""
+    with play(python(LINES), launcher=lambda argv: [*python(BARE_SHELL), *argv]) as played:
+        before = modes(played.keyboard)
+        played.type("a\r")
+        played.see("got 'a\\n'")
+        assert modes(played.keyboard) != before
+        played.type("\x1a")
+        played.see("the job stands still")
+        assert modes(played.keyboard) == before
+        played.type("\r")
+        played.hear("Continued")
+        played.type("b\r\x04")
+        played.see("got 'b\\n'")
+        assert played.finish()["code"] == 0

@@ -28,11 +28,12 @@ def _leave_path():
 
 def _run_the_other():
     from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
 
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
+    from importlib.util import module_from_spec  # dearer than all of the above, and seldom needed
+
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)

@@ -31,7 +31,6 @@ class KeyboardPump:
         self._listening = False
         self._closing = False
         self._keys, _ = own_description(STDIN, os.O_RDONLY)
-        os.set_blocking(child_terminal.our_end, False)
         self.thread = start_thread("holdfast keyboard", self._run)
 
     @property

@@ -37,13 +37,16 @@ class Source:
         self.last_byte_at = 0.0
 
     def read(self) -> bytes | None:
-        """None when there is nothing just now, empty at the end."""
+        """None when there is nothing just now, empty at the end. Gathered, since a terminal gives 4 KB at a time."""
+        data = bytearray()
         try:
-            return os.read(self.fd, CHUNK_BYTES)
+            while len(data) < CHUNK_BYTES and (piece := os.read(self.fd, CHUNK_BYTES)):
+                data += piece
         except BlockingIOError:
-            return None
+            return bytes(data) or None
         except OSError:  # EIO: how Linux says that the other end of a terminal is closed; macOS reads nothing
-            return b""
+            pass
+        return bytes(data)
 
     def record(self, data: bytes, now: float) -> None:
         if self._log is None:
@@ -67,11 +70,7 @@ class Source:
 
 
 class OutputPump:
-    """Carries the streams that are shown in one place.
-
-    The kernel does not tell which of two streams was written first when both have something. Then the one that has begun a
-    line goes first (a progress bar is ended before the next print), else the echo, stdout, stderr.
-    """
+    """Carries the streams that are shown in one place."""
 
     def __init__(self, sources: Sequence[Source], sink: Sink, flow: Flow, clock: Callable[[], float]) -> None:
         self._sources = list(sources)
@@ -120,7 +119,7 @@ class OutputPump:
             if self._bell.fd in ready:
                 self._bell.silence()
             talking = [source for source in self._sources if source.fd in ready]
-            for source in sorted(talking, key=lambda source: (source is not self._line_of, source.stream)):
+            for source in in_turn(talking, self._line_of):
                 self._carry(source)
 
     def _carry(self, source: Source) -> None:
@@ -143,3 +142,10 @@ class OutputPump:
         self._sink.write(data)
         self.showing_since = None
         self._line_of = None if data.endswith(b"\n") else source
+
+
+def in_turn(talking: Sequence[Source], line_of: Source | None) -> list[Source]:
+    """The kernel does not tell which of two streams was written first when both have something. Then the one that has begun
+    a line goes first (a progress bar is ended before the next print), else the echo, stdout, stderr.
+    """
+    return sorted(talking, key=lambda source: (source is not line_of, source.stream))

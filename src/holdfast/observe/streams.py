@@ -77,6 +77,7 @@ class Streams:
         by_place: dict[tuple[int, int], list[Source]] = {}
         for stream, our_end in self._our_ends.items():
             source = Source(stream, our_end, OutputLog(logs[stream]) if stream in logs else None)
+            os.set_blocking(our_end, False)
             place = os.fstat(stream)
             by_place.setdefault((place.st_dev, place.st_ino), []).append(source)
             if stream in logs:

@@ -69,16 +69,11 @@ def _watch_loader(loader, name):
         return
 
     def watched(*args, **kwargs):
-        try:
-            delattr(loader, method)
-        except AttributeError:
-            pass
+        vars(loader).pop(method, None)
         result = original(*args, **kwargs)
         _imported(name)
         return result
 
-    try:
-        setattr(loader, method, watched)
-    except (AttributeError, TypeError):
-        # A loader without a __dict__: this module stays unwatched, and its import goes on as ever.
-        pass
+    # A loader that is a class, or has no attributes of its own, cannot be watched: its import goes on as ever.
+    if isinstance(getattr(loader, "__dict__", None), dict):
+        vars(loader)[method] = watched

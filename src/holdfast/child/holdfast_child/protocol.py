@@ -1,9 +1,9 @@
 """What the supervisor and the probe have agreed on: the names of variables and files, and the version of it all.
 
-Both sides import this file. Python 3.9 syntax, standard library only.
+Both sides import this file. Python 3.9 syntax, and no import: every Python process under the supervisor reads it.
 """
 
-from typing import Optional
+from __future__ import annotations
 
 SCHEMA = 1
 
@@ -28,7 +28,7 @@ INTERPRETERS_FILE = "interpreters.jsonl"
 """One line for each Python that started under the probe, and for each that imported torch."""
 
 
-def rank_file(rank: int, pid: Optional[int] = None) -> str:
+def rank_file(rank: int, pid: int | None = None) -> str:
     """The name of a rank's events; a further process under the same rank adds its pid."""
     return "rank-%d.jsonl" % rank if pid is None else "rank-%d-pid-%d.jsonl" % (rank, pid)
 
