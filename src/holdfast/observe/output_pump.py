@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 TAIL_BYTES = 1 << 17
 SETTLE_SECONDS = 0.05
 STUCK_SECONDS = 1.0
-PIECES_OF_A_LINE = 16
 
 
 class Source:
@@ -123,16 +122,11 @@ class OutputPump:
                 self._carry(source)
 
     def _carry(self, source: Source) -> None:
-        """What the stream has to say now, and the rest of the line that it has begun if that is there already."""
-        for _ in range(PIECES_OF_A_LINE):
-            data = source.read()
-            if data == b"":
-                self._sources.remove(source)
-                return
-            if data:
-                self._deliver(source, data)
-            if self._line_of is not source or not select.select([source.fd], [], [], 0)[0]:
-                return
+        data = source.read()
+        if data:
+            self._deliver(source, data)
+        elif data is not None:
+            self._sources.remove(source)
 
     def _deliver(self, source: Source, data: bytes) -> None:
         now = self._clock()
