@@ -27,7 +27,9 @@ def main() -> int:
         flush=True,
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+    code = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+    print(f"\nLook at it: {holdfast} status {folder / 'run'}")
+    return code
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A small but real training: a convolutional network learns to tell circles, squares and triangles apart.
 
-It knows nothing of Holdfast. It saves a checkpoint every 50 steps and can go on from one.
+It knows nothing of Holdfast. It saves a checkpoint after every epoch and can go on from one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_shapes(count: int, size: int = 32) -> TensorDataset:
     square = torch.maximum(dx.abs(), dy.abs()) < radius * 0.85
     triangle = (dy < radius * 0.7) & (dy > dx.abs() * 1.7 - radius)
     shape = torch.stack([circle, square, triangle], 1)[torch.arange(count), label].float()
-    noise = torch.randn(count, size, size, generator=generator) * 0.5
+    noise = torch.randn(count, size, size, generator=generator) * 0.3
     return TensorDataset((shape + noise).unsqueeze(1), label)
 
 
@@ -76,11 +76,10 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step += 1
-            if step % 50 == 0:
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "step": step}
-                torch.save(state, options.save)
             if step == options.die_at_step and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1, "step": step}
+        torch.save(state, options.save)
         print(
             f"epoch {epoch + 1}/{options.epochs}: loss {loss.item():.3f}, accuracy {evaluate(model, validation):.1%}",
             flush=True,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
-from running import environment, holdfast, holdfast_run, training
+from running import HOLDFAST, environment, holdfast, holdfast_run, training
 
 from holdfast.words import events
 
@@ -158,6 +160,60 @@ def test_secrets_are_not_recorded(tmp_path):
     assert secret.encode() not in recorded
     again = holdfast(tmp_path, "resume", "run")
     assert (again.code, "give it again" in again.stderr) == (2, True)
+
+
+def test_secrets_are_taken_out_of_what_the_command_says(tmp_path):
+    """argparse quotes the arguments that it does not know, and that becomes the finding: without the secret."""
+    secret = "hunter2-very-secret"
+    (tmp_path / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    ran = holdfast_run(tmp_path, PYTHON, "train.py", f"--api-key={secret}")
+    told = ran.run.journal.read_text() + ran.run.summary.read_text() + ran.run.plan.read_text()
+    assert "unrecognized arguments" in told
+    assert secret not in told
+
+
+def test_argument_that_is_no_text(tmp_path):
+    """Bytes that are not UTF-8 reach the command as they are, and the record without an error."""
+    name = os.fsdecode(b"caf\xe9")
+    ran = holdfast_run(tmp_path, PYTHON, "-c", "import os, sys; print(os.fsencode(sys.argv[1]))", name)
+    assert (ran.code, ran.stdout) == (0, "b'caf\\xe9'\n")
+
+
+def test_reader_that_is_gone_does_not_change_the_status(tmp_path):
+    """`holdfast run ... 2>&1 | true`: the verdict decides the status, not who is still there to read it."""
+    script = training(tmp_path)
+    line = f"{shlex.join([str(HOLDFAST), 'run', '--dir', 'run', '--', PYTHON, str(script)])} 2>&1 >/dev/null | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment(), check=False, timeout=120)
+    assert done.returncode == 0
+
+
+def test_resume_of_a_run_that_only_lacks_its_verdict(tmp_path):
+    """The supervisor was killed right after the training had finished: it is judged, not trained again."""
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path))
+    lines = ran.run.journal.read_bytes().splitlines(keepends=True)
+    ran.run.journal.write_bytes(
+        b"".join(line for line in lines if b"run-ended" not in line and b"decision-made" not in line)
+    )
+    again = holdfast(tmp_path, "resume", "run")
+    assert (again.code, again.stdout) == (0, "")
+    assert (len(again.summary["attempts"]), again.summary["verdict"]) == (1, "learned")
+
+
+def test_resume_can_be_told_how_to_go_on(tmp_path):
+    """Whoever did not give --checkpoint at the start can give it now."""
+    part = (
+        "torch.save({}, 'state.pt')\nprint(sys.argv[1:], flush=True)\ndef after(step):\n    if step == 4: sys.exit(3)"
+    )
+    holdfast_run(tmp_path, PYTHON, training(tmp_path, part), options=["--max-attempts", 1])
+    again = holdfast(tmp_path, "resume", "run", "--checkpoint", "state.pt", "--resume-with", "--from {checkpoint}")
+    assert f"['--from', '{(tmp_path / 'state.pt').resolve()}']" in again.stdout
+
+
+def test_wrong_placeholder_is_refused_at_once(tmp_path):
+    ran = holdfast(
+        tmp_path, "run", "--checkpoint", "*.pt", "--resume-with", "--resume {ckpt}", "--", PYTHON, "-c", "pass"
+    )
+    assert (ran.code, "{checkpoint}" in ran.stderr) == (2, True)
 
 
 def test_escape_sequences_in_last_words_are_not_passed_on_by_the_panel(tmp_path):

@@ -178,8 +178,8 @@ def test_full_disk_loses_nothing(run, tmp_path):
     assert [entry.event.at for entry in replay(run)] == [float(n) for n in range(100)]
 
 
-def test_million_steps_replay_fast_enough_to_be_tested(run):
-    """The windows of a million steps are a few ten thousand lines: they fold without holding them all."""
+def test_many_windows_replay(run):
+    """Long runs are windows; all of them come back, in order. (How fast, and how large a million steps are: bench/overhead.)"""
     write(run.journal, *started())
     spread = events.Spread(n=16, mean=1.0, low=0.5, high=1.5, first=1.0, last=1.0)
     write(

@@ -257,3 +257,62 @@ def test_rules_explain_themselves(tmp_path):
     assert "What to do" in holdfast(tmp_path, "rules", "loss-all-zero").stdout
     near = holdfast(tmp_path, "rules", "loss-al-zero")
     assert (near.code, "did you mean loss-all-zero" in near.stderr) == (2, True)
+
+
+def test_restart_that_cannot_start_keeps_the_record(tmp_path):
+    """The script is gone by the second attempt: what the first one saved and all that is known of it stay."""
+    script = training(
+        tmp_path, "def after(step):\n    torch.save({}, 'ck.pt')\n    if step == 4:\n        os.remove(__file__); die()"
+    )
+    script.write_text(f"#!{PYTHON}\n" + script.read_text())
+    script.chmod(0o755)
+    ran = holdfast_run(tmp_path, script, options=["--backoff", 0])
+    assert ran.code == 4
+    assert (ran.folder / "attempts" / "1" / "saved" / "ck.pt").is_file()
+    assert "could not be started again" in ran.summary["decisions"][-1]["why"]
+
+
+def test_checkpoints_that_are_renamed_into_place(tmp_path):
+    """The careful way to save, temporary name and rename: found, kept, gone on from, with the right step."""
+    part = SAVES.replace('"state.pt")', '"state.tmp"); os.replace("state.tmp", "state.pt")') + (
+        "\nsaves = after\ndef after(step):\n    saves(step)\n    if FIRST and step == 13: die()\n"
+    )
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, part), options=[*AGAIN, "--backoff", 0])
+    assert ran.code == 0, ran.stderr
+    first, second = ran.summary["attempts"]
+    assert [file["step"] for file in first["saved"]] == [10]
+    assert (second["resumed"]["step"], second["first_step"]) == (10, 11)
+
+
+def test_rotated_checkpoints_do_not_stop_a_restart(tmp_path):
+    """A file that the training itself deleted is nothing that a restart could destroy."""
+    part = "def after(step):\n    torch.save({}, f'{step}.pt')\n    if step > 1: os.remove(f'{step - 1}.pt')\n    if FIRST and step == 9: die()"
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, part), options=["--backoff", 0])
+    assert (ran.code, len(ran.summary["attempts"])) == (0, 2)
+    assert [file["path"].rpartition("/")[2] for file in ran.summary["attempts"][0]["saved"]] == ["9.pt"]
+
+
+def test_one_training_after_the_other_is_no_hang(tmp_path):
+    """A script that trains its folds in processes of their own: the second one's steps are signs of life."""
+    fold = training(tmp_path, "def after(step):\n    time.sleep(0.25)", name="fold.py")
+    (tmp_path / "folds.py").write_text(
+        f"import subprocess, sys\nfor _ in range(2): subprocess.run([sys.executable, {str(fold)!r}], check=True)\n"
+    )
+    ran = holdfast_run(tmp_path, PYTHON, "folds.py", options=["--hang-after", "2"], env={"STEPS": "30"})
+    assert ran.code == 0, ran.stderr
+    assert len(ran.of(events.Hello)) == 2
+    assert "step-hang" not in ran.rules
+
+
+def test_the_supervisor_is_small(tmp_path):
+    """The training owns the memory: the supervisor itself stays under 60 MB."""
+    part = "import psutil\nprint(psutil.Process(os.getppid()).memory_info().rss, flush=True)"
+    ran = holdfast_run(
+        tmp_path,
+        PYTHON,
+        training(
+            tmp_path,
+            part + "\ndef after(step):\n    if step == 30: print(psutil.Process(os.getppid()).memory_info().rss)",
+        ),
+    )
+    assert max(int(line) for line in ran.stdout.split() if line.isdigit()) < 60e6

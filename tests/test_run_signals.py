@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -42,6 +43,8 @@ class Started:
         self.process = subprocess.Popen(
             command(folder, PYTHON, training(folder, part), options=options),
             cwd=folder, env=environment(STEPS=str(steps)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A job of its own in this session, as a shell would make it: only then can it be stopped and continued.
+            preexec_fn=lambda: os.setpgid(0, 0),  # noqa: PLW1509 - no threads here; process_group= came with 3.11
         )  # fmt: skip
 
     def until_step(self, step):
@@ -187,18 +190,40 @@ def test_suspended_is_no_hang(tmp_path):
     """SIGTSTP stops both; SIGCONT continues both; the pause is recorded, and no hang is seen in it."""
     started = Started(tmp_path, ENDLESS, ["--hang-after", "1"], steps=60)
     started.until_step(5)
-    training_process = psutil.Process(started.training_pid())
-    supervisor = psutil.Process(started.process.pid)
+    both = [psutil.Process(started.training_pid()), psutil.Process(started.process.pid)]
     started.process.send_signal(signal.SIGTSTP)
-    if os.getpgid(started.process.pid) == os.getpgrp():
-        wait_until(
-            lambda: training_process.status() == psutil.STATUS_STOPPED or supervisor.status() != psutil.STATUS_STOPPED
-        )
+    wait_until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in both))
+    told = holdfast(tmp_path, "status", "run")
+    assert "suspended" in told.stdout
     time.sleep(2.5)  # longer than the bound: were this seen as silence, it would be a hang
     started.process.send_signal(signal.SIGCONT)
     assert started.finish() == 0
     assert [f["rule"] for f in started.summary["findings"]] == []
-    assert any(isinstance(e.event, events.Continued) for e in replay(started.run))
+    assert any(isinstance(e.event, events.Continued) and e.event.seconds > 2 for e in replay(started.run))
+
+
+def test_a_question_to_the_user_is_no_hang(tmp_path):
+    """A training that waits at a prompt on a terminal waits for a person, however long that takes."""
+    script = training(tmp_path, "def after(step):\n    if step == 5: print('hello', input('name? '), flush=True)")
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        command(tmp_path, PYTHON, script, options=["--hang-after", "1"]),
+        cwd=tmp_path, env=environment(), stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+    )  # fmt: skip
+    os.close(terminal)
+    shown = b""
+    while b"name? " not in shown:
+        shown += os.read(keyboard, 4096)
+    time.sleep(3.5)  # longer than the bound and the confirmation
+    os.write(keyboard, b"Ada\n")
+    while "╯".encode() not in shown:
+        shown += os.read(keyboard, 4096)
+    assert process.wait(60) == 0
+    os.close(keyboard)
+    assert b"hello Ada" in shown
+    assert "step-hang" not in {
+        f["rule"] for f in json.loads((tmp_path / "run" / "summary.json").read_text())["findings"]
+    }
 
 
 def test_second_supervisor_is_refused(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.act.hang_watch import Ask, HangWatch
@@ -20,7 +21,6 @@ from holdfast.words import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from holdfast.act.recorder import Recorder
     from holdfast.observe.child_process import ChildProcess
@@ -36,6 +36,11 @@ JOURNAL_SAMPLES = 2000
 """Roughly how many memory samples the journal keeps of the first hours, and how slowly that grows after."""
 STACK_PATIENCE_S = 5.0
 DISK_FULL_BYTES = 1 << 20
+BUSY_CORES = 0.5
+"""More processor time than this, while nothing else shows, is a long native call and not a wait."""
+PROMPT_LOOK_S = 1.0
+MOST_DUMPS = 8
+"""Stacks that go into the journal of one attempt; all of them are in its folder."""
 
 
 class Attempt:
@@ -69,6 +74,11 @@ class Attempt:
         self._hang = HangWatch(plan.hang, self._began)
         self._stacks = _StackReader(run.attempt(number).stacks)
         self._output_at = self._began
+        self._cpu = 0.0
+        """Processor seconds that the whole tree had used at the last sample."""
+        self._busy_since = (self._began, 0.0)
+        self._dumps = 0
+        self._hinted = False
         self._next_sample = self._began
         self._next_journal_sample = self._began
         self._interrupts = 0
@@ -150,9 +160,24 @@ class Attempt:
             self._take_sample(now)
         self._watch_for_hang(now)
         self._recorder.flush()
+        self._hint_at_going_on()
         for finding in self._recorder.fresh_findings():
             if ends_attempt(finding, self._plan):
                 self._stop(finding.rule)
+
+    def _hint_at_going_on(self) -> None:
+        """It saves, and we would not know how to go on from that: better said now than after the kill."""
+        attempt = self._recorder.picture.attempt
+        if self._hinted or not attempt.saved or self._plan.checkpoint is not None or attempt.adapter is not None:
+            return
+        self._hinted = True
+        path = next(reversed(attempt.saved))
+        pattern = str(Path(path).with_name("*" + Path(path).suffix))
+        self._remark(
+            f"it saves {path}, but if it dies it starts over",
+            f"""to go on from there, start with --checkpoint '{pattern}' --resume-with "--resume {{checkpoint}}" """
+            "(the arguments that your command takes for it)",
+        )
 
     def _read_probe(self) -> None:
         for path in self._folder.rank_files():
@@ -169,6 +194,7 @@ class Attempt:
                 "the disk is full",
                 f"{self._run.path} takes no more; the training goes on, the last step stays exact, the record has a gap",
             )
+        self._cpu = sample.cpu or 0.0
         slept = self._clock_watch.look()
         if slept is not None:
             self._recorder.record(slept)
@@ -180,31 +206,44 @@ class Attempt:
             self._recorder.record(sample)
 
     def _watch_for_hang(self, now: float) -> None:
-        if self._child.blocked_on_terminal():
+        asked = self._hang.quiet_for(now) > PROMPT_LOOK_S and self._child.at_prompt()
+        if asked or self._child.blocked_on_terminal():
             self._hang.excuse(now)
             return
-        beats = heartbeat.read(str(self._run.heartbeat))
-        signs = [float(sum(b.step + b.backwards + b.fetches + b.saves for b in beats.values()))]
+        beats = heartbeat.read(str(self._run.heartbeat)).values()
+        signs = sum(beat.step + beat.backwards + beat.fetches + beat.saves for beat in beats)
+        written = sum(tail.position for tail in self._tails.values())
         output_at = now - self._child.quiet_for()
         if output_at > self._output_at + 0.5:
             self._output_at = output_at
-        ask = self._hang.look(now, self._output_at, *signs, stepped=any(beat.step_at for beat in beats.values()))
-        if ask is Ask.DUMP:
+        stepped = any(beat.step_at for beat in beats)
+        if self._hang.look(now, self._output_at, signs, written, stepped=stepped) is Ask.DUMP:
             quiet = events.Quiet(at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound)
-            self._recorder.record(quiet)
-            self._stacks.ask(self._processes_with_stacks(), now)
-        text = self._stacks.answer(now)
-        if text is not None:
-            same = self._hang.dumped(text, now)
-            pid = self._stacks.pids[0]
-            self._recorder.record(events.Stacks(at=self._recorder.now(), pid=pid, text=text, same=same))
+            if self._recorder.picture.attempt.quiet is None:
+                self._recorder.record(quiet)
+            if not self._stacks.ask(self._processes_with_stacks(), now):
+                self._hang.unanswered(now)
+        self._take_stacks(now)
+
+    def _take_stacks(self, now: float) -> None:
+        answer = self._stacks.answer(now)
+        if answer == "":
+            self._hang.unanswered(now)
+        elif answer is not None:
+            since, cpu = self._busy_since
+            busy = now > since and (self._cpu - cpu) / (now - since) > BUSY_CORES
+            self._busy_since = (now, self._cpu)
+            same = self._hang.dumped(answer, now, busy=busy)
+            stacks = events.Stacks(at=self._recorder.now(), pid=self._stacks.pids[0], text=answer, same=same)
+            if self._dumps < MOST_DUMPS or same:
+                self._dumps += 1
+                self._recorder.record(stacks)
 
     def _processes_with_stacks(self) -> list[tuple[int, int]]:
         attempt = self._recorder.picture.attempt
-        hellos = [attempt.hello, *attempt.others]
-        return [
-            (hello.pid, hello.stack_signal) for hello in hellos if hello is not None and hello.stack_signal is not None
-        ]
+        alive = set(self._child.descendants())
+        hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None and hello.pid in alive]
+        return [(hello.pid, hello.stack_signal) for hello in hellos if hello.stack_signal is not None]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -265,7 +304,8 @@ class _StackReader:
         self._deadline: float | None = None
         self.pids: list[int] = []
 
-    def ask(self, processes: list[tuple[int, int]], now: float) -> None:
+    def ask(self, processes: list[tuple[int, int]], now: float) -> bool:
+        """True when somebody could be asked."""
         self.pids = []
         for pid, signal_number in processes[:8]:
             self._offsets[pid] = self._size(pid)
@@ -273,16 +313,17 @@ class _StackReader:
                 os.kill(pid, signal_number)
                 self.pids.append(pid)
         self._deadline = now + STACK_PATIENCE_S if self.pids else None
+        return bool(self.pids)
 
     def answer(self, now: float) -> str | None:
-        """All stacks, once every process has written its own and stopped writing, or the wait is over."""
+        """All stacks, once every process has written its own, or the wait is over; "" when nobody did."""
         if self._deadline is None:
             return None
         texts = [self._read(pid) for pid in self.pids]
         if now < self._deadline and not all(text.endswith("\n") for text in texts):
             return None
         self._deadline = None
-        return "\n".join(text for text in texts if text)[:64_000] or None
+        return "\n".join(text for text in texts if text)[:64_000]
 
     def _size(self, pid: int) -> int:
         with contextlib.suppress(OSError):

@@ -13,7 +13,8 @@ from holdfast.words.events import Resume
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.judge.picture import Picture
+    from holdfast.judge.picture import AttemptPicture, Picture
+    from holdfast.words.events import Saved
     from holdfast.words.plan import Plan
 
 NOT_KNOWN = (
@@ -43,12 +44,35 @@ def command_for(plan: Plan, resume: Resume | None) -> list[str]:
 def saved_files(picture: Picture, plan: Plan) -> list[tuple[Path, int]]:
     """What the newest attempt left on disk, with the step at which it was saved."""
     attempt = picture.attempt
-    found = {_absolute(path, plan): saved.step for path, saved in attempt.saved.items()}
+    found = _saved_by(attempt, plan)
     if plan.checkpoint is not None:
         for path in _matches(plan):
             if _modified(path) >= attempt.started.at:
                 found.setdefault(path, attempt.last_step)
     return list(found.items())
+
+
+def _saved_by(attempt: AttemptPicture, plan: Plan) -> dict[Path, int]:
+    """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
+    found: dict[Path, int] = {}
+    for name, saved in attempt.saved.items():
+        path = _absolute(name, plan)
+        if not path.exists():
+            renamed = _same_size_beside(path, saved, attempt.started.at)
+            if renamed is None:
+                continue
+            path = renamed
+        found[path] = max(saved.step, found.get(path, 0))
+    return found
+
+
+def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
+    """The newest file of this attempt in the same folder that has the size of what was saved."""
+    try:
+        beside = [file for file in path.parent.iterdir() if file.is_file() and file.stat().st_size == saved.bytes]
+    except OSError:
+        return None
+    return max((file for file in beside if _modified(file) >= since), key=_modified, default=None)
 
 
 def _from_glob(picture: Picture, plan: Plan) -> Resume:
@@ -57,7 +81,7 @@ def _from_glob(picture: Picture, plan: Plan) -> Resume:
     files = [path for path in _matches(plan) if _modified(path) >= since]
     files.sort(key=_modified, reverse=True)
     for path in files:
-        if not is_torn(path):
+        if _is_whole(path):
             how = "command" if plan.resume_with else "environment"
             return Resume(
                 how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path)
@@ -70,7 +94,7 @@ def _ultralytics(picture: Picture) -> Resume:
     """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
     candidates = list(_ultralytics_candidates(picture))
     for path, step in candidates:
-        if path.is_file() and not is_torn(path):
+        if _is_whole(path):
             why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
             return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
     why = "last.pt is torn" if candidates else "Ultralytics had not saved a last.pt yet"
@@ -96,16 +120,20 @@ def _matches(plan: Plan) -> list[Path]:
 
 def _step_of(picture: Picture, plan: Plan, path: Path) -> int:
     """The step at which a file was saved, where the probe saw it; else 0."""
-    for attempt in reversed(picture.attempts):
-        for name, saved in attempt.saved.items():
-            if _absolute(name, plan) == path:
-                return saved.step
-    return 0
+    return next((saved[path] for a in reversed(picture.attempts) if path in (saved := _saved_by(a, plan))), 0)
 
 
 def _torn_note(files: list[Path], chosen: Path) -> str:
     passed = files[: files.index(chosen)]
     return f"passed over {len(passed)} torn ones, the newest {passed[0]}" if passed else ""
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether it can be gone on from, as far as that shows without loading it. A folder is taken as it is."""
+    try:
+        return path.exists() and not is_torn(path)
+    except OSError:
+        return False
 
 
 def _absolute(path: str, plan: Plan) -> Path:

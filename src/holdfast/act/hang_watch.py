@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.words.plan import HangSettings
 
+BUSY_FACTOR = 4.0
+
 
 class Ask(Enum):
     NOTHING = "nothing"
@@ -28,7 +30,7 @@ class HangWatch:
         self._stepped = False
         self._stacks: str | None = None
         self._next_dump_at: float | None = None
-        self._moved = 0
+        self._looks = 0
 
     @property
     def bound(self) -> float:
@@ -59,18 +61,27 @@ class HangWatch:
         self._last_sign = now
         self._stacks = None
         self._next_dump_at = None
-        self._moved = 0
+        self._looks = 0
 
-    def dumped(self, stacks: str, now: float) -> bool:
-        """The stacks that were asked for; True when nothing moved since the dump before: it hangs."""
+    def dumped(self, stacks: str, now: float, *, busy: bool = False) -> bool:
+        """The stacks that were asked for; True when nothing moved since the dump before: it hangs.
+
+        `busy` when the processes computed meanwhile: one long native call also stands still, so that takes more patience.
+        """
         stacks = _without_addresses(stacks)
         same = self._stacks == stacks
-        if self._stacks is not None and not same:
-            self._moved += 1
+        self._later(now, sooner=self._stacks is None)
         self._stacks = stacks
-        # Stacks that move are a slow program: look again, but ever more rarely.
-        self._next_dump_at = now + self._settings.confirm_s * 2 ** min(self._moved, 6)
-        return same
+        return same and (not busy or self.quiet_for(now) > BUSY_FACTOR * self.bound)
+
+    def unanswered(self, now: float) -> None:
+        """Nobody wrote any stacks: no probe, or a process that is gone."""
+        self._later(now, sooner=False)
+
+    def _later(self, now: float, *, sooner: bool) -> None:
+        """When to look again: soon for the second dump, and after that ever more rarely."""
+        self._looks += 0 if sooner else 1
+        self._next_dump_at = now + self._settings.confirm_s * 2 ** min(self._looks, 8)
 
 
 def _without_addresses(stacks: str) -> str:

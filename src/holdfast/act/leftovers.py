@@ -11,9 +11,9 @@ START_SLACK_S = 5.0
 """The journal's time of a start and the system's differ by less than this."""
 
 
-def end_leftovers(pid: int, started_at: float, grace_s: float) -> None:
-    """End what still lives of an attempt: the process, its descendants, and the members of its session."""
-    processes = _alive(pid, started_at)
+def end_leftovers(known: set[int], started_at: float, grace_s: float) -> None:
+    """End what still lives of an attempt: the processes that its record names, their descendants and their sessions."""
+    processes = _alive(known, started_at)
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()
@@ -24,12 +24,13 @@ def end_leftovers(pid: int, started_at: float, grace_s: float) -> None:
     psutil.wait_procs(alive, timeout=grace_s)
 
 
-def _alive(leader: int, started_at: float) -> list[psutil.Process]:
+def _alive(known: set[int], started_at: float) -> list[psutil.Process]:
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            # The pid alone could be a newcomer's; nothing of the attempt is older than its start.
-            if os.getsid(process.pid) == leader and process.create_time() >= started_at - START_SLACK_S:
+            # A pid alone could be a newcomer's; nothing of the attempt is older than its start, nor are we part of it.
+            ours = process.pid in known or os.getsid(process.pid) in known
+            if ours and process.create_time() >= started_at - START_SLACK_S and process.pid != os.getpid():
                 found[process.pid] = process
                 for descendant in process.children(recursive=True):
                     found[descendant.pid] = descendant

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +18,8 @@ from holdfast.words.verdicts import Action
 if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
 
-LONGEST_S = 30.0
+LONGEST_S = 10.0
+"""How long the end of a run waits for notifications that are under way."""
 MOST_AT_ONCE = 8
 
 
@@ -48,12 +50,12 @@ class Notifier:
                 process.stdin.write(msgspec.json.encode(told) + b"\n")
 
     def close(self) -> None:
-        for process in self._running:
-            try:
-                process.wait(LONGEST_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """Let what is under way finish, for a moment; it goes on by itself after that."""
+        deadline = time.monotonic() + LONGEST_S
+        with contextlib.suppress(KeyboardInterrupt):
+            for process in self._running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def words_of(command: str) -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.record.journal import Entry
+from holdfast.record.masking import MASK
 from holdfast.words import events
 
 if TYPE_CHECKING:
@@ -21,13 +24,19 @@ if TYPE_CHECKING:
 
 class Recorder:
     def __init__(
-        self, journal: JournalWriter, engine: Engine, listeners: Iterable[Listener], clock: Callable[[], float]
+        self,
+        journal: JournalWriter,
+        engine: Engine,
+        listeners: Iterable[Listener],
+        clock: Callable[[], float],
+        secrets: Iterable[str] = (),
     ) -> None:
         self._journal = journal
         self._engine = engine
         self._listeners = list(listeners)
         self._clock = clock
         self._fresh: deque[Finding] = deque()
+        self._secrets = [msgspec.json.encode(secret)[1:-1] for secret in secrets]
 
     @property
     def picture(self) -> Picture:
@@ -38,11 +47,21 @@ class Recorder:
 
     def record(self, event: events.AnyEvent) -> None:
         """One of the supervisor's own events."""
+        event = self._without_secrets(event)
         self._journal.append(event)
         for listener in self._listeners:
             listener(event)
         number = self.picture.attempts[-1].number if self.picture.attempts else 0
         self._take(Entry(event, number))
+
+    def _without_secrets(self, event: events.AnyEvent) -> events.AnyEvent:
+        """Last words and messages quote what others printed, and that may quote the command."""
+        if not self._secrets:
+            return event
+        line = plain = events.encode(event)
+        for secret in self._secrets:
+            line = line.replace(secret, MASK.encode())
+        return event if line == plain else events.decode(line)
 
     def saw(self, entries: Iterable[Entry]) -> None:
         """Events that the probe has written already."""

@@ -9,6 +9,7 @@ followed by another one that reads it (`take_over`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import sys
@@ -37,19 +38,24 @@ from holdfast.observe.terminal import Terminal
 from holdfast.record import vault
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
-from holdfast.record.masking import allowed_environment, mask_command
+from holdfast.record.masking import allowed_environment, mask_command, secrets_in
 from holdfast.words import events
-from holdfast.words.errors import FolderNotWritable, RunIsOver
-from holdfast.words.verdicts import Action, Outcome
+from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, RunIsOver
+from holdfast.words.verdicts import Action, Decision, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.act.recorder import Listener
+    from holdfast.judge.picture import AttemptPicture
     from holdfast.observe.machine import Machine
-    from holdfast.record.folder import RunFolder
+    from holdfast.record.folder import AttemptFolder, RunFolder
     from holdfast.words.plan import Plan
-    from holdfast.words.verdicts import Decision, Verdict
+    from holdfast.words.verdicts import Verdict
+
+STARTS = 5
+START_AGAIN_S = 5.0
+"""After a kill for memory the system may be too busy to fork; that passes."""
 
 
 @dataclass
@@ -100,7 +106,7 @@ class Supervisor:
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
         everyone: list[Listener] = [*listeners, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture, off=plan.rules_off)
-        self._recorder = Recorder(self._journal, engine, everyone, world.clock)
+        self._recorder = Recorder(self._journal, engine, everyone, world.clock, secrets_in(plan.command, os.environ))
         self._attempts_left = plan.max_attempts
 
     def introduce(self) -> None:
@@ -131,8 +137,10 @@ class Supervisor:
             return self.run_to_the_end(first=None)
         attempt = self._picture.attempt
         if attempt.ended is None:
-            end_leftovers(attempt.started.pid, attempt.started.at, self._plan.grace_s)
+            end_leftovers(_known_processes(attempt), attempt.started.at, self._plan.grace_s)
             self._recorder.record(self._end_of_an_orphan())
+        elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
+            return self._conclude()  # it had finished; only the verdict was missing
         self._keep_safe()
         return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan))
 
@@ -142,8 +150,7 @@ class Supervisor:
                 if told:
                     self._recorder.record(events.Remark(at=self._world.clock(), what="keeping awake", detail=told))
                 resume = first
-                while True:
-                    self._attempt(resume, terminal)
+                while self._attempt(resume, terminal):
                     self._keep_safe()
                     resume = how_to_go_on(self._picture, self._plan)
                     decision = after_end(self._picture, self._plan, attempts_left=self._attempts_left, resume=resume)
@@ -159,25 +166,20 @@ class Supervisor:
     def _awake(self) -> contextlib.AbstractContextManager[str | None]:
         return self._world.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
 
-    def _attempt(self, resume: events.Resume | None, terminal: Terminal) -> None:
-        number = len(self._picture.attempts) + 1
-        try:
-            folder = self._run.make_attempt(number)
-            heartbeat.create(str(self._run.heartbeat))
-        except OSError as error:
-            raise FolderNotWritable(
-                f"The run folder cannot be written: {error.strerror}.",
-                next_step=f"make room, then: holdfast resume {self._run.path}",
-            ) from error
+    def _attempt(self, resume: events.Resume | None, terminal: Terminal) -> bool:
+        """One attempt from start to end; False when it could not even be started again."""
+        number, folder = self._fresh_folder()
         command = command_for(self._plan, resume)
-        child = ChildProcess.start(
-            command,
-            cwd=Path(self._plan.cwd),
-            env=environment(self._run, self._plan, number, resume),
-            stdout_log=folder.stdout_log,
-            stderr_log=folder.stderr_log,
-            terminal=terminal,
-        )
+        environ = environment(self._run, self._plan, number, resume)
+        try:
+            child = self._started(command, environ, folder, terminal)
+        except CommandNotRunnable as error:
+            if not self._picture.attempts:
+                raise
+            why = f"the command could not be started again: {error.what}"
+            stop = Decision(action=Action.STOP, attempt=self._picture.attempt.number, why=why)
+            self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=stop))
+            return False
         try:
             self._attempts_left -= 1
             self._recorder.record(
@@ -201,6 +203,41 @@ class Supervisor:
             child.close()
         self._recorder.record(ended)
         self._recorder.sync()
+        return True
+
+    def _fresh_folder(self) -> tuple[int, AttemptFolder]:
+        """The next number that no attempt ever had, also none whose supervisor died before it wrote that down."""
+        number = self._picture.attempt.number + 1 if self._picture.attempts else 1
+        try:
+            while (folder := self._run.make_attempt(number)) is None:
+                number += 1
+            heartbeat.create(str(self._run.heartbeat))
+        except OSError as error:
+            raise FolderNotWritable(
+                f"The run folder cannot be written: {error.strerror}.",
+                next_step=f"make room, then: holdfast resume {self._run.reference}",
+            ) from error
+        return number, folder
+
+    def _started(
+        self, command: list[str], environ: dict[str, str], folder: AttemptFolder, terminal: Terminal
+    ) -> ChildProcess:
+        """Start it; where the system has no room for a process at this moment, after a while again."""
+        for left in reversed(range(STARTS)):
+            try:
+                return ChildProcess.start(
+                    command,
+                    cwd=Path(self._plan.cwd),
+                    env=environ,
+                    stdout_log=folder.stdout_log,
+                    stderr_log=folder.stderr_log,
+                    terminal=terminal,
+                )
+            except CommandNotRunnable as error:
+                passing = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EAGAIN, errno.ENOMEM)
+                if not passing or not left or isinstance(terminal.wait(START_AGAIN_S), notices.Interrupt):
+                    raise
+        raise AssertionError("unreachable")
 
     def _keep_safe(self) -> None:
         """Copy what the attempt saved before anything can overwrite it."""
@@ -221,9 +258,12 @@ class Supervisor:
             notice = terminal.wait(left)
             if isinstance(notice, (notices.Interrupt, notices.Terminate)):
                 signal = "SIGINT" if isinstance(notice, notices.Interrupt) else "SIGTERM"
-                self._recorder.record(
-                    events.Signalled(at=self._world.clock(), signal=signal, action="no further attempt")
+                now = self._world.clock()
+                self._recorder.record(events.Signalled(at=now, signal=signal, action=events.NO_FURTHER_ATTEMPT))
+                stop = Decision(
+                    action=Action.STOP, attempt=decision.attempt, why=f"{signal} while it waited", cause=decision.cause
                 )
+                self._recorder.record(events.DecisionMade(at=now, decision=stop))
                 return False
         return True
 
@@ -256,3 +296,10 @@ class Supervisor:
             seconds=max(0.0, at - attempt.started.at),
             stopped_by="supervisor gone",
         )
+
+
+def _known_processes(attempt: AttemptPicture) -> set[int]:
+    """Every pid that the record names: the command itself, its interpreters, the ranks."""
+    hellos = [attempt.hello, *attempt.others]
+    interpreters = [interpreter.pid for interpreter in attempt.interpreters]
+    return {attempt.started.pid, *interpreters, *(hello.pid for hello in hellos if hello is not None)}

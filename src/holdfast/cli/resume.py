@@ -10,21 +10,20 @@ def resume(
     command: list[str] | None = typer.Argument(
         None, metavar="COMMAND", help="The training again; only needed where its arguments held a secret."
     ),
+    checkpoint: str | None = typer.Option(None, metavar="GLOB", help="As for `run`; as planned by default."),
+    resume_with: str | None = typer.Option(None, metavar="ARGS", help="As for `run`; as planned by default."),
+    on_event: str | None = typer.Option(None, metavar="CMD", help="As for `run`; as planned by default."),
     max_attempts: int | None = typer.Option(None, help="How many further attempts; as planned by default."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Go on with a run from its journal and the newest checkpoint that is whole."""
     from pathlib import Path
 
-    import msgspec
-
-    from holdfast.cli.supervised import command_of, supervise_again
+    from holdfast.cli.supervised import plan_again, supervise_again
     from holdfast.record.folder import find
-    from holdfast.words.plan import from_toml
 
     run = find(reference, root=Path.cwd())
-    plan = from_toml(run.plan.read_text())
-    plan = msgspec.structs.replace(
-        plan, command=command_of(run, plan, command or []), max_attempts=max_attempts or plan.max_attempts
+    plan = plan_again(
+        run, command or [], checkpoint=checkpoint, resume_with=resume_with, on_event=on_event, max_attempts=max_attempts
     )
     raise typer.Exit(supervise_again(run, plan, as_json=as_json))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -14,11 +16,12 @@ from holdfast.act.notify import words_of
 from holdfast.judge.picture import picture_of
 from holdfast.record import folder as folders
 from holdfast.record.journal import replay
-from holdfast.record.masking import mask_command
+from holdfast.record.masking import MASK, UNREADABLE, mask_command
 from holdfast.show.live import Narrator
 from holdfast.show.summary import write_summary
-from holdfast.words.errors import CommandNotRunnable, FolderNotWritable
-from holdfast.words.plan import HangSettings, Plan, to_toml
+from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, UnknownRun
+from holdfast.words.events import AttemptStarted
+from holdfast.words.plan import HangSettings, Plan, from_toml, to_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +42,7 @@ def supervise_new(plan: Plan, *, name: str | None, folder: Path | None, as_json:
         words_of(plan.on_event)
     run = folders.create(plan.command, root=Path.cwd(), name=name, folder=folder)
     try:
-        folders.write_atomically(run.plan, to_toml(msgspec.structs.replace(plan, command=mask_command(plan.command))))
+        folders.write_atomically(run.plan, to_toml(recorded(plan)))
     except OSError as error:
         raise FolderNotWritable(
             f"The run folder {run.path} cannot be written: {error.strerror}.",
@@ -48,7 +51,8 @@ def supervise_new(plan: Plan, *, name: str | None, folder: Path | None, as_json:
     try:
         return _supervised(run, lambda narrator: supervisor.start(run, plan, [narrator]), as_json=as_json)
     except CommandNotRunnable:
-        shutil.rmtree(run.path, ignore_errors=True)  # nothing ran: an empty record would only be in the way
+        if not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
+            shutil.rmtree(run.path, ignore_errors=True)  # nothing ran: an empty record would only be in the way
         raise
 
 
@@ -56,16 +60,35 @@ def supervise_again(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     return _supervised(run, lambda narrator: supervisor.take_over(run, plan, [narrator]), as_json=as_json)
 
 
-def command_of(run: RunFolder, plan: Plan, given: Sequence[str]) -> list[str]:
-    """The command to go on with: as given, else as planned, unless parts of it were masked."""
-    if given:
-        return list(given)
-    if plan.command != mask_command(plan.command) or any("***" in word for word in plan.command):
-        raise CommandNotRunnable(
-            "The command had a secret in it, which was not recorded.",
-            next_step=f"give it again: holdfast resume {run.reference} -- COMMAND...",
-        )
-    return plan.command
+def plan_again(run: RunFolder, command: Sequence[str], **changes: Any) -> Plan:
+    """The plan of a run, with what is given anew; what was not recorded because it was a secret must be."""
+    try:
+        plan = from_toml(run.plan.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnknownRun(f"The plan of {run.path} cannot be read: {error}.", look_at=str(run.plan)) from error
+    given = {name: value for name, value in changes.items() if value is not None}
+    if command:
+        given["command"] = list(command)
+    plan = msgspec.structs.replace(plan, **given)
+    for name, words in (
+        ("command", plan.command),
+        ("--on-event", [plan.on_event or ""]),
+        ("--resume-with", [plan.resume_with or ""]),
+    ):
+        if any(MASK in word or UNREADABLE in word for word in words):
+            how = "-- COMMAND..." if name == "command" else f"{name} ..."
+            raise CommandNotRunnable(
+                f"The {name} of this run had something in it that was not recorded (a secret, or bytes that are no text).",
+                next_step=f"give it again: holdfast resume {run.reference} {how}",
+            )
+    return plan
+
+
+def recorded(plan: Plan) -> Plan:
+    """The plan as it may be written down."""
+    split = {"on_event": plan.on_event, "resume_with": plan.resume_with}
+    masked = {name: shlex.join(mask_command(shlex.split(text))) for name, text in split.items() if text is not None}
+    return msgspec.structs.replace(plan, command=mask_command(plan.command), **masked)
 
 
 def _supervised(run: RunFolder, supervise: Callable[[Narrator], Verdict], *, as_json: bool) -> int:
@@ -78,12 +101,11 @@ def _supervised(run: RunFolder, supervise: Callable[[Narrator], Verdict], *, as_
 
         summary = summary_of(run, picture)
         print(f"holdfast: {run.summary} cannot be written: {error.strerror}", file=sys.stderr)
-    if as_json:
-        print(msgspec.json.encode(summary).decode(), flush=True)
-    else:
-        from rich.console import Console
+    with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
+        if as_json:
+            print(msgspec.json.encode(summary).decode(), flush=True)
+        else:
+            from holdfast.show.panel import print_panel
 
-        from holdfast.show.panel import panel
-
-        Console(stderr=True).print(panel(run, picture))
+            print_panel(run, picture)
     return verdict.exit_status

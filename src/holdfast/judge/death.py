@@ -14,19 +14,8 @@ _EXCEPTION = re.compile(
 )
 
 _SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
-_PASSED_ON = {
-    128 + number: name
-    for number, name in (
-        (1, "SIGHUP"),
-        (4, "SIGILL"),
-        (6, "SIGABRT"),
-        (7, "SIGBUS"),
-        (8, "SIGFPE"),
-        (9, "SIGKILL"),
-        (11, "SIGSEGV"),
-        (15, "SIGTERM"),
-    )
-}
+_PASSED_ON = {134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
+"""128 + n, where n is the same on every system."""
 
 
 def death(picture: Picture) -> AttemptEnded | None:
@@ -41,20 +30,17 @@ def killed_by(ended: AttemptEnded) -> str | None:
     """The signal that ended it, also where a shell or a launcher only passed it on."""
     if ended.signal is not None:
         return ended.signal
-    passed_on = _PASSED_ON.get(ended.code or 0)
-    if passed_on is not None:
-        return passed_on
-    # torchrun exits with 1 when a rank was killed, and says so on stderr only.
-    told = (_SIGNAL.search(item.text) for item in ended.evidence if item.source == "torchrun")
-    return next((match[0] for match in told if match), None)
+    # The machine that saw it has named the signal: numbers differ between systems, and torchrun exits with 1.
+    told = (_SIGNAL.search(item.text) for item in ended.evidence if item.source in ("exit code", "torchrun"))
+    return next((match[0] for match in told if match), _PASSED_ON.get(ended.code or 0))
 
 
 def where(attempt: AttemptPicture) -> str:
     """For a sentence: at which step, in which epoch."""
     if not attempt.steps:
         return "before the first step"
-    epoch = f" (epoch {attempt.epoch + 1})" if attempt.epoch is not None else ""
-    return f"after step {attempt.last_step}{epoch}"
+    done = f", {attempt.epoch} epoch{'s' if attempt.epoch != 1 else ''} done" if attempt.epoch else ""
+    return f"after step {attempt.last_step}{done}"
 
 
 def exception_line(ended: AttemptEnded) -> str | None:

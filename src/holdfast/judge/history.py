@@ -41,9 +41,10 @@ def trains() -> list[events.AnyEvent]:
     ]
 
 
-def losses(*values: float | str, first: int = 1) -> list[events.AnyEvent]:
+def losses(*values: float | str, first: int = 1, grad_norm: float | None = None) -> list[events.AnyEvent]:
     return [
-        events.Step(at=1.0 + n, step=first + n, seconds=0.1, loss=value, lr=[0.01]) for n, value in enumerate(values)
+        events.Step(at=1.0 + n, step=first + n, seconds=0.1, loss=value, lr=[0.01], grad_norm=grad_norm)
+        for n, value in enumerate(values)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.judge.series import Series
 from holdfast.words import events
+from holdfast.words.events import as_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +36,6 @@ class AttemptPicture:
         self.first_step: int | None = None
         self.first_step_at: float | None = None
         self.last_step = started.resume.step if started.resume else 0
-        self.skipped = 0
         self.step_seconds = 0.0
         self.data_wait = 0.0
         self.evaluation_seconds = 0.0
@@ -47,6 +47,8 @@ class AttemptPicture:
         self.loss = Series()
         self.loss_at_zero_from_the_start = 0
         """Steps whose loss was exactly zero before any other was seen."""
+        self.gradient_seen = False
+        """Whether a gradient was ever seen that is not zero."""
         self.metrics: events.Metrics | None = None
         self.movement: events.Movement | None = None
         self.schedules: dict[str, events.Schedule] = {}
@@ -56,12 +58,10 @@ class AttemptPicture:
         self.least_available: int | None = None
         self.most_rss = 0
         self.slept = 0.0
-        self.suspended = 0.0
         self.signals: list[events.Signalled] = []
+        self.suspended = False
         self.quiet: events.Quiet | None = None
         self.stacks: events.Stacks | None = None
-        self.notes: list[events.ProbeNote] = []
-        self.goodbye: events.Goodbye | None = None
         self.ended: events.AttemptEnded | None = None
         self.vaulted: events.Vaulted | None = None
         self.decision: Decision | None = None
@@ -86,6 +86,8 @@ class Picture:
         self.loss = Series()
         """Over all attempts, by the run's own step numbers; steps done again after a restart count again."""
         self.last_at = 0.0
+        self.away = 0.0
+        """Seconds in which nobody supervised: between a stop and its resume."""
 
     @property
     def attempt(self) -> AttemptPicture:
@@ -98,6 +100,8 @@ class Picture:
 
     def fold(self, entry: Entry) -> None:
         event = entry.event
+        if isinstance(event, events.RunContinued):
+            self.away += max(0.0, event.at - self.last_at)
         self.last_at = max(self.last_at, event.at)
         if isinstance(event, events.AttemptStarted):
             self.attempts.append(AttemptPicture(event))
@@ -131,6 +135,10 @@ class Picture:
         attempt.last_step = max(attempt.last_step, last)
         attempt.step_seconds += event.seconds
         attempt.data_wait += event.data_wait
+        if isinstance(event, events.Steps):
+            attempt.gradient_seen |= event.grad_norm is not None and event.grad_norm.high > 0
+        else:
+            attempt.gradient_seen |= bool(as_finite(event.grad_norm))
         nothing_but_zeros = attempt.loss.count == attempt.loss.zeros
         for series in (self.loss, attempt.loss):
             if isinstance(event, events.Step):
@@ -188,6 +196,15 @@ def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
     attempt.last_step = max(attempt.last_step, event.last_step)
 
 
+def _movement(attempt: AttemptPicture, event: events.Movement) -> None:
+    if event.checked:  # at the very end the weights may be gone already
+        attempt.movement = event
+
+
+def _gradients(attempt: AttemptPicture, event: events.Gradients) -> None:
+    attempt.gradient_seen |= bool(as_finite(event.norm))
+
+
 def _evaluation(attempt: AttemptPicture, event: events.Evaluation) -> None:
     attempt.evaluation_seconds += event.seconds
 
@@ -196,31 +213,22 @@ def _slept(attempt: AttemptPicture, event: events.Slept) -> None:
     attempt.slept += event.seconds
 
 
-def _continued(attempt: AttemptPicture, event: events.Continued) -> None:
-    attempt.suspended += event.seconds
-
-
-def _skipped(attempt: AttemptPicture, _event: events.Skipped) -> None:
-    attempt.skipped += 1
-
-
 _FOLDS: dict[type[events.Event], Callable[[AttemptPicture, Any], object]] = {
     events.Interpreter: lambda attempt, event: attempt.interpreters.append(event),
     events.TorchImported: _torch_imported,
     events.Hello: _hello,
     events.Observed: _observed,
-    events.Skipped: _skipped,
     events.Epoch: _epoch,
+    events.Gradients: _gradients,
     events.Evaluation: _evaluation,
     events.Metrics: lambda attempt, event: setattr(attempt, "metrics", event),
-    events.Movement: lambda attempt, event: setattr(attempt, "movement", event),
+    events.Movement: _movement,
+    events.Suspended: lambda attempt, _event: setattr(attempt, "suspended", True),
+    events.Continued: lambda attempt, _event: setattr(attempt, "suspended", False),
     events.Schedule: lambda attempt, event: attempt.schedules.__setitem__(event.scheduler, event),
     events.Saved: _saved,
-    events.ProbeNote: lambda attempt, event: attempt.notes.append(event),
-    events.Goodbye: lambda attempt, event: setattr(attempt, "goodbye", event),
     events.Sample: _sample,
     events.Slept: _slept,
-    events.Continued: _continued,
     events.Signalled: lambda attempt, event: attempt.signals.append(event),
     events.Quiet: lambda attempt, event: setattr(attempt, "quiet", event),
     events.Stacks: lambda attempt, event: setattr(attempt, "stacks", event),

@@ -84,7 +84,10 @@ def reason_to_stop(picture: Picture, plan: Plan, *, attempts_left: int, resume: 
         (rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
         (cause == "disk-full", "disk-full: another attempt would fail the same way until there is room"),
         (is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
-        (attempts_left <= 0, f"all {plan.max_attempts} attempts are spent"),
+        (
+            attempts_left <= 0,
+            "no attempt is left" if plan.max_attempts > 1 else "it was the only attempt (--max-attempts 1)",
+        ),
         (without_progress(picture), f"{cause} came twice with no progress in between"),
         (
             attempt.vaulted is not None and bool(attempt.vaulted.left_out) and resume.checkpoint is None,
@@ -108,6 +111,10 @@ def without_progress(picture: Picture) -> bool:
         return False
     before, now = picture.attempts[-2:]
     cause = cause_of(now)
-    return (
-        cause is not None and cause not in OUTSIDE and cause == cause_of(before) and now.last_step <= before.last_step
-    )
+    if cause is None or cause in OUTSIDE or cause != cause_of(before):
+        return False
+    resume = now.started.resume
+    number_unknown = resume is not None and resume.checkpoint is not None and not resume.step
+    if now.hello is None or number_unknown:
+        return now.ended is not None and now.ended.seconds <= UNSEEN_PROGRESS_S
+    return now.last_step <= before.last_step

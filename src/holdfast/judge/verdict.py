@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.judge.death import where
 from holdfast.judge.rules import by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.series import fall
-from holdfast.words.events import as_number
-from holdfast.words.verdicts import Action, Outcome, Proof, Verdict
+from holdfast.words.events import NO_FURTHER_ATTEMPT, as_number
+from holdfast.words.verdicts import Outcome, Proof, Verdict
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -31,10 +32,8 @@ def verdict(picture: Picture) -> Verdict:
     attempt = picture.attempt
     ended = attempt.ended
     stopped_by = ended.stopped_by if ended is not None else None
-    if attempt.decision is not None and attempt.decision.action is not Action.STOP:
-        # It is over although another attempt was due: somebody said no while it waited.
-        told = attempt.signals[-1].signal if attempt.signals else "SIGINT"
-        stopped_by = "terminate" if told == "SIGTERM" else "user"
+    if attempt.signals and attempt.signals[-1].action == NO_FURTHER_ATTEMPT:
+        stopped_by = "terminate" if attempt.signals[-1].signal == "SIGTERM" else "user"
     if stopped_by in ("user", "terminate"):
         said = "interrupted by you" if stopped_by == "user" else "ended by SIGTERM to Holdfast"
         status = TERMINATED if stopped_by == "terminate" else EXIT_STATUS[Outcome.INTERRUPTED]
@@ -65,7 +64,7 @@ def standing_against_learning(picture: Picture) -> str | None:
         if finding.severity == "fatal" and rule is not None and rule.kind in ("learning", "proof"):
             now = rule.judge(picture)
             if now is not None and now.severity == "fatal":
-                return finding.message
+                return now.message
     return None
 
 
@@ -97,12 +96,10 @@ def _loss_fell(picture: Picture) -> Proof:
     if move is None:
         few = f"only {picture.loss.count} losses: too few to tell a fall from noise"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=few)
-    numbers = f"from {move.early:.4g} to {move.late:.4g} (noise {move.noise:.2g})"
+    numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
     if move.beyond_noise:
         return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
-    return Proof(
-        name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall beyond its noise: {numbers}"
-    )
+    return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
 
 
 def _metric_above_zero(attempt: AttemptPicture) -> Proof:
@@ -111,6 +108,9 @@ def _metric_above_zero(attempt: AttemptPicture) -> Proof:
     scores = {name: as_number(value) for name, value in attempt.metrics.values.items() if "loss" not in name}
     if scores and not any(scores.values()):
         return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
+    bad = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
+    if bad:
+        return Proof(name="metrics-not-zero", answer="fails", detail=f"not finite: {', '.join(bad[:3])}")
     return Proof(name="metrics-not-zero", answer="holds", detail="the last validation's metrics are not all 0")
 
 
@@ -137,22 +137,40 @@ def _weights_moved(attempt: AttemptPicture) -> Proof:
     seen = attempt.movement
     if seen is None:
         return Proof(name="weights-moved", answer="missing", detail="no weight was looked at")
-    stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is None or tensor.update_ulps >= 0.5]
-    if seen.checked and not seen.moved and stuck:
-        return Proof(name="weights-moved", answer="fails", detail=f"no weight moved: {', '.join(stuck[:3])}")
+    stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
+    if stuck:
+        detail = f"did not move although its gradient says so: {', '.join(stuck[:3])}"
+        return Proof(name="weights-moved", answer="fails", detail=detail)
+    if not seen.moved:
+        without = (
+            " and none of them got a gradient"
+            if len(seen.no_gradient) + len(seen.zero_gradient) >= seen.checked
+            else ""
+        )
+        detail = f"none of the {seen.checked} weight tensors moved{without}"
+        return Proof(name="weights-moved", answer="fails", detail=detail)
     detail = f"{seen.moved} of {seen.checked} tensors moved when last looked at"
-    return Proof(name="weights-moved", answer="holds" if seen.moved else "missing", detail=detail)
+    return Proof(name="weights-moved", answer="holds", detail=detail)
 
 
 def _plan_done(attempt: AttemptPicture) -> Proof:
     if attempt.planned_epochs is None or attempt.epoch is None:
-        return Proof(
-            name="planned-steps-done", answer="does not apply", detail="the command does not say how much it plans"
-        )
+        return _schedule_done(attempt)
     detail = f"{attempt.epoch} of {attempt.planned_epochs} epochs"
     if attempt.epoch < attempt.planned_epochs:
         return Proof(name="planned-steps-done", answer="missing", detail=f"{detail}: it ended early by itself")
     return Proof(name="planned-steps-done", answer="holds", detail=detail)
+
+
+def _schedule_done(attempt: AttemptPicture) -> Proof:
+    """A schedule that was made for so many steps says how much was planned."""
+    schedule = next((s for s in attempt.schedules.values() if s.planned is not None and s.done is not None), None)
+    if schedule is None or schedule.planned is None or schedule.done is None:
+        said = "the command does not say how much it plans"
+        return Proof(name="planned-steps-done", answer="does not apply", detail=said)
+    detail = f"{schedule.scheduler} was made for {schedule.planned} steps, {schedule.done} were done"
+    answer: Literal["holds", "missing"] = "holds" if schedule.done >= schedule.planned else "missing"
+    return Proof(name="planned-steps-done", answer=answer, detail=detail)
 
 
 def _saved_is_live(attempt: AttemptPicture) -> Proof:

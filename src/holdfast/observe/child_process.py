@@ -29,7 +29,7 @@ from holdfast.observe.notices import Continued, Exited, Forwarded, Hangup, Inter
 from holdfast.observe.offspring import Offspring, send_to
 from holdfast.observe.output_log import readable_lines
 from holdfast.observe.streams import Streams
-from holdfast.observe.terminal import STDERR, STDOUT, Terminal, notice_of
+from holdfast.observe.terminal import STDERR, STDIN, STDOUT, Terminal, notice_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -129,6 +129,15 @@ class ChildProcess:
         """Whether the one who should read our output (a paused terminal, a full pipe) holds up the child's."""
         now = self._clock()
         return any(now - (pump.showing_since or now) > BLOCKED_SECONDS for pump in self._streams.pumps)
+
+    def at_prompt(self) -> bool:
+        """Whether it looks as if the user is being asked something: pdb, input(), a password. A terminal that can answer,
+        and a line that was begun and not ended; a progress bar returns to the beginning of its line.
+        """
+        if not os.isatty(STDIN):
+            return False
+        begun = (source.tail().rpartition(b"\n")[2] for source in self._streams.recorded.values())
+        return any(line.strip() and b"\r" not in line for line in begun)
 
     def last_words(self, lines: int) -> LastWords:
         """The last lines of output, made readable. Complete only after `close`."""

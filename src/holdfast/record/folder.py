@@ -88,9 +88,14 @@ class RunFolder:
     def attempt(self, number: int) -> AttemptFolder:
         return AttemptFolder(self.path / "attempts" / str(number))
 
-    def make_attempt(self, number: int) -> AttemptFolder:
+    def make_attempt(self, number: int) -> AttemptFolder | None:
+        """A fresh folder for an attempt; None where there has been one of this number."""
         folder = self.attempt(number)
-        folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.path.parent.mkdir(exist_ok=True, mode=0o700)
+        try:
+            folder.path.mkdir(mode=0o700)
+        except FileExistsError:
+            return None
         return folder
 
 

@@ -94,6 +94,11 @@ class Tail:
         self._partial = b""
         self._overlong = False
 
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._offset
+
     def read(self, limit: int = 4 << 20) -> list[events.AnyEvent]:
         try:
             with self.path.open("rb") as file:

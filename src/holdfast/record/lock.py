@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.words.errors import RunIsLive
+from holdfast.words.errors import FolderNotWritable, RunIsLive
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,8 +28,16 @@ class RunLock:
 
     def __enter__(self) -> Self:
         handle = os.open(self._run.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _taken(handle):
-            holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+        try:
+            free = _taken(handle)
+        except OSError as error:
+            os.close(handle)
+            raise FolderNotWritable(
+                f"{self._run.path} cannot be locked: {error.strerror}.",
+                next_step="choose a folder on a local disk with --dir DIR",
+            ) from error
+        if not free:
+            holder = os.pread(handle, 32, 0).decode(errors="replace").split("\n")[0] or "unknown"
             os.close(handle)
             raise RunIsLive(
                 f"The run {self._run.name} is already supervised by process {holder}.",
@@ -44,6 +52,9 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._handle is not None:
+            if error is None:
+                # What the training left behind on purpose must not take our orderly end for a death.
+                os.pwrite(self._handle, f"{os.getpid()}\nended\n".encode(), 0)
             os.close(self._handle)
             self._handle = None
 
@@ -58,6 +69,14 @@ def _taken(handle: int) -> bool:
         else:
             return True
     return False
+
+
+def holder_of(run: RunFolder) -> int | None:
+    """The process that supervises this run, where one does."""
+    if not is_live(run):
+        return None
+    first = run.lock.read_text(errors="replace").partition("\n")[0]
+    return int(first) if first.isdigit() else None
 
 
 def is_live(run: RunFolder) -> bool:

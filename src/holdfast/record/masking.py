@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MASK = "***"
+UNREADABLE = "\ufffd"
+"""Stands for bytes in an argument that are no text."""
+SHORTEST_SECRET = 6
+"""A shorter value would be found in innocent text."""
 
 _SECRET_WORDS = frozenset(
     (
@@ -27,7 +31,12 @@ _BEARER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(\b\w[\w+.-]{0,30}://[^/\s:@]*):[^/\s]+@")
 _URL_ARGUMENT = re.compile(r"([?&;])([\w.-]+)=([^&;#\s]+)")
 _QUOTED_PAIR = re.compile(r"""((["'])([\w.-]+)\2\s*:\s*)(["'])(.*?)\4""")
+_SHELL_PAIR = re.compile(r"""(-{0,2}[A-Za-z_][\w.-]*)(?:=|(?<=[\w-])\s+)["']?([^\s"';&|]+)""")
+"""Inside `bash -c '...'`: NAME=value, and --name value."""
 _NAME = re.compile(r"[-+~]{0,2}[A-Za-z_][\w.\-/@]*")
+
+_HARMLESS = re.compile(r"\d{1,5}|true|false|none|null", re.IGNORECASE)
+"""`--num-key-value-heads 8`: no secret is that short."""
 
 _ALLOWED = re.compile(
     r"(?:OMP|MKL|KMP|GOMP|OPENBLAS|VECLIB|NUMEXPR|PYTORCH|CUDNN|NCCL|GLOO|YOLO|MALLOC|HOLDFAST)_\w+|TORCH\w*"
@@ -45,14 +54,32 @@ _LONGEST_VALUE = 1000
 def mask_command(argv: Sequence[str]) -> list[str]:
     masked: list[str] = []
     value_follows = False
-    for argument in argv:
+    for argument in map(_readable, argv):
         if value_follows and not argument.startswith("--"):
-            masked.append(MASK)
+            masked.append(argument if _HARMLESS.fullmatch(argument) else MASK)
             value_follows = False
             continue
         masked.append(_masked(argument))
         value_follows = argument.startswith("-") and "=" not in argument and names_a_secret(argument)
     return masked
+
+
+def secrets_in(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
+    """The values themselves, so that they can be taken out of whatever else is about to be written down."""
+    found = {value for name, value in env.items() if names_a_secret(name)}
+    for before, argument in zip(["", *argv], argv, strict=False):
+        name, equals, value = argument.partition("=")
+        if equals and _NAME.fullmatch(name) and names_a_secret(name):
+            found.add(value)
+        elif before.startswith("-") and "=" not in before and names_a_secret(before):
+            found.add(argument)
+        elif " " in argument:
+            found.update(match[2] for match in _SHELL_PAIR.finditer(argument) if names_a_secret(match[1]))
+    return frozenset(value for value in map(_readable, found) if len(value) >= SHORTEST_SECRET and not value.isdigit())
+
+
+def _readable(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def allowed_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -75,11 +102,14 @@ def names_a_secret(name: str) -> bool:
 def _masked(text: str) -> str:
     name, equals, value = text.partition("=")
     if equals and _NAME.fullmatch(name):
-        return f"{name}={MASK}" if value and names_a_secret(name) else f"{name}={_masked(value)}"
+        secret = value and names_a_secret(name) and not _HARMLESS.fullmatch(value)
+        return f"{name}={MASK}" if secret else f"{name}={_masked(value)}"
     return _masked_inside(text)
 
 
 def _masked_inside(text: str) -> str:
+    if " " in text:
+        text = _SHELL_PAIR.sub(lambda m: m[0].replace(m[2], MASK) if names_a_secret(m[1]) else m[0], text)
     text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
     text = _URL_ARGUMENT.sub(lambda m: f"{m[1]}{m[2]}={MASK if names_a_secret(m[2]) else m[3]}", text)
     text = _QUOTED_PAIR.sub(lambda m: f"{m[1]}{m[4]}{MASK}{m[4]}" if names_a_secret(m[3]) else m[0], text)

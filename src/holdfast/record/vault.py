@@ -19,8 +19,6 @@ from holdfast.words.events import VaultedFile
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RESERVE", "is_torn", "keep"]
-
 RESERVE = 2 << 30
 """Bytes of disk that are left free: the training goes on writing."""
 OUTSIDE = "outside-the-project"
@@ -66,6 +64,8 @@ def _newest_first(
         given = os.fspath(path)
         try:
             source = (base / given).resolve(strict=True)
+        except FileNotFoundError:
+            continue  # rotated or renamed by the training itself: nothing is there that could be lost
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             left_out.append(f"{given}: {reason}")

@@ -12,6 +12,8 @@ from holdfast.words.verdicts import Action
 if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
 
+KEEPING_AWAKE = "keeping awake"
+
 
 class Narrator:
     """A listener that tells the user what matters as it happens."""
@@ -24,8 +26,8 @@ class Narrator:
         line = self._line(event)
         if line is None:
             return
-        # A progress bar may stand in this line: it draws itself again below.
-        start = "\r\x1b[K" if self._stream.isatty() else ""
+        # A progress bar may stand in this line, and its last state is worth keeping.
+        start = "\n" if self._stream.isatty() else ""
         try:
             self._stream.write(f"{start}holdfast: {printable(line, 1000)}\n")
             self._stream.flush()
@@ -34,14 +36,7 @@ class Narrator:
 
     def _line(self, event: events.Event) -> str | None:
         if isinstance(event, events.AttemptStarted):
-            resume = event.resume
-            if event.attempt == 1:
-                return f"watching; the record is in {self._run.path}"
-            if resume is not None and resume.checkpoint is not None:
-                return f"attempt {event.attempt} goes on from {resume.checkpoint} (step {resume.step})"
-            return (
-                f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
-            )
+            return f"watching; the record is in {self._run.path}" if event.attempt == 1 else _goes_on(event)
         if isinstance(event, events.FindingMade) and event.finding.severity != "note":
             finding = event.finding
             return f"{finding.severity} {finding.rule}: {finding.message}"
@@ -51,8 +46,21 @@ class Narrator:
             return f"{event.signal}: {event.action}"
         if isinstance(event, events.Quiet):
             return f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
-        if isinstance(event, events.Remark) and event.what != "keeping awake":
-            return f"{event.what}: {event.detail}"
+        if isinstance(event, events.Remark):
+            return _remark(event)
         if isinstance(event, events.Vaulted) and event.left_out:
             return f"could not keep safe: {'; '.join(event.left_out[:3])}"
         return None
+
+
+def _goes_on(event: events.AttemptStarted) -> str:
+    resume = event.resume
+    if resume is not None and resume.checkpoint is not None:
+        return f"attempt {event.attempt} goes on from {resume.checkpoint} (step {resume.step})"
+    return f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
+
+
+def _remark(event: events.Remark) -> str | None:
+    if event.what == KEEPING_AWAKE:
+        return event.detail if "not kept awake" in event.detail else None
+    return f"{event.what}: {event.detail}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.judge.policy import cause_of
+from holdfast.judge.policy import cause_of, is_mistake
 from holdfast.show.plain import duration, plural, printable, size
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
 MOST_ATTEMPTS = 6
-ESSENTIAL = ("steps", "losses", "weights")
+ESSENTIAL = ("steps", "losses", "movement")
 """Kinds of evidence whose absence a user should know of."""
 
 Row = tuple[str, str, str]
@@ -43,6 +45,15 @@ def panel(run: RunFolder, picture: Picture) -> RenderableType:
         grid.add_row(Text(label, style=style), Text(printable(text)))
     title = Text(f" holdfast · {run.name} ")
     return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
+
+
+def print_panel(run: RunFolder, picture: Picture) -> None:
+    """On stderr, so that stdout stays the training's own. Raises OSError where nobody is there to read it."""
+    console = Console(stderr=True)
+    with console.capture() as captured:
+        console.print(panel(run, picture))
+    sys.stderr.write(captured.get())
+    sys.stderr.flush()
 
 
 def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterator[Row]:
@@ -64,7 +75,7 @@ def _figures(picture: Picture) -> str:
     memory = max((attempt.most_rss for attempt in picture.attempts), default=0)
     if memory:
         facts.append(f"at most {size(memory)} of memory")
-    if last and spent["ratio"] is not None:
+    if last and spent["wall_s"] >= 60:
         facts.append(f"{spent['ratio']:.0%} of the time useful training")
     return ", ".join(facts)
 
@@ -133,6 +144,6 @@ def next_steps(run: RunFolder, picture: Picture) -> list[str]:
         log = run.attempt(picture.attempt.number).stderr_log
         if log.is_file() and log.stat().st_size:
             steps.append(f"read {log}")
-    if ended.verdict in ("interrupted", "failed"):
+    if ended.verdict == "interrupted" or (ended.verdict == "failed" and not is_mistake(picture.attempt)):
         steps.append(f"holdfast resume {run.reference}")
     return steps

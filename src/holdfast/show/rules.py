@@ -26,7 +26,7 @@ def print_rules(asked: str | None, *, as_json: bool) -> None:
         ]
         print(msgspec.json.encode(told).decode())
     elif asked is not None:
-        print(f"{asked}\n\n{chosen[0].page.strip()}")
+        print(f"{asked}\n\n{chosen[0].page.strip().replace('**', '')}")
     else:
         for rule in chosen:
             print(f"{rule.id:24}{headline(rule)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import msgspec
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
 from holdfast.record.journal import replay
-from holdfast.record.lock import is_live
+from holdfast.record.lock import holder_of, is_live
 from holdfast.show.plain import duration, printable, size
 from holdfast.show.summary import summary_of
 
@@ -25,8 +26,16 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     picture = picture_of(replay(run))
     live = is_live(run)
     beat = heartbeat.read(str(run.heartbeat)).get(0)
-    state = "running" if live else "ended" if picture.ended is not None else "its supervisor is gone"
-    status = {**summary_of(run, picture), "reference": run.reference, "state": state, "now": None}
+    holder = holder_of(run)
+    suspended = bool(picture.attempts) and picture.attempt.suspended
+    state = (
+        ("suspended (fg continues it)" if suspended else "running")
+        if live
+        else "ended"
+        if picture.ended is not None
+        else "its supervisor is gone"
+    )
+    status = {**summary_of(run, picture), "reference": run.reference, "state": state, "supervisor": holder, "now": None}
     if picture.attempts and picture.ended is None:
         attempt = picture.attempt
         sample = attempt.samples[-1] if attempt.samples else None
@@ -36,7 +45,8 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
             "step": max(attempt.last_step, beat.step if beat is not None and known else 0),
             "loss": None if beat is None or not math.isfinite(beat.loss) else beat.loss,
             "phase": beat.phase if beat is not None else "starting",
-            "last_step_s_ago": round(now - beat.step_at, 1) if beat is not None and beat.step_at else None,
+            "alive": _alive(attempt.hello.pid if attempt.hello is not None else attempt.started.pid),
+            "last_step_s_ago": round(max(0.0, now - beat.step_at), 1) if beat is not None and beat.step_at else None,
             "epoch": attempt.epoch,
             "memory": sample.rss if sample is not None else None,
             "available": sample.available if sample is not None else None,
@@ -59,17 +69,34 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         ago = (
             f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
         )
-        print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {now['phase']}{loss}{ago}")
-        if now["memory"] is not None:
+        phase = now["phase"] if now["alive"] else "its process is gone"
+        print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
+        if now["memory"] is not None and now["alive"]:
             print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")
     for attempt in status["attempts"]:
         how = attempt["exit"]
         if how is not None:
             ended = how["signal"] or f"exit {how['code']}"
             cause = f", {attempt['cause']}" if attempt["cause"] else ""
-            print(f"  attempt {attempt['n']}: steps {attempt['first_step']} to {attempt['last_step']}, {ended}{cause}")
+            steps = (
+                f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no step seen"
+            )
+            print(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
     for finding in status["findings"]:
-        print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
+        if finding["message"] != status["reason"]:
+            print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
     if status["state"] == "its supervisor is gone" or status["verdict"] in ("interrupted", "failed"):
         print(f"  next: holdfast resume {status['reference']}")
+    if status["supervisor"] is not None:
+        print(f"  to end it: kill {status['supervisor']} (it can be resumed)")
     print(f"  record: {status['dir']}")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -48,18 +48,18 @@ def observed(picture: Picture) -> dict[str, str]:
     """Each kind of evidence: seen, or not seen and why."""
     if not picture.attempts:
         return {}
-    attempt = picture.attempt
-    if attempt.observed is not None:
-        return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
-    why, _ = why_unseen(attempt)
-    return dict.fromkeys(("steps", "losses", "weights"), f"not seen: {why}")
+    for attempt in reversed(picture.attempts):
+        if attempt.observed is not None:
+            return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
+    why, _ = why_unseen(picture.attempt)
+    return dict.fromkeys(("steps", "losses", "movement"), f"not seen: {why}")
 
 
 def goodput(picture: Picture) -> dict[str, Any]:
     """Where the time went. Every second is in one bucket; what no event accounts for is in `other`."""
     if picture.started is None or not picture.attempts:
         return {"wall_s": 0.0, "useful_s": 0.0, "ratio": None, "buckets": {}}
-    wall = max(picture.last_at - picture.started.at, 1e-9)
+    wall = max(picture.last_at - picture.started.at - picture.away, 1e-9)
     buckets = dict.fromkeys(
         ("start_up", "data_wait", "training", "evaluation", "saving", "lost_work", "waiting", "other"), 0.0
     )
@@ -74,6 +74,7 @@ def goodput(picture: Picture) -> dict[str, Any]:
         buckets["start_up"] += _start_up(attempt)
         if following is not None and attempt.ended is not None:
             buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)
+    buckets["waiting"] = max(0.0, buckets["waiting"] - picture.away)
     buckets["other"] = max(0.0, wall - sum(buckets.values()))
     useful = buckets["training"] + buckets["data_wait"]
     return {

@@ -356,6 +356,9 @@ class Continued(Event, frozen=True, kw_only=True, tag="continued"):
     seconds: float
 
 
+NO_FURTHER_ATTEMPT = "no further attempt"
+
+
 class Signalled(Event, frozen=True, kw_only=True, tag="signalled"):
     signal: str
     action: str
@@ -487,3 +490,8 @@ def encode(event: Event) -> bytes:
 def as_number(value: float | str | None) -> float | None:
     """A number as it was before JSON took its NaN away."""
     return None if value is None else float(value)
+
+
+def as_finite(value: float | str | None) -> float | None:
+    """A number, or None where it is none or not finite."""
+    return value if isinstance(value, (int, float)) else None

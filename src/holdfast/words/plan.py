@@ -52,6 +52,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise PlanInvalid(
                 f"--max-attempts {self.max_attempts} leaves no attempt at all.", next_step="give 1 or more"
             )
+        if self.resume_with and "{" in self.resume_with and "{checkpoint}" not in self.resume_with:
+            raise PlanInvalid(
+                f"--resume-with {self.resume_with!r} has a placeholder that is not known.",
+                next_step="""the checkpoint's path is written {checkpoint}, for instance --resume-with '--resume {checkpoint}'""",
+            )
         if self.resume_with and not self.checkpoint:
             raise PlanInvalid(
                 "--resume-with says how to go on, but not from which file.",

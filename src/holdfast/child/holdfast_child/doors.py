@@ -11,6 +11,7 @@ import sys
 
 from . import compiled
 from .imports import after_import
+from .running import until_over
 
 
 def install(probe):
@@ -30,8 +31,9 @@ def _install_step_hooks(probe, is_compiling, codes):
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def step_begins(optimizer, args, kwargs):
-        if not is_compiling():
-            probe.steps.begins(optimizer, sys._getframe(1))
+        if not is_compiling() and probe.steps.begins(optimizer, sys._getframe(1)):
+            return until_over(args, probe.steps, optimizer), kwargs
+        return None
 
     def step_ended(optimizer, args, kwargs):
         if not is_compiling():

@@ -5,17 +5,22 @@ counts. Steps that run inside a backward count as one for that backward. Where n
 """
 
 import sys
-import time
 import weakref
+from threading import get_ident
+from time import monotonic, time
 
+from .hooks import calls_hooks, hooked_classes
 from .records import Record, Recorder
+from .running import Running
 
 BACKWARDS_WITHOUT_STEP = 64
-"""An optimizer exists but no step is seen (it may be compiled into a graph): after this many backwards they are the steps."""
+"""An optimizer exists but no step is seen (it may be compiled into a graph): after this many backwards they are the steps.
+Where an optimizer has stepped, only if its weights changed with each of them: an evaluation may take gradients too."""
 CHECK_HOOKS_AFTER = 8
 HANDOVER_STEPS = 100
 """So many steps of another optimizer without one of the clock's: the training has moved on to that one."""
 DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted"
+NOT_COUNTED = "seen: backwards without an optimizer's step (evaluation, or a step inside a graph) are not counted"
 RATES_AT_MOST = 8
 OPTIMIZERS_AT_MOST = 64
 """Beyond these, optimizers that are gone are forgotten."""
@@ -39,16 +44,16 @@ class Steps(object):
         self.source = "none"
         self.entered = 0
         """Calls of any optimizer's step, so that a scaler's skipping shows."""
-        self._running = []
-        """The frames of the steps that run now, outermost first."""
+        self.running = Running()
         self._seen = {}
         self._clock = None
-        self._found_inf = None
         self._inside_backward = False
         self._backwards = 0
         """Outermost backwards since the last step."""
         self._most_backwards = 0
-        self._ended_at = time.monotonic()
+        self._weight = None
+        """A weight of the clock's, while backwards come without a step: its version, and how often that changed."""
+        self._ended_at = monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
     # --- who steps -----------------------------------------------------------------------------------------------
@@ -113,46 +118,40 @@ class Steps(object):
     # --- one step ------------------------------------------------------------------------------------------------
 
     def begins(self, optimizer, frame):
-        """`frame` is that of the step itself: it tells a step that still runs from one that raised."""
+        """`frame` is that of the step itself. True when the looks saw it begin: then its end, however it comes, must be
+        told to `over`.
+        """
         probe = self.probe
         if not probe.awake and not probe.claim("step"):
-            return
-        began = time.monotonic()
+            return False
+        began = monotonic()
         try:
             self.entered += 1
             if self._graph_task() != -1:
                 self._inside_backward = True
                 self._meet(optimizer)
-                return
-            if self._running and not _is_below(self._running[0], frame):
-                del self._running[:]
-            self._running.append(frame)
-            if len(self._running) > 1:
-                return
-            self._found_inf = getattr(optimizer, "found_inf", None)
-            if probe.looks:
+            elif self.running.begins(frame) and probe.looks:
                 clock = self.clock()
-                probe.budget.base += time.monotonic() - began
+                probe.budget.base += monotonic() - began
                 probe.look("step_begins", optimizer, clock is None or clock is optimizer)
-                began = time.monotonic()
+                began = monotonic()
+                return True
         except Exception as error:
             probe.failed("the beginning of a step", error)
         finally:
-            probe.budget.base += time.monotonic() - began
+            probe.budget.base += monotonic() - began
+        return False
 
     def ended(self, optimizer, frame):
         probe = self.probe
         if not probe.awake:
             return
-        began = time.monotonic()
+        began = monotonic()
         try:
-            running = self._running
-            if frame not in running:
+            if not self.running.ended(frame):
                 return
-            del running[running.index(frame) :]
-            if running:
-                return
-            if self._found_inf is not None and self._was_skipped(optimizer):
+            found_inf = getattr(optimizer, "found_inf", None)
+            if found_inf is not None and self._was_skipped(optimizer, found_inf):
                 self.skipped(optimizer)
                 return
             clock = self._is_clock(optimizer)
@@ -161,21 +160,23 @@ class Steps(object):
             else:
                 self._beside(self._meet(optimizer))
             if probe.looks:
-                probe.budget.base += time.monotonic() - began
+                probe.budget.base += monotonic() - began
                 probe.look("step_ended", optimizer, clock)
-                began = time.monotonic()
+                began = monotonic()
             if clock:
                 self._after_tick()
         except Exception as error:
             probe.failed("the end of a step", error)
         finally:
-            probe.budget.base += time.monotonic() - began
+            probe.budget.base += monotonic() - began
+
+    def over(self, optimizer_id):
+        """A step that the looks saw begin has returned or raised: nothing of it may be kept."""
+        self.probe.look("step_over", optimizer_id)
 
     def within(self):
-        """Whether a step runs right now, as when its closure calls backward."""
-        if self._running and not _is_below(self._running[0], sys._getframe(1)):
-            del self._running[:]
-        return bool(self._running)
+        """Whether a step runs right now in this thread, as when its closure calls backward."""
+        return self.running.is_above(sys._getframe(1))
 
     def skipped(self, optimizer):
         """A gradient scaler kept this optimizer from stepping."""
@@ -184,9 +185,8 @@ class Steps(object):
         self.probe.see("skipped steps")
         self.probe.emit("skipped", step=self.probe.step, optimizer=self._meet(optimizer).name)
 
-    def _was_skipped(self, optimizer):
+    def _was_skipped(self, optimizer, found_inf):
         """A fused optimizer gets told of non-finite gradients and skips inside."""
-        found_inf, self._found_inf = self._found_inf, None
         if found_inf.is_cpu:
             return found_inf.item() != 0
         step, seen = self.probe.step, self._meet(optimizer)
@@ -218,9 +218,8 @@ class Steps(object):
         probe = self.probe
         probe.step = number = probe.step + 1
         if probe.heart is not None:
-            probe.heart.step(number, time.time(), now)
-        if number == probe.first_step + 1:
-            probe.scalars.belong_to_this_thread()
+            probe.heart.step(number, time(), now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
+        probe.scalars.thread = get_ident()
         if probe.loaders.evaluating:
             probe.loaders.training_resumed(now)
         if probe.phase_now != "training":
@@ -233,6 +232,7 @@ class Steps(object):
         if self._backwards > self._most_backwards and self.source == "optimizer":
             self._most_backwards = self._backwards
         self._backwards = 0
+        self._weight = None
         probe.pause_seconds = 0.0
         if self.recorder.writes_each:
             record.lr = self.rates()
@@ -262,71 +262,71 @@ class Steps(object):
             if self.clock() is None:
                 self._change_source("optimizer in backward")
                 self.probe.see("learning rates")
-                self._tick(time.monotonic())
+                self._tick(monotonic())
                 self._after_tick()
             return
-        if self.source == "optimizer in backward" or self._running:
+        if self.source == "optimizer in backward" or self.within():
             return
         self._backwards += 1
         if self.source == "backward" or self._backwards_are_steps():
-            self._tick(time.monotonic())
+            self._tick(monotonic())
             self._after_tick()
 
     def _backwards_are_steps(self):
         """Decided when no step has come: because there is no optimizer, it does not step, or its hooks are gone."""
-        if self._clock is None and self._backwards == 1 and not self._hooked_classes():
+        count = self._backwards
+        optimizer_class = self.probe.torch.optim.Optimizer
+        if self._clock is None and count == 1 and not hooked_classes(optimizer_class):
             self._change_source("backward", "seen: backwards are counted, because there is no optimizer")
             return True
-        if self._backwards < CHECK_HOOKS_AFTER or self._backwards & (self._backwards - 1):
+        if count < CHECK_HOOKS_AFTER:
             return False
-        if any(not self._calls_hooks(kind) for kind in self._hooked_classes()):
+        if self._clock is not None:
+            self._follow_weight()
+        if count & (count - 1):
+            return False
+        clock = self.clock()
+        kinds = hooked_classes(optimizer_class)
+        if clock is not None:
+            kinds = [kind for kind in kinds if isinstance(clock, kind)]
+        if any(not calls_hooks(optimizer_class, kind) for kind in kinds):
             self._change_source("backward", DROPPED)
             return True
-        if self._backwards >= max(BACKWARDS_WITHOUT_STEP, 8 * self._most_backwards):
-            self.probe.step += self._backwards - 1
-            self._change_source("backward", "seen: backwards are counted, because no optimizer is seen to step")
-            return True
-        return False
+        if count < max(BACKWARDS_WITHOUT_STEP, 8 * self._most_backwards):
+            return False
+        if self._clock is not None and not self._weight_follows_backwards():
+            self.probe.see("steps", NOT_COUNTED)
+            return False
+        self.probe.step += count - 1
+        self._change_source("backward", "seen: backwards are counted, because no optimizer is seen to step")
+        return True
 
-    def _hooked_classes(self):
-        """Optimizer classes of which an instance was made: torch marks their `step`."""
-        found, kinds = [], [self.probe.torch.optim.Optimizer]
-        while kinds:
-            kind = kinds.pop()
-            kinds.extend(kind.__subclasses__())
-            if getattr(kind.__dict__.get("step"), "hooked", False):
-                found.append(kind)
-        return found
+    def _follow_weight(self):
+        """How often a weight changes from one backward to the next, although no step is seen. Its version says so, free."""
+        if self._weight is None:
+            clock = self.clock()
+            groups = () if clock is None else clock.param_groups
+            weight = next((p for group in groups for p in group["params"] if p.grad is not None), None)
+            self._weight = None if weight is None else [weakref.ref(weight), weight._version, 0, 0]
+            return
+        weight = self._weight[0]()
+        if weight is not None:
+            self._weight[3] += 1
+            if weight._version != self._weight[1]:
+                self._weight[1] = weight._version
+                self._weight[2] += 1
 
-    def _calls_hooks(self, kind):
-        """Whether `step` still goes through torch's wrapper that calls the hooks; True where that cannot be told."""
-        wrap = getattr(self.probe.torch.optim.Optimizer, "profile_hook_step", None)
-        made_by_wrap = getattr(getattr(wrap, "__code__", None), "co_consts", None)
-        if made_by_wrap is None:
-            return True
-        step = kind.__dict__.get("step")
-        while step is not None:
-            if getattr(step, "__code__", None) in made_by_wrap:
-                return True
-            step = getattr(step, "__wrapped__", None)
-        return False
+    def _weight_follows_backwards(self):
+        """The step runs inside a compiled graph, where hooks are not called: then every backward is a step."""
+        return self._weight is not None and self._weight[3] > 0 and self._weight[2] == self._weight[3]
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def claimed(self):
-        self._ended_at = time.monotonic()
+        self._ended_at = monotonic()
 
     def end(self):
-        self.recorder.close(time.monotonic())
-
-
-def _is_below(outer, frame):
-    """Whether `frame` was called, directly or not, from `outer`."""
-    while frame is not None:
-        if frame is outer:
-            return True
-        frame = frame.f_back
-    return False
+        self.recorder.close(monotonic())
 
 
 def _no_graph_task():

@@ -6,7 +6,7 @@ words on stderr are the cause.
 **Why it happens.** `OMP: Error #15` (two OpenMP runtimes), a failed Metal or CUDA assertion (`commit an already committed
 command buffer`), a C++ exception that nobody caught, corrupted memory.
 
-**What to do.** Read the last words below; they are kept as evidence.
+**What to do.** Read the last words; they are kept as evidence with the finding and in the attempt's stderr.log.
 
 Sources: pytorch#108996, pytorch#197805, faiss-wheels#73.
 """

@@ -29,7 +29,6 @@ def judge(picture: Picture) -> Finding | None:
         message=f"The command ended with status {gone.code} {where(picture.attempt)}."
         + (f" Its last words: {words[-1]}" if words else " It said nothing."),
         evidence=[f"exit status {gone.code}", *words],
-        remedies=["read the attempt's stderr.log and stdout.log"],
     )
 
 

@@ -9,7 +9,9 @@ it says), a loss multiplied by an empty mask, labels that never match, a target 
 **What to do.** Run a few steps on the CPU: if the loss is not zero there, the device is at fault; use a newer torch, or the
 CPU. If it is zero there too, look at the labels of one batch.
 
-**When it stays silent.** A loss that reaches zero after it was something else is a solved task, not a fault.
+**When it stays silent.** A loss that reaches zero after it was something else is a solved task, not a fault. Some losses are
+zero by construction and have a gradient all the same (`s - s.detach()` in policy gradients and score distillation): where a
+gradient was seen that is not zero, this is a warning and nothing is stopped.
 
 Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to it.
 """
@@ -36,17 +38,28 @@ def judge(picture: Picture) -> Finding | None:
     over = attempt.ended is not None and attempt.ended.code == 0
     if zeros != attempt.loss.count or attempt.loss.bad or zeros < (STEPS_OF_A_WHOLE_RUN if over else STEPS):
         return None
+    moves = attempt.gradient_seen
     return Finding(
         rule="loss-all-zero",
-        severity="fatal",
-        message=f"The loss was exactly 0 in all {zeros} steps: the model is not learning anything.",
-        evidence=[f"{zeros} of {zeros} losses are 0.0", "no loss was ever anything else"],
+        severity="warn" if moves else "fatal",
+        message=f"The loss was exactly 0 in all {zeros} steps"
+        + (
+            "; its gradient was not, so it may be meant that way." if moves else ": the model is not learning anything."
+        ),
+        evidence=[
+            f"{zeros} of {zeros} losses are 0.0",
+            "a gradient was not zero" if moves else "no gradient was seen that is not zero",
+        ],
         remedies=[
-            "run the same command for a few steps on the CPU: a loss that is not 0 there means the device computes wrongly",
-            "on macOS 14.4 with torch 2.2, install torch 2.3 or newer",
-            "look at one batch's labels: an empty mask or labels that never match give a loss of 0",
+            "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if _on_macos(picture) else []),
+            "if it trains on a device, run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
         ],
     )
+
+
+def _on_macos(picture: Picture) -> bool:
+    return picture.started is not None and picture.started.platform.lower().startswith(("macos", "darwin"))
 
 
 RULE = Rule(
@@ -61,6 +74,12 @@ RULE = Rule(
             "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"
         ),
         Case("a window of zeros", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
+        Case(
+            "zero by construction, with a gradient",
+            [*started(), *losses(*[0.0] * 5, grad_norm=3.1), *losses(*[0.0] * 30, first=6)],
+            "warn",
+        ),
+        Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
         Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),
         Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
         Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),

@@ -4,7 +4,7 @@
 there the run only costs time.
 
 **Why it happens.** A learning rate that is too high, an overflow in half precision, a division by zero or a logarithm of
-zero in the loss, broken inputs, or a device whose work was cut short (F17: `command buffer exited with error status`).
+zero in the loss, broken inputs, or a device whose work was cut short (`command buffer exited with error status` on MPS).
 
 **What to do.** Go back to the last checkpoint before it; halve the learning rate or add warm-up; clip gradients; look for
 the batch. `torch.autograd.set_detect_anomaly(True)` names the operation, at a price.

@@ -1,6 +1,6 @@
 """The probe never spoke: this attempt was supervised from outside only.
 
-**What it means.** Exit, output, memory and hangs by silence are still seen; steps, losses and weights are not, so the verdict
+**What it means.** Exit, output and memory are still seen; steps, losses, weights and hangs are not, so the verdict
 can only be `unproven`.
 
 **Why it happens.** The interpreter ignores the environment (`python -I`, `-E`, `-S`), the training runs in a container or on

@@ -33,7 +33,7 @@ def judge(picture: Picture) -> Finding | None:
         severity="fatal",
         message=f"The training raised {where(picture.attempt)}: {line}",
         evidence=[line, *frames[-2:]],
-        remedies=["read the traceback in the attempt's stderr.log"],
+        remedies=[f"mend line: {frames[-1]}"] if frames else [],
     )
 
 

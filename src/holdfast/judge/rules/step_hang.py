@@ -47,7 +47,7 @@ def judge(picture: Picture) -> Finding | None:
             *(f"stack: {frame}" for frame in frames[:5]),
         ],
         remedies=[
-            "read the stacks in the attempt's folder: the first frame says what it waits for",
+            f"read attempts/{attempt.number}/stacks-{attempt.stacks.pid}.txt in the run folder: it says what each thread waits for",
             "if a data-loader worker is in them, use workers=0",
         ],
     )

@@ -24,13 +24,16 @@ from holdfast.observe.machine.macos_text import (
     report_evidence,
 )
 from holdfast.observe.machine.plain import PlainMachine
-from holdfast.observe.machine.seam import PATIENCE, Awake, KillCounters, ProcessFacts, SystemMemory
 from holdfast.words.events import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from holdfast.observe.machine.seam import Awake, KillCounters, ProcessFacts, SystemMemory
+
 _PRESSURE_LEVEL = "kern.memorystatus_vm_pressure_level"
+LOG_PATIENCE = 25.0
+"""Seconds for `log show`, which is slow; the training is dead by then, and its cause is worth the wait."""
 _KILL_LINES = (
     'process == "kernel" AND (eventMessage CONTAINS "memorystatus: killing" OR eventMessage CONTAINS "low swap")'
 )
@@ -82,7 +85,7 @@ class MacMachine(PlainMachine):
             return None
 
     def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - macOS keeps no counters
-        deadline = time.monotonic() + PATIENCE * 0.9
+        deadline = time.monotonic() + LOG_PATIENCE
         ours = frozenset(pids)
         # The log first: it takes a second or two, in which the crash reporter can finish its file.
         return gathered(

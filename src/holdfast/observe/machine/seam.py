@@ -1,6 +1,6 @@
 """The seam: what the rest of Holdfast may ask of the machine that it runs on.
 
-No call raises, and each is bounded in time (`PATIENCE` at most). What could not be looked at is said as Evidence of the
+No call raises, and each is bounded in time (`PATIENCE`; evidence of a kill on macOS may take longer). What could not be looked at is said as Evidence of the
 source "not readable": no evidence and no access to evidence are two different facts.
 
 Sources of kill evidence, for rules to match on:
