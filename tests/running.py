@@ -52,6 +52,21 @@ print("done", flush=True)
 """
 
 
+SAVES = """
+if "--resume" in sys.argv:
+    state = torch.load(sys.argv[sys.argv.index("--resume") + 1], weights_only=True)
+    model.load_state_dict(state["model"])
+    start = state["step"]
+
+def after(step):
+    if step % 5 == 0:
+        torch.save({"model": model.state_dict(), "step": step}, "state.pt")
+"""
+"""A part that saves every fifth step and can go on from that."""
+AGAIN = ("--checkpoint", "state.pt", "--resume-with", "--resume {checkpoint}")
+"""The options that tell Holdfast how."""
+
+
 def training(folder: Path, part: str = "", name: str = "train.py") -> Path:
     """A tiny training with a part of the test's own: it may define `forward`, `after`, `start`, or do anything."""
     path = folder / name

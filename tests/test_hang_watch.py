@@ -82,3 +82,29 @@ def test_which_thread_answered_does_not_matter():
     assert watch.dumped(
         STACK.replace("Thread 0x01", "Current thread 0x01") + "\n" + TWO.partition("\n\n")[0] + "\n", 195.0
     )
+
+
+def test_busy_native_call_gets_more_patience():
+    """Equal stacks while the processors work are one long call into a library, until even that is far too long."""
+    watch = steady()
+    now, asked = 161.0, 0
+    while now < 99.0 + 4 * 60.0:
+        if watch.look(now, 99, stepped=True) is Ask.DUMP:
+            asked += 1
+            assert not watch.dumped(STACK, now, busy=True)
+        now += 1.0
+    assert asked >= 2
+    while watch.look(now, 99, stepped=True) is not Ask.DUMP:
+        now += 1.0
+    assert watch.dumped(STACK, now, busy=True)
+
+
+def test_nobody_answers():
+    """No probe, no stacks, no verdict of a hang; it is asked again, ever more rarely."""
+    watch = steady()
+    asked = []
+    for second in range(161, 20_000):
+        if watch.look(float(second), 99, stepped=True) is Ask.DUMP:
+            asked.append(second)
+            watch.unanswered(float(second))
+    assert 5 <= len(asked) <= 12

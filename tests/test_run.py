@@ -9,22 +9,11 @@ import shlex
 import sys
 
 import pytest
-from running import holdfast, holdfast_run, training
+from running import AGAIN, SAVES, holdfast, holdfast_run, training
 
 from holdfast.words import events
 
 PYTHON = sys.executable
-AGAIN = ("--checkpoint", "state.pt", "--resume-with", "--resume {checkpoint}")
-SAVES = """
-if "--resume" in sys.argv:
-    state = torch.load(sys.argv[sys.argv.index("--resume") + 1], weights_only=True)
-    model.load_state_dict(state["model"])
-    start = state["step"]
-
-def after(step):
-    if step % 5 == 0:
-        torch.save({"model": model.state_dict(), "step": step}, "state.pt")
-"""
 
 
 def test_a_healthy_training_is_learned_and_looks_as_before(tmp_path):

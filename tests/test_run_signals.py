@@ -12,7 +12,7 @@ import time
 
 import psutil
 import pytest
-from running import command, environment, holdfast, holdfast_run, training
+from running import AGAIN, SAVES, command, environment, holdfast, holdfast_run, training
 
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.record.folder import RunFolder
@@ -21,14 +21,10 @@ from holdfast.words import events
 
 PYTHON = sys.executable
 ENDLESS = "def after(step):\n    print(step, flush=True)\n    time.sleep(0.02)\n"
-SAVING = """
-if "--resume" in sys.argv:
-    state = torch.load(sys.argv[sys.argv.index("--resume") + 1], weights_only=True)
-    model.load_state_dict(state["model"])
-    start = state["step"]
+SAVING = f"""{SAVES}
+saves = after
 def after(step):
-    if step % 5 == 0:
-        torch.save({"model": model.state_dict(), "step": step}, "state.pt")
+    saves(step)
     print(step, flush=True)
     time.sleep(0.02)
 """
@@ -114,8 +110,7 @@ def test_interrupt_twice_ends_it(tmp_path):
 
 def test_terminate_is_resumable(tmp_path):
     """SIGTERM to Holdfast: exit 143; `holdfast resume` goes on from what was saved, and the run ends as if nothing was."""
-    options = ["--checkpoint", "state.pt", "--resume-with", "--resume {checkpoint}"]
-    started = Started(tmp_path, SAVING, options, steps=40)
+    started = Started(tmp_path, SAVING, AGAIN, steps=40)
     started.until_step(17)
     started.process.send_signal(signal.SIGTERM)
     assert started.finish() == 143
@@ -131,8 +126,7 @@ def test_terminate_is_resumable(tmp_path):
 
 def test_killed_supervisor_stops_the_training_at_its_next_step(tmp_path):
     """SIGKILL to Holdfast itself: the training ends at its next step, and a new supervisor goes on from the journal."""
-    options = ["--checkpoint", "state.pt", "--resume-with", "--resume {checkpoint}"]
-    started = Started(tmp_path, SAVING, options, steps=60)
+    started = Started(tmp_path, SAVING, AGAIN, steps=60)
     started.until_step(22)
     pid = started.training_pid()
     step = heartbeat.read(str(started.run.heartbeat))[0].step
