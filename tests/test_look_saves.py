@@ -16,6 +16,7 @@ from holdfast.words.events import Saved
 def trained(monkeypatch):
     """A probe with the look at torch.save, and a model after two steps."""
     monkeypatch.setattr(torch, "save", torch.save)
+    monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe = StubProbe()
     probe.looks.append(SavesLook(probe, Names(probe)))
     model = small_model()
@@ -54,6 +55,7 @@ def test_names_may_have_a_prefix(trained, prefix, tmp_path):
 def test_saving_a_part_of_a_larger_model(monkeypatch, tmp_path):
     """The live names are longer than the saved ones when only the inner model is saved."""
     monkeypatch.setattr(torch, "save", torch.save)
+    monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe = StubProbe()
     probe.looks.append(SavesLook(probe, Names(probe)))
     whole = torch.nn.Sequential(small_model())
@@ -115,12 +117,15 @@ def test_nothing_to_compare(trained, tmp_path):
 
 
 def test_another_thread_saves_while_the_training_goes_on(trained, tmp_path):
-    """Its copy is older than the live weights by right, so it is not compared."""
+    """Its copy is older than the live weights by right, so it is not compared; and it takes no time from the steps."""
     probe, model, _ = trained
+    probe.scalars.thread = threading.get_ident()
+    probe.phase = lambda name: pytest.fail(f"the training is not {name}")
     thread = threading.Thread(target=torch.save, args=(model.state_dict(), tmp_path / "a.pt"))
     thread.start()
     thread.join()
     assert saved(probe).matches == "not compared"
+    assert probe.pauses == []
 
 
 def test_a_save_that_fails_raises_as_ever_and_is_not_told(trained, tmp_path):

@@ -209,6 +209,26 @@ def test_a_step_that_is_compiled_whole_is_counted_by_its_backwards(tmp_path):
     assert probed.beats[0].step == 100
 
 
+def test_a_step_that_is_compiled_later_is_counted_by_its_backwards(tmp_path):
+    """Steps seen at first, then compiled into a graph: the weights still change with every backward, so those are steps."""
+    probed = run(
+        tmp_path,
+        """
+        import torch
+        model, x = torch.nn.Linear(3, 1), torch.randn(8, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        step = optimizer.step
+        for number in range(110):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            if number == 10:
+                step = torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=False)
+            step()
+        """,
+    )
+    assert probed.beats[0].step == 110
+
+
 DDP = """
 import os, sys, torch, torch.distributed as dist, hashlib
 from torch import nn

@@ -86,7 +86,7 @@ def test_after_import_is_exact_about_odd_imports(tmp_path):
         tmp_path,
         """
         import sys
-        from holdfast_child.bootstrap import after_import
+        from holdfast_child.imports import after_import
         seen = []
         after_import("fragile", lambda module: seen.append(module.value))
         after_import("sys", lambda module: seen.append("at once"))
@@ -209,6 +209,149 @@ def test_an_unwritable_folder_leaves_the_heartbeat(tmp_path):
     assert probed.files == []
 
 
+def test_a_cut_heartbeat_does_no_harm(tmp_path):
+    """A heartbeat file that is cut while the training runs (through a mapping that would be a SIGBUS): it goes on."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN + "import os\ntrain(2)\nos.truncate(os.environ['HOLDFAST_HEARTBEAT'], 0)\ntrain(2)\nprint('done')\n"
+        ),
+    )
+    assert probed.out == "done\n"
+    assert probed.steps == [1, 2, 3, 4]
+
+
+def test_a_heartbeat_is_not_written_into_another_attempt(tmp_path):
+    """Descriptors closed and another heartbeat at the path: a process left behind writes nothing there."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import os, shutil
+train(2)
+path = os.environ["HOLDFAST_HEARTBEAT"]
+os.closerange(3, 256)
+fresh = b"".join([open(path, "rb").read()[:64], bytes(os.path.getsize(path) - 64)])
+open(path + "2", "wb").write(fresh)
+os.replace(path + "2", path)
+train(2)
+print(open(path, "rb").read() == fresh)
+"""
+        ),
+    )
+    assert probed.out == "True\n"
+    assert probed.beats == {}
+
+
+def test_functions_that_the_probe_stands_before_can_be_pickled(tmp_path):
+    """As without it: what a program sends to other processes may hold torch.save or a backward."""
+    probed = run(
+        tmp_path,
+        """
+        import pickle, torch
+        for function in (torch.save, torch.autograd.backward, torch.autograd.grad, torch.nn.utils.clip_grad_norm_,
+                         torch.amp.GradScaler.step, torch.amp.GradScaler.scale, torch.amp.GradScaler("cpu").scale,
+                         torch.optim.lr_scheduler.LRScheduler.__init__,
+                         torch.nn.parallel.DistributedDataParallel.__init__,
+                         torch.utils.data.dataloader._BaseDataLoaderIter.__next__):
+            again = pickle.loads(pickle.dumps(function))
+            assert again.__name__ == function.__name__
+        assert torch.save is torch.serialization.save
+        """,
+    )
+    assert probed.code == 0
+
+
+def test_values_of_a_device_follow_the_training_to_another_thread(tmp_path):
+    """Values wait for the thread that trains; when the training moves to another thread, they are fetched there."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import sys, threading, time
+scalars = sys.modules["holdfast_child.probe"]._probe.scalars
+train(2)
+scalars.later(torch.zeros(1, device="meta"), lambda values: print("fetched", threading.current_thread().name))
+def elsewhere():
+    for _ in range(3):
+        time.sleep(0.3)
+        train(1)
+thread = threading.Thread(target=elsewhere, name="elsewhere")
+thread.start()
+thread.join()
+"""
+        ),
+    )
+    assert probed.out == "fetched elsewhere\n"
+
+
+def test_values_that_nobody_fetches_are_bounded():
+    """Beyond a bound the oldest are given up, which is said once; what is left arrives."""
+    import torch
+
+    from holdfast.child.holdfast_child import scalars
+
+    notes, got = [], []
+    waiting = scalars.Scalars(torch, lambda *note: notes.append(note))
+    for number in range(scalars.MOST_WAITING + 3):
+        waiting.later(torch.zeros(1, device="meta"), lambda values, number=number: got.append(number))
+    assert got == [0, 1, 2]
+    assert waiting.count == scalars.MOST_WAITING
+    assert len(set(notes)) == 1
+
+
+def test_looks_stay_out_of_a_captured_graph(tmp_path):
+    """While a CUDA graph is captured no look runs: what it reads would become part of the graph."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+torch.cuda.is_current_stream_capturing = lambda: True
+torch.cuda._initialized = True
+train(4)
+torch.cuda._initialized = False
+"""
+        ),
+    )
+    assert probed.steps == [1, 2, 3, 4]
+    assert [line.grad_norm for line in probed.of(events.Step)] == [None] * 4
+    assert probed.of(events.Graph) == []
+
+
+def test_a_fork_frees_nothing_that_it_inherited(tmp_path):
+    """Values that wait on a device, and copies from before a step, must not be freed by a forked process that trains."""
+    probed = run(
+        tmp_path,
+        tiny(
+            TRAIN
+            + """
+import gc, os, sys, weakref
+probe = sys.modules["holdfast_child.probe"]._probe
+movement = next(look for look in probe.looks[0].looks if look.name == "movement")
+train(2)
+probe.scalars.later(torch.zeros(1, device="meta"), print)
+waiting = next(iter(probe.scalars._waiting.values()))[0][0]
+copy = torch.zeros(3)
+movement._around[7] = ([copy], 1.0, 1.0)
+alive = [weakref.ref(waiting), weakref.ref(copy)]
+del waiting, copy
+if os.fork() == 0:
+    train(3)
+    gc.collect()
+    print(sum(reference() is not None for reference in alive), len(movement._around), probe.scalars.count, flush=True)
+    os._exit(0)
+os.wait()
+movement._around.clear()
+probe.scalars._waiting.clear()
+"""
+        ),
+    )
+    assert probed.out == "2 0 0\n"
+
+
 def test_descriptors_that_the_program_closes_are_not_written_to(tmp_path):
     """A program that closes every descriptor and opens its own file must not find our lines in it, nor be stopped."""
     probed = run(
@@ -267,6 +410,18 @@ def test_a_training_whose_supervisor_is_gone_stops(tmp_path):
     assert [(bye.step, bye.reason) for bye in probed.of(events.Goodbye)] == [(3, "supervisor gone")]
 
 
+def test_a_training_that_outlives_a_supervisor_that_ended_goes_on(tmp_path):
+    """A supervisor that came to its own end says so in the lock file: what the training left in the background goes on."""
+    folder = tmp_path / "attempt"
+    with attempt(folder):
+        child = start(tmp_path, folder, ENDLESS.replace("1000000", "5"))
+        assert child.stdout.readline() == "ready\n"
+        (folder / "lock").write_text(f"{os.getpid()}\nended\n")
+    child.communicate("\n", timeout=60)
+    assert child.returncode == 0
+    assert collect(folder).steps == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_observing_only_it_does_not_stop(tmp_path):
     """With HOLDFAST_OBSERVE_ONLY an orphaned training goes on to its end."""
     folder = tmp_path / "attempt"
@@ -322,7 +477,8 @@ def test_a_lock_that_was_never_there_is_no_reason_to_stop(tmp_path):
 
 
 def test_a_second_process_of_the_same_rank_is_not_the_clock(tmp_path):
-    """A training that starts another training: the second writes a file of its own and leaves the heartbeat alone."""
+    """Trainings that start others, one after the other and two at once: each writes a file of its own and gives signs of life
+    in a slot of its own, from the upper end; the slots of those that ended are taken again."""
     probed = run(
         tmp_path,
         tiny(
@@ -331,14 +487,27 @@ def test_a_second_process_of_the_same_rank_is_not_the_clock(tmp_path):
 import os, subprocess, sys
 train(2)
 if "INNER" not in os.environ:
-    subprocess.run([sys.executable, __file__], env=dict(os.environ, INNER="1"), check=True)
+    inner = dict(os.environ, INNER="1")
+    subprocess.run([sys.executable, __file__], env=inner, check=True)
+    both = [subprocess.Popen([sys.executable, __file__], env=inner, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in "12"]
+    for one in both:
+        one.stdout.read(1)
+    for one in both:
+        one.communicate(b"go")
+else:
+    print(".", flush=True)
+    input()
 train(1)
-"""
+""".replace("input()", "sys.stdin.read()")
         ),
     )
-    assert len(probed.files) == 2
+    assert len(probed.files) == 4
     assert probed.steps == [1, 2, 3]
-    assert probed.beats[0].step == 3
+    assert {slot: (beat.step, beat.phase) for slot, beat in probed.beats.items()} == {
+        0: (3, "ended"),
+        254: (3, "ended"),
+        255: (3, "ended"),
+    }
 
 
 def test_lock_is_shared_only_for_an_instant(tmp_path):

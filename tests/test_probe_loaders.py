@@ -98,7 +98,8 @@ def test_worker_processes_stay_silent(tmp_path):
 
 
 def test_a_forked_process_that_trains_speaks_for_itself(tmp_path):
-    """A fork drops the parent's probe; if the child then trains, it writes a file of its own and has no heartbeat slot."""
+    """A fork drops the parent's probe; if the child then trains, it writes a file of its own and has a heartbeat slot of
+    its own."""
     probed = run(
         tmp_path,
         tiny("""
@@ -116,7 +117,7 @@ def test_a_forked_process_that_trains_speaks_for_itself(tmp_path):
         """),
     )
     assert probed.steps == [1, 2, 3]
-    assert probed.beats[0].step == 3
+    assert {slot: beat.step for slot, beat in probed.beats.items()} == {0: 3, 255: 5}
     own = [name for name in probed.files if "-pid-" in name]
     assert len(own) == 1
     forked = probed.by_file[own[0]]

@@ -297,6 +297,113 @@ def test_dropped_hooks_are_noticed(tmp_path):
     assert probed.steps == list(range(1, 3 + 20 - 7 + 1))
 
 
+def test_backwards_of_an_evaluation_are_not_steps(tmp_path):
+    """Ten steps, three hundred gradients of the input (an attack, a saliency map), ten steps: twenty steps, it is said that
+    the rest was not counted, and the loss of the eleventh step is not mixed with theirs."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def train(steps):
+            for _ in range(steps):
+                optimizer.zero_grad()
+                (loss() * 0 + 1).backward()
+                optimizer.step()
+        train(10)
+        points = data.clone().requires_grad_()
+        for _ in range(300):
+            (model(points).sum() * 0 + 100).backward()
+        train(10)
+        """),
+    )
+    assert probed.steps == list(range(1, 21))
+    assert probed.losses == [1.0] * 20
+    assert probed.beats[0].step == 20
+    assert probed.observed.step_source == "optimizer"
+    assert "not counted" in probed.observed.kinds["steps"]
+
+
+def test_a_step_that_raised_keeps_nothing_alive(tmp_path):
+    """Whoever catches an error of a step, drops everything and tries again smaller, finds the memory free: no frame, model,
+    optimizer, loss, gradient or copy of ours is left. The same for an error inside a backward."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        import gc, sys, weakref
+        class Fragile(torch.optim.Adam):
+            def step(self, closure=None):
+                if closure is None:
+                    super().step()
+                else:
+                    big = torch.zeros(1000, 1000)
+                    alive.append(weakref.ref(big))
+                    closure()
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x):
+                return x.clone()
+            @staticmethod
+            def backward(context, grad):
+                raise MemoryError
+        def fail():
+            raise MemoryError
+        def attempt(in_step):
+            local = torch.zeros(1000, 1000)
+            model = torch.nn.Linear(3, 1)
+            optimizer = Fragile(model.parameters(), lr=0.1)
+            for _ in range(3):
+                loss = model(data).square().mean()
+                loss.backward()
+                optimizer.step()
+            loss = model(data).square().mean()
+            alive.extend(map(weakref.ref, (local, optimizer, loss, model, *model.parameters())))
+            loss.backward()
+            alive.append(weakref.ref(model.weight.grad))
+            if in_step:
+                optimizer.step(fail)
+            else:
+                Fails.apply(model(data)).sum().backward()
+        movement = next(look for look in sys.modules["holdfast_child.probe"]._probe.looks[0].looks if look.name == "movement")
+        for in_step in (True, False):
+            alive = []
+            try:
+                attempt(in_step)
+            except MemoryError:
+                pass
+            gc.collect()
+            print(sum(reference() is not None for reference in alive), len(movement._around))
+        """),
+    )
+    assert probed.out == "0 0\n0 0\n"
+
+
+def test_steps_of_two_threads_do_not_hide_each_other(tmp_path):
+    """A step that begins while another thread is inside one: both count."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        import threading
+        inside, go_on = threading.Event(), threading.Event()
+        class Slow(torch.optim.SGD):
+            def step(self, closure=None):
+                inside.set()
+                go_on.wait(30)
+                return super().step(closure)
+        slow = Slow(model.parameters(), lr=0.1)
+        loss().backward()
+        thread = threading.Thread(target=slow.step)
+        thread.start()
+        inside.wait(30)
+        torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1).step()
+        go_on.set()
+        thread.join()
+        slow.step()
+        """),
+    )
+    assert probed.observed.optimizers == ["SGD", "Slow"]
+    assert probed.beats[0].step == 3
+
+
 def test_numbering_goes_on_from_the_resumed_step(tmp_path):
     """With HOLDFAST_FIRST_STEP the first step of this attempt is the one after it."""
     probed = run(
@@ -312,6 +419,27 @@ def test_numbering_goes_on_from_the_resumed_step(tmp_path):
     assert probed.steps == [501, 502]
     assert probed.of(events.Hello)[0].first_step == 500
     assert probed.beats[0].step == 502
+
+
+def test_the_resumed_step_is_for_the_first_training_only(tmp_path):
+    """What the resumed training starts, and what comes after it in the same attempt, counts from one."""
+    probed = run(
+        tmp_path,
+        tiny("""
+        import os, subprocess, sys
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss().backward()
+        optimizer.step()
+        print("HOLDFAST_FIRST_STEP" in os.environ)
+        if "INNER" not in os.environ:
+            subprocess.run([sys.executable, __file__], env=dict(os.environ, INNER="1", HOLDFAST_FIRST_STEP="500"), check=True)
+        """),
+        HOLDFAST_FIRST_STEP="500",
+    )
+    assert probed.out == "False\nFalse\n"
+    assert probed.steps == [501]
+    (inner,) = [name for name in probed.files if "-pid-" in name]
+    assert [event.step for event in probed.by_file[inner] if isinstance(event, events.Step)] == [1]
 
 
 def test_schedules_are_told_with_their_totals(tmp_path):

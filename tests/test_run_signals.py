@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import psutil
@@ -67,6 +70,15 @@ def wait_until(condition, patience=30.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+def shown_until(terminal, marker):
+    """What a terminal shows, up to a marker that must come."""
+    shown = b""
+    while marker not in shown:
+        assert select.select([terminal], [], [], 60)[0], shown
+        shown += os.read(terminal, 4096)
+    return shown
 
 
 def gone(pid):
@@ -203,15 +215,13 @@ def test_a_question_to_the_user_is_no_hang(tmp_path):
     process = subprocess.Popen(
         command(tmp_path, PYTHON, script, options=["--hang-after", "1"]),
         cwd=tmp_path, env=environment(), stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no threads here
     )  # fmt: skip
     os.close(terminal)
-    shown = b""
-    while b"name? " not in shown:
-        shown += os.read(keyboard, 4096)
+    shown = shown_until(keyboard, b"name? ")
     time.sleep(3.5)  # longer than the bound and the confirmation
     os.write(keyboard, b"Ada\n")
-    while "╯".encode() not in shown:
-        shown += os.read(keyboard, 4096)
+    shown += shown_until(keyboard, "╯".encode())
     assert process.wait(60) == 0
     os.close(keyboard)
     assert b"hello Ada" in shown

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import probe_harness
 import pytest
 from squares import make_squares
 
@@ -116,6 +117,46 @@ def test_the_last_metrics_are_those_of_the_best_checkpoint(resumed):
         (3, "ultralytics"),
         (None, "ultralytics, best.pt at the end"),
     ]
+
+
+FAKE = """
+import torch
+class Model:
+    def train(self):
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.square().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["before the first step", "after one"])
+def test_a_refused_resume_counts_from_the_start(tmp_path, before):
+    """Where the checkpoint is gone the training starts over, and so does the numbering, if nothing has been told yet; else
+    a note says so."""
+    package = tmp_path / "ultralytics" / "engine"
+    package.mkdir(parents=True)
+    (tmp_path / "ultralytics" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "model.py").write_text(FAKE)
+    probed = probe_harness.run(
+        tmp_path,
+        f"""
+        import os, torch
+        if {before}:
+            torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1).step()
+        from ultralytics.engine.model import Model
+        Model().train()
+        print("HOLDFAST_FIRST_STEP" in os.environ)
+        """,
+        HOLDFAST_RESUME="ultralytics",
+        HOLDFAST_CHECKPOINT=str(tmp_path / "last.pt"),
+        HOLDFAST_FIRST_STEP="500",
+    )
+    assert probed.out == "False\n"
+    assert probed.of(events.Hello)[0].first_step == (500 if before else 0)
+    assert probed.steps == ([501, 502] if before else [1])
+    assert any("numbered on from step 500" in note for note in probed.notes) == before
 
 
 GOOD = {"epoch": 1, "optimizer": {}, "ema": "a module", "train_args": {"epochs": 3, "data": "/d/a.yaml", "name": "x2"}}

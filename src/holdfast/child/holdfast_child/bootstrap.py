@@ -10,8 +10,6 @@ import time
 from . import protocol
 from .imports import after_import
 
-__all__ = ["after_import", "wake"]
-
 INTERPRETERS_LIMIT = 256 * 1024
 
 

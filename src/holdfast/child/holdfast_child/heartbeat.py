@@ -10,7 +10,7 @@ import fcntl
 import os
 import struct
 import time
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Tuple
 
 MAGIC = b"HFHB"
 VERSION = 1
@@ -21,22 +21,25 @@ SIZE = HEADER_SIZE + SLOTS * SLOT_SIZE
 
 _HEADER = struct.Struct("<4sIII")
 _SLOT = struct.Struct("<QdddQQQqII")
-_STEP_AND_PULSE = struct.Struct("<QdddQQ")
-_PULSE = struct.Struct("<ddQQ")
-_SAVES = struct.Struct("<Q")
-_EPOCH = struct.Struct("<q")
 _PID = struct.Struct("<I")
-_PHASE = struct.Struct("<I")
-_PULSE_AT, _SAVES_AT, _EPOCH_AT, _PID_AT, _PHASE_AT = 16, 48, 56, 64, 68
+_PID_AT = 64
 
 FRESH_SECONDS = 0.002
 """Between two steps, what is younger than this on file is not written again: short steps are one write each."""
+MARK = 0x48464842
+"""Where our descriptor stands. Nothing is read or written there: what is written says where."""
+HIGH_DESCRIPTOR = 900
+"""New files get the lowest free number: up here ours is hardly ever anybody else's, also when a program closes it."""
 LOCK_TRIES = 50
 LOCK_SECONDS = 0.001
 
 PHASES = ("starting", "training", "evaluating", "saving", "waiting for data", "ended")
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-_IN_EVERY_STEP = (_PHASE_NUMBERS["training"], _PHASE_NUMBERS["waiting for data"])
+IN_EVERY_STEP = ("training", "waiting for data")
+"""Phases that come and go with every step: they are written with the signs of life that come with them."""
+
+Pulse = Tuple[float, int, int]
+"""The last loss, and how many backwards and fetches there were."""
 
 
 class Beat(NamedTuple):
@@ -102,80 +105,84 @@ class Heart(object):
         if slot is not None and not 0 <= slot < SLOTS:
             raise ValueError("rank %d has no slot" % slot)
         self._path = path
-        self._written_at = 0.0
-        self._data = bytearray(_SLOT.pack(step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0))
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._identity = self._file_identity()
+        self._step, self._step_at = step, 0.0
+        self._pulse = (float("nan"), 0, 0)
+        self._saves, self._epoch, self._pid, self._phase = 0, -1, pid, PHASES[0]
+        self._data = bytearray(_SLOT.size)
+        self.written_at = 0.0
+        """Monotonic time of the last write."""
+        self._descriptor = _opened(path)
+        status = os.fstat(self._descriptor)
+        self._identity = (status.st_dev, status.st_ino)
         try:
             if slot is None:
                 self._take_free_slot(pid, world_size)
             else:
                 self._base = HEADER_SIZE + slot * SLOT_SIZE
-                self._write()
+                self._write(0.0)
         except BaseException:
             self.close()
             raise
 
-    def step(self, number: int, at: float, mono: float, loss: float, backwards: int, fetches: int) -> None:
+    def step(self, number: int, at: float, mono: float, pulse: "Pulse", phase: str) -> None:
         """A step is done: on file before anything else happens."""
-        _STEP_AND_PULSE.pack_into(self._data, 0, number, at, mono, loss, backwards, fetches)
-        self._written_at = mono
-        self._write()
+        self._step, self._step_at, self._pulse, self._phase = number, at, pulse, phase
+        sure = mono - self.written_at < FRESH_SECONDS
+        self.written_at = mono
+        self._write(mono, sure)
 
-    def pulse(self, mono: float, loss: float, backwards: int, fetches: int) -> None:
-        """A sign of life between steps."""
-        _PULSE.pack_into(self._data, _PULSE_AT, mono, loss, backwards, fetches)
-        if mono - self._written_at >= FRESH_SECONDS:
-            self._written_at = mono
-            self._write()
+    def beat(self, mono: float, pulse: "Pulse", phase: str) -> None:
+        """A sign of life. Between steps it is for the caller to leave out what would come too soon after the last one."""
+        self._pulse, self._phase = pulse, phase
+        self.written_at = mono
+        self._write(mono)
 
     def saves(self, count: int) -> None:
-        _SAVES.pack_into(self._data, _SAVES_AT, count)
-        self._write()
+        self._saves = count
+        self._write(self.written_at)
 
     def epoch(self, number: int) -> None:
-        _EPOCH.pack_into(self._data, _EPOCH_AT, number)
-        self._write()
+        self._epoch = number
+        self._write(self.written_at)
 
     def phase(self, name: str) -> None:
-        """Waiting for data comes and goes with every step: it is written with the pulse that goes with it."""
-        number = _PHASE_NUMBERS[name]
-        before = self._data[_PHASE_AT]
-        _PHASE.pack_into(self._data, _PHASE_AT, number)
-        if number not in _IN_EVERY_STEP or before not in _IN_EVERY_STEP:
-            self._write()
+        self._phase = name
+        self._write(self.written_at)
 
     def close(self) -> None:
-        if self._descriptor >= 0 and self._is_ours():
+        if self._is_ours():
             os.close(self._descriptor)
         self._descriptor = -1
 
-    def _write(self) -> None:
+    def _write(self, mono: float, sure: bool = False) -> None:
+        loss, backwards, fetches = self._pulse
+        rest = (self._saves, self._epoch, self._pid, _PHASE_NUMBERS[self._phase])
+        _SLOT.pack_into(self._data, 0, self._step, self._step_at, mono, loss, backwards, fetches, *rest)
         try:
-            if self._is_ours() or self._opened_again():
+            if sure or self._is_ours() or self._opened_again():
                 os.pwrite(self._descriptor, self._data, self._base)
         except OSError:
             pass
 
-    def _file_identity(self) -> "tuple[int, int]":
-        status = os.fstat(self._descriptor)
-        return status.st_dev, status.st_ino
-
     def _is_ours(self) -> bool:
-        """A program that closes descriptors it did not open may have given our number to a file of its own."""
+        """A program that closes descriptors it did not open may have given our number to a file of its own. Ours stands at a
+        position where no other file does; asking for its identity would cost four times as much. Within two milliseconds it
+        is not asked again: that is a system call for every very short step.
+        """
         try:
-            return self._file_identity() == self._identity
+            return os.lseek(self._descriptor, 0, os.SEEK_CUR) == MARK
         except OSError:
             return False
 
     def _opened_again(self) -> bool:
         """By now the path may be another attempt's file, which is not for us."""
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        if self._is_ours():
-            return True
-        os.close(self._descriptor)
-        self._descriptor = -1
-        return False
+        descriptor = _opened(self._path)
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != self._identity:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
 
     def _take_free_slot(self, pid: int, world_size: int) -> None:
         """The highest slot that nobody has, or whose process is gone. Others may be looking for one right now."""
@@ -186,7 +193,7 @@ class Heart(object):
                 held = os.pread(self._descriptor, _PID.size, self._base + _PID_AT)
                 holder = _PID.unpack(held)[0] if len(held) == _PID.size else 0
                 if holder in (0, pid) or not _lives(holder):
-                    self._write()
+                    self._write(0.0)
                     return
         finally:
             if locked:
@@ -204,6 +211,17 @@ class Heart(object):
             except OSError:
                 return False
         return False
+
+
+def _opened(path: str) -> int:
+    low = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.lseek(low, MARK, os.SEEK_SET)
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    except OSError:  # so high a number is not allowed here
+        return os.dup(low)
+    finally:
+        os.close(low)
 
 
 def _lives(pid: int) -> bool:

@@ -61,6 +61,7 @@ class Loaders(object):
                 if self.evaluating:
                     self.training_resumed(now)
                 phase = probe.phase("waiting for data")
+                probe.pulse(now)
             else:
                 if not self.evaluating:
                     self._evaluation_begins(now)
@@ -85,7 +86,8 @@ class Loaders(object):
                 self._training_batch(batch, now - fetch_began)
             else:
                 self._evaluation_fetches += 1
-            probe.memory.sample(now)
+            if now >= probe.memory.next_at:
+                probe.memory.sample(now)
         except Exception as error:
             probe.failed("the end of a fetch", error)
         finally:

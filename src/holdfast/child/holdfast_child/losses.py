@@ -68,7 +68,7 @@ class Losses(object):
         began = monotonic()
         try:
             losses = (losses,) if type(losses) is self._tensor else _as_tuple(losses)
-            if not losses or self._is_stand_in(losses[0]):
+            if not losses or (type(losses[0]) is not self._tensor and self._is_stand_in(losses[0])):
                 return False
             self._inside.add(thread)
             self.total += 1
@@ -78,6 +78,8 @@ class Losses(object):
                 self._forget_grad(real)
             self._backward_ever = self._backward_ever or real
             record = probe.steps.record
+            if probe.steps.evaluates:
+                record.forget_losses()
             first = not record.backwards
             if first or not probe.steps.within():
                 record.backwards += 1
@@ -134,10 +136,7 @@ class Losses(object):
 
     def _is_stand_in(self, loss):
         """What a compiler traces with, and a graph edge, are no losses."""
-        kind = type(loss)
-        if kind is self._tensor:
-            return False
-        return kind.__module__.startswith("torch._subclasses") or not isinstance(loss, self._tensor)
+        return type(loss).__module__.startswith("torch._subclasses") or not isinstance(loss, self._tensor)
 
     # --- what else is known of a step's loss and gradient --------------------------------------------------------
 

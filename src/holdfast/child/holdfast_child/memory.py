@@ -13,24 +13,22 @@ FREE_STEPS = 1000
 class Memory(object):
     def __init__(self, probe):
         self.probe = probe
-        self._next_at = 0.0
+        self.next_at = 0.0
         self._next_step = 0
         self._device = None
 
     def sample(self, now):
-        """Emits a sample if one is due; called at steps and at loader fetches. Before the first step the device is unknown."""
-        if now < self._next_at:
-            return
+        """At a step or a loader fetch, once `next_at` is reached. Before the first step the device is unknown."""
         probe = self.probe
         if (probe.step < self._next_step and not probe.loaders.evaluating) or probe.step == probe.first_step:
             return
-        self._next_at = now + SECONDS
+        self.next_at = now + SECONDS
         if probe.step - probe.first_step >= FREE_STEPS:
             self._next_step = probe.step + STEPS_BETWEEN
         try:
             self._emit()
         except Exception as error:
-            self._next_at = float("inf")
+            self.next_at = float("inf")
             probe.see("memory", "not seen: it could not be read")
             probe.failed("reading memory", error)
 

@@ -14,6 +14,10 @@ import time
 
 from . import protocol
 
+ENDED = b"ended"
+"""In the lock file, after the supervisor's pid: it came to its own end. A process that the training left behind goes on, as
+it would without us."""
+CONTENT_BYTES = 256
 KILL_SECONDS = 10.0
 CHECK_SECONDS = 0.02
 DEAR_CHECK_SECONDS = 1.0
@@ -60,9 +64,10 @@ class Orphan(object):
             self.next_at = float("inf")
             return
         self.next_at = now + self._interval
-        if self._can_lock(self._descriptor):
-            self._descriptor, descriptor = -1, self._descriptor
-            if self._is_really_gone(descriptor):
+        if self._can_lock(self._descriptor) and self._is_really_gone():
+            content = os.pread(self._descriptor, CONTENT_BYTES, 0)
+            self.forget()
+            if ENDED not in content.split():
                 self._stop()
 
     def _can_lock(self, descriptor):
@@ -76,11 +81,13 @@ class Orphan(object):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         return True
 
-    def _is_really_gone(self, descriptor):
+    def _is_really_gone(self):
         """A program that closes descriptors which it did not open may have given our number to another file."""
+        descriptor, self._descriptor = self._descriptor, -1
         try:
             status = os.fstat(descriptor)
             if (status.st_dev, status.st_ino) == self._identity:
+                self._descriptor = descriptor
                 return True
         except OSError:
             pass

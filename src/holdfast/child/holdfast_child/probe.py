@@ -11,6 +11,7 @@ import time
 
 from . import heartbeat, protocol, stacks
 from .budget import Budget
+from .heartbeat import FRESH_SECONDS, IN_EVERY_STEP
 from .loaders import Loaders
 from .losses import Losses
 from .memory import Memory
@@ -44,6 +45,8 @@ UNOBSERVED_AT_FIRST = {
 }
 
 _probe = None
+_parked = []  # type: ignore[var-annotated]
+"""What a fork inherited and must never free: it may lie on a device that the forked process cannot reach."""
 
 
 def install(torch, attempt_dir):
@@ -66,6 +69,7 @@ class Probe(object):
         self.looks = []
         self._look_calls = {}
         self._forked = False
+        self._cuda = _cuda_that_captures(torch)
         self._begin()
 
     def _begin(self):
@@ -146,14 +150,15 @@ class Probe(object):
         before = self.phase_now
         if name != before:
             self.phase_now = name
-            if self.heart is not None:
+            if self.heart is not None and not (name in IN_EVERY_STEP and before in IN_EVERY_STEP):
                 self.heart.phase(name)
         return before
 
     def pulse(self, now):
         """A sign of life for the heartbeat. `now` is monotonic."""
-        if self.heart is not None:
-            self.heart.pulse(now, self.last_loss, self.losses.total, self.loaders.fetches)
+        heart = self.heart
+        if heart is not None and now - heart.written_at >= FRESH_SECONDS:
+            heart.beat(now, (self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
 
     def parts(self, values):
         """Loss components of the backward at hand, name -> float or tensor of one element: they go into the next step."""
@@ -197,7 +202,13 @@ class Probe(object):
             self.failed("adapters", error)
 
     def look(self, moment, *args):
-        """Every look at one moment: "backward_begins", "step_begins", "step_ended" or "ends"."""
+        """Every look at one moment: "backward_begins", "step_begins", "step_ended" or "ends".
+
+        Not while a CUDA graph is captured: what looks read would become part of the graph, or break it.
+        """
+        cuda = self._cuda
+        if cuda is not None and cuda._initialized and cuda.is_current_stream_capturing():
+            return
         calls = self._look_calls.get(moment)
         if calls is None:
             calls = self._look_calls[moment] = self._calls_at(moment)
@@ -263,8 +274,10 @@ class Probe(object):
         self.rank, self.world_size = self._rank_and_world()
         self.writer = Writer(self.attempt_dir, self.rank, pid)
         self.primary = self.writer.primary
-        if self.primary:
-            self._open_heart(pid)
+        os.environ.pop(protocol.FIRST_STEP, None)  # not for what this process starts
+        if not self.primary:
+            self.first_step = self.step = 0
+        self._open_heart(pid)
         self.orphan.watch(os.environ.get(protocol.LOCK))
         self.stack_signal, stack_file = stacks.register(self.attempt_dir, pid)
         self.emit(
@@ -297,9 +310,20 @@ class Probe(object):
         if not path:
             return
         try:
-            self.heart = heartbeat.Heart(path, self.rank, pid, self.first_step)
+            slot = self.rank if self.primary and self.rank < heartbeat.SLOTS else None
+            self.heart = heartbeat.Heart(path, slot, pid, self.first_step, self.world_size)
         except (OSError, ValueError) as error:
             self.note("this process has no heartbeat", str(error))
+
+    def starts_over(self):
+        """The training does not go on from the step that it was to go on from."""
+        os.environ.pop(protocol.FIRST_STEP, None)
+        if not self.first_step:
+            return
+        if self.awake:
+            self.note("steps are numbered on from step %d although the training starts over" % self.first_step)
+            return
+        self.first_step = self.step = 0
 
     def _rank_and_world(self):
         distributed = sys.modules.get("torch.distributed")
@@ -319,6 +343,7 @@ class Probe(object):
                 self.heart.close()
             self.orphan.forget()
             stacks.unregister(self.stack_signal)
+            _parked.append((self.scalars, self.steps, self.scaler, [look.forked() for look in self.looks]))
             silent = self.silent
             self._forked = True
             self._begin()
@@ -338,7 +363,8 @@ class Probe(object):
             if now - self._fetched_at >= wait:
                 self._fetched_at = now
                 self._fetch_scalars(now)
-        self.memory.sample(now)
+        if now >= self.memory.next_at:
+            self.memory.sample(now)
 
     def _fetch_scalars(self, now):
         with self.budget.spending("fetch scalars"):
@@ -360,6 +386,7 @@ class Probe(object):
                 part()
             except Exception as error:
                 self.failed("ending", error)
+        self.pulse(time.monotonic() + FRESH_SECONDS)
         self.phase("ended")
         self.emit("goodbye", step=self.step, reason=reason)
 
@@ -369,6 +396,12 @@ class Probe(object):
 
     def _end_looks(self):
         self.look("ends")
+
+
+def _cuda_that_captures(torch):
+    """torch.cuda, where this torch can say whether a graph is being captured."""
+    cuda = getattr(torch, "cuda", None)
+    return cuda if hasattr(cuda, "is_current_stream_capturing") and hasattr(cuda, "_initialized") else None
 
 
 def _as_int(text, otherwise):

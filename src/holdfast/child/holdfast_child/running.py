@@ -12,42 +12,42 @@ THREADS_AT_MOST = 64
 
 class Running(object):
     def __init__(self):
-        self._by_thread = {}
+        self.by_thread = {}
         """Thread -> (id of the frame, its code) of each step that it runs, outermost first."""
 
     def begins(self, frame):
         """True when the step is an outermost one."""
         thread = get_ident()
-        steps = self._by_thread.get(thread)
+        steps = self.by_thread.get(thread)
         if steps and _runs(steps[0], frame.f_back):
             steps.append((id(frame), frame.f_code))
             return False
-        if len(self._by_thread) >= THREADS_AT_MOST:
-            self._by_thread.clear()
-        self._by_thread[thread] = [(id(frame), frame.f_code)]
+        if len(self.by_thread) >= THREADS_AT_MOST:
+            self.by_thread.clear()
+        self.by_thread[thread] = [(id(frame), frame.f_code)]
         return True
 
     def ended(self, frame):
         """True when an outermost step has ended."""
         thread = get_ident()
-        steps = self._by_thread.get(thread)
+        steps = self.by_thread.get(thread)
         step = (id(frame), frame.f_code)
         if not steps or step not in steps:
             return False
         if steps[0] == step:
-            del self._by_thread[thread]
+            del self.by_thread[thread]
             return True
         del steps[steps.index(step) :]
         return False
 
     def is_above(self, frame):
         """Whether `frame` was called from a step that runs."""
-        steps = self._by_thread.get(get_ident())
+        steps = self.by_thread.get(get_ident())
         if not steps:
             return False
         if _runs(steps[0], frame):
             return True
-        del self._by_thread[get_ident()]
+        del self.by_thread[get_ident()]
         return False
 
 
@@ -60,7 +60,7 @@ def _runs(step, frame):
     return False
 
 
-class Arguments(tuple):
+class Arguments(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 - it is there to carry something
     """A step's arguments, as torch lets a hook replace them. The step itself gets what is in them, so nothing changes for
     it; but they go when the call is over, also when it raised, and then `until` goes too.
     """

@@ -4,7 +4,11 @@ What lives on the CPU is read at once. What lives on a device is copied there (t
 and fetched together: one synchronisation for many steps. The copy to the host keeps its dtype, and is converted here.
 """
 
-import threading
+from collections import deque
+from threading import get_ident
+
+MOST_WAITING = 4096
+"""Of one device and type. Where nothing ticks, or only on a thread that is gone, nothing is fetched either."""
 
 
 class Scalars(object):
@@ -14,11 +18,11 @@ class Scalars(object):
         self._waiting = {}
         self.count = 0
         """How many tensors wait on a device."""
-        self._thread = None
+        self.thread = None
+        """The thread that trains, which is that of the clock's last tick: the only one that touches device tensors."""
 
-    def belong_to_this_thread(self):
-        """The thread that trains: the only one that touches device tensors."""
-        self._thread = threading.get_ident()
+    def on_training_thread(self):
+        return self.thread is None or get_ident() == self.thread
 
     def later(self, tensor, callback):
         """`callback(values)` gets the tensor's values as a list of floats: at once, or at one of the next fetches."""
@@ -30,12 +34,17 @@ class Scalars(object):
             callback([])
             return
         key = (tensor.device, tensor.dtype)
-        self._waiting.setdefault(key, []).append((tensor.clone().reshape(-1), callback))
+        waiting = self._waiting.setdefault(key, deque())
+        if len(waiting) >= MOST_WAITING:
+            self._note("too many values wait on a device: the oldest are dropped")
+            self.count -= 1
+            waiting.popleft()[1]([])
+        waiting.append((tensor.clone().reshape(-1), callback))
         self.count += 1
 
     def fetch(self):
         """Brings everything that waits to the host; False on another thread than the training's, where it may not."""
-        if self._thread is not None and threading.get_ident() != self._thread:
+        if not self.on_training_thread():
             return False
         waiting, self._waiting, self.count = self._waiting, {}, 0
         for entries in waiting.values():

@@ -11,7 +11,7 @@ class Scaler(object):
         self.scaling = False
         """A loss was scaled since the last step."""
         self._unscaled = {}
-        """id of a scaled loss -> (weak reference to it, the loss before scaling, its node's number, the scaler)."""
+        """id of a scaled loss -> (weak reference to it, the loss before scaling if small, its node's number, the scaler)."""
 
     def scaled(self, scaler, before, after):
         """`scaler.scale(before)` returned `after`."""
@@ -32,13 +32,14 @@ class Scaler(object):
         if len(self._unscaled) >= REMEMBERED:
             self._unscaled.clear()
         self.scaling = True
-        self._unscaled[id(after)] = (weakref.ref(after), before.detach(), _number(after.grad_fn), scaler)
+        value = before.detach() if before.numel() == 1 else None  # a larger one is not kept from being freed
+        self._unscaled[id(after)] = (weakref.ref(after), value, _number(after.grad_fn), scaler)
 
     def unscaled(self, loss):
         """The loss as it was before scaling, if it was scaled."""
         known = self._unscaled.get(id(loss))
         if known is not None and known[0]() is loss:
-            return known[1]
+            return known[1] if known[1] is not None else loss.detach() / known[3]._scale
         made_from = {_number(node) for node, _ in getattr(loss.grad_fn, "next_functions", ())} - {None}
         for _, _, number, scaler in self._unscaled.values():
             if number in made_from:

@@ -51,6 +51,8 @@ class Steps(object):
         self._backwards = 0
         """Outermost backwards since the last step."""
         self._most_backwards = 0
+        self.evaluates = False
+        """Too many backwards have come without a step: the next one's loss is not to be mixed with theirs."""
         self._weight = None
         """A weight of the clock's, while backwards come without a step: its version, and how often that changed."""
         self._ended_at = monotonic()
@@ -171,8 +173,9 @@ class Steps(object):
             probe.budget.base += monotonic() - began
 
     def over(self, optimizer_id):
-        """A step that the looks saw begin has returned or raised: nothing of it may be kept."""
-        self.probe.look("step_over", optimizer_id)
+        """A step that the looks saw begin has returned or raised. May come at any moment: it only lets go."""
+        for look in self.probe.looks:
+            look.step_over(optimizer_id)
 
     def within(self):
         """Whether a step runs right now in this thread, as when its closure calls backward."""
@@ -218,7 +221,8 @@ class Steps(object):
         probe = self.probe
         probe.step = number = probe.step + 1
         if probe.heart is not None:
-            probe.heart.step(number, time(), now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
+            pulse = (probe.last_loss, probe.losses.total, probe.loaders.fetches)
+            probe.heart.step(number, time(), now, pulse, probe.phase_now)
         probe.scalars.thread = get_ident()
         if probe.loaders.evaluating:
             probe.loaders.training_resumed(now)
@@ -233,6 +237,7 @@ class Steps(object):
             self._most_backwards = self._backwards
         self._backwards = 0
         self._weight = None
+        self.evaluates = False
         probe.pause_seconds = 0.0
         if self.recorder.writes_each:
             record.lr = self.rates()
@@ -265,10 +270,11 @@ class Steps(object):
                 self._tick(monotonic())
                 self._after_tick()
             return
-        if self.source == "optimizer in backward" or self.within():
+        if self.source == "optimizer in backward" or (self.running.by_thread and self.within()):
             return
         self._backwards += 1
-        if self.source == "backward" or self._backwards_are_steps():
+        undecided = self._clock is None or self._backwards >= CHECK_HOOKS_AFTER
+        if self.source == "backward" or (undecided and self._backwards_are_steps()):
             self._tick(monotonic())
             self._after_tick()
 
@@ -295,6 +301,7 @@ class Steps(object):
         if count < max(BACKWARDS_WITHOUT_STEP, 8 * self._most_backwards):
             return False
         if self._clock is not None and not self._weight_follows_backwards():
+            self.evaluates = True
             self.probe.see("steps", NOT_COUNTED)
             return False
         self.probe.step += count - 1

@@ -11,7 +11,7 @@ import time
 import weakref
 
 from .. import protocol
-from ..bootstrap import after_import
+from ..imports import after_import
 from . import ultralytics_resume
 
 SOURCE = "ultralytics"
@@ -22,7 +22,7 @@ def install(probe):
     after_import("ultralytics.engine.trainer", watcher.watch)
     if os.environ.get(protocol.RESUME) == SOURCE and os.environ.get(protocol.OBSERVE_ONLY) != "1":
         checkpoint = os.environ.get(protocol.CHECKPOINT)
-        resume = ultralytics_resume.Resume(probe.torch, checkpoint, watcher.note)
+        resume = ultralytics_resume.Resume(probe.torch, checkpoint, watcher.note, probe.starts_over)
         after_import("ultralytics.engine.model", resume.watch)
 
 

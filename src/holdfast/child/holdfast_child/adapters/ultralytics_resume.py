@@ -14,10 +14,11 @@ NOT_RESUMED = "the training starts over instead of going on from its checkpoint"
 
 
 class Resume(object):
-    def __init__(self, torch, checkpoint, note):
+    def __init__(self, torch, checkpoint, note, starts_over):
         self._torch = torch
         self._checkpoint = checkpoint
         self._note = note
+        self._starts_over = starts_over
         self._waiting = True
 
     def watch(self, module):
@@ -25,7 +26,7 @@ class Resume(object):
         model = getattr(module, "Model", None)
         original = getattr(model, "train", None)
         if original is None:
-            self._note(NOT_RESUMED, "this version of ultralytics has no Model.train")
+            self._refuse("this version of ultralytics has no Model.train")
             return
 
         @functools.wraps(original)
@@ -34,21 +35,25 @@ class Resume(object):
                 try:
                     self._change(kwargs)
                 except Exception as error:
-                    self._note(NOT_RESUMED, "%s: %s" % (type(error).__name__, str(error)[:300]))
+                    self._refuse("%s: %s" % (type(error).__name__, str(error)[:300]))
             return original(model, *args, **kwargs)
 
         model.train = train
 
+    def _refuse(self, why):
+        """The training starts as the user asked, from step 0."""
+        self._waiting = False
+        self._note(NOT_RESUMED, why)
+        self._starts_over()
+
     def _change(self, kwargs):
         if not self._checkpoint or not os.path.exists(self._checkpoint):
-            self._waiting = False
-            self._note(NOT_RESUMED, "there is no file %s" % self._checkpoint)
+            self._refuse("there is no file %s" % self._checkpoint)
             return
         saved = self._torch.load(self._checkpoint, map_location="cpu", weights_only=False)
         reason = why_not_resumable(saved)
         if reason is not None:
-            self._waiting = False
-            self._note(NOT_RESUMED, "%s: %s" % (self._checkpoint, reason))
+            self._refuse("%s: %s" % (self._checkpoint, reason))
             return
         difference = why_of_another_training(saved["train_args"], kwargs)
         if difference is not None:

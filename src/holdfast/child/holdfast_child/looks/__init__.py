@@ -1,7 +1,7 @@
 """Looks: the things that cost something to see, one a file.
 
 The probe core counts steps and reads losses on every step; whatever reads tensors is a look. The probe calls each look at
-the same three moments, inside a guard: a look that raises is switched off and says so in a `probe-note`. A look asks the
+the same few moments, inside a guard: a look that raises is switched off and says so in a `probe-note`. A look asks the
 budget before it does anything that costs more than a few microseconds.
 """
 
@@ -20,6 +20,12 @@ class Look(object):
 
     def step_ended(self, optimizer, clock):
         """It has run. `probe.step` already counts it when `clock` is true."""
+
+    def step_over(self, optimizer_id):
+        """A step that began has returned or raised: what was kept from before it goes."""
+
+    def forked(self):
+        """In the child of a fork: drops what is on a device, and returns it, because it must not be freed there."""
 
     def ends(self):
         """The process is about to end in an orderly way."""

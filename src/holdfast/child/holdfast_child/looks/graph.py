@@ -21,6 +21,7 @@ STEPS_BEFORE_CALLING_SOME_UNUSED = 10
 AGAIN_AFTER = 100
 """The second window, in steps; each further one ten times later."""
 MOST_CANDIDATES = 64
+MOST_NAMES = 8
 
 
 class GraphLook(Look):
@@ -94,7 +95,9 @@ class GraphLook(Look):
         if outside:
             waiting = held_by_any_optimizer(self.probe.torch)
             outside = [p for p in outside if id(p) not in waiting]
-        self._check_gradients_of(unused, lambda: self._tell(len(used), len(held), outside, unused))
+        counts = (len(used), len(held), len(outside), len(unused))
+        outside, unused_ones = _weakly(outside[:MOST_NAMES]), _weakly(unused[:MOST_NAMES])
+        self._check_gradients_of(unused, lambda: self._tell(counts, outside, unused_ones))
 
     def _check_gradients_of(self, unused, tell):
         """A gradient on a parameter that no walked graph reached came another way: then the graph proves nothing."""
@@ -118,19 +121,18 @@ class GraphLook(Look):
 
         self.probe.scalars.later(largest, known)
 
-    def _tell(self, used, held, outside, unused):
+    def _tell(self, counts, outside, unused):
         self.probe.see(self.name)
-        told = (used, held, len(outside), len(unused))
-        if told == self._told:
+        if counts == self._told:
             return
-        self._told = told
+        self._told = counts
         self.probe.emit(
             "graph",
             step=self.probe.step + 1,
-            used=used,
-            held=held,
-            used_not_held=self._names.several(outside),
-            held_not_used=self._names.several(unused),
+            used=counts[0],
+            held=counts[1],
+            used_not_held=self._names.several(_living(outside), MOST_NAMES),
+            held_not_used=self._names.several(_living(unused), MOST_NAMES),
         )
 
 
@@ -171,6 +173,15 @@ def why_not_comparable(held, used):
     if any(type(p).__name__ == "FlatParameter" for p in used):
         return "parameters are views of a flat one (FSDP)"
     return None
+
+
+def _weakly(tensors):
+    """What is told may wait on a device, and the model be gone by then."""
+    return [weakref.ref(tensor) for tensor in tensors]
+
+
+def _living(references):
+    return [tensor for tensor in (reference() for reference in references) if tensor is not None]
 
 
 def _is_parameter(torch, tensor):

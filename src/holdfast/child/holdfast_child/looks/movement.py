@@ -51,8 +51,15 @@ class MovementLook(Look):
         """A backward inside a step is a closure's: the gradients read before the step are not those it used."""
         self._around.clear()
 
+    def step_over(self, optimizer_id):
+        self._around.pop(optimizer_id, None)
+
+    def forked(self):
+        kept, self._around = self._around, {}
+        return kept
+
     def step_begins(self, optimizer, clock):
-        self._around.pop(id(optimizer), None)  # a step that was skipped inside never ended
+        self._around.pop(id(optimizer), None)  # a step inside a captured graph may not have ended for us
         if not self._turns.allows(self.name, self._next_cost):
             return
         if any(base.__name__ == "LBFGS" for base in type(optimizer).__mro__):
@@ -103,8 +110,8 @@ class MovementLook(Look):
                     rotation.suspect(position, (start, stop))
                 break
             rotation.passed(position)
-            around = Around(self.probe.torch, optimizer, (group, parameter), slice(start, stop), with_ulps=suspected)
-            chosen.append((position, parameter, suspected, (start, stop), around))
+            around = Around(self.probe.torch, optimizer, parameter, slice(start, stop), with_ulps=suspected)
+            chosen.append((position, weakref.ref(parameter), suspected, (start, stop), around))
             self._next_cost = FEWEST_TENSORS * cost * self._price.value
             modelled += cost
             held_bytes += around.bytes()
@@ -124,10 +131,17 @@ class MovementLook(Look):
     def _compare(self, optimizer, chosen):
         by_device = {}
         for item in chosen:
-            by_device.setdefault(item[1].device, []).append(item)
-        for items in by_device.values():
-            numbers = self.probe.torch.stack([number for item in items for number in item[4].numbers()])
-            told = [(*item[:4], item[4].rows) for item in items]
+            parameter = item[1]()
+            if parameter is not None and _exists(optimizer, item[0]):
+                by_device.setdefault(parameter.device, []).append((parameter, item))
+        for pairs in by_device.values():
+            numbers = [
+                number
+                for parameter, (position, *_, around) in pairs
+                for number in around.numbers(optimizer, optimizer.param_groups[position[0]], parameter)
+            ]
+            numbers = self.probe.torch.stack(numbers)
+            told = [(*item[:4], item[4].rows) for _, item in pairs]
             self.probe.scalars.later(numbers, functools.partial(self._learn, id(optimizer), told))
 
     def _learn(self, optimizer_id, told, values):
@@ -135,7 +149,10 @@ class MovementLook(Look):
             return
         self.probe.see(self.name)
         rotation = self._rotation(optimizer_id)
-        for index, (position, parameter, suspected, span, rows) in enumerate(told):
+        for index, (position, reference, suspected, span, rows) in enumerate(told):
+            parameter = reference()
+            if parameter is None:
+                continue
             with_gradient, stuck, changed, state_moved, ulps = values[NUMBERS * index : NUMBERS * (index + 1)]
             if stuck and not suspected:
                 rotation.suspect(position, span)

@@ -17,48 +17,48 @@ UNKNOWN = -1.0
 class Around(object):
     """What is remembered of some rows of a parameter from before a step until after it."""
 
-    def __init__(self, torch, optimizer, held, span, *, with_ulps):
+    def __init__(self, torch, optimizer, parameter, span, *, with_ulps):
+        """Of what is given, only copies and a part of the gradient are kept: a step that raises must not keep a model."""
         self._torch = torch
-        self._optimizer = optimizer
-        self._group, self._parameter = held
         self._span = span
-        parameter = self._parameter
         weight = self._cut(parameter)
         self.rows = weight.shape[0]
         self._before = weight.clone()
         self._with_gradient = rows_with_gradient(torch, parameter.grad, self._span)
         dense = parameter.grad.layout == torch.strided
         self._gradient = self._cut(parameter.grad) if with_ulps and dense else None
-        self._states = {name: bits_sum(torch, tensor) for name, tensor in self._state_tensors().items()}
+        self._states = {
+            name: bits_sum(torch, tensor) for name, tensor in self._state_tensors(optimizer, parameter).items()
+        }
 
     def bytes(self):
         return self._before.numel() * self._before.element_size()
 
-    def numbers(self):
+    def numbers(self, optimizer, group, parameter):
         """Five numbers as tensors without dimension, on the parameter's device."""
         torch = self._torch
-        weight = self._cut(self._parameter)
+        weight = self._cut(parameter)
         changed = changed_rows(torch, weight, self._before)
         self._before = None
         stuck = self._with_gradient & (changed == 0)
-        found_inf = getattr(self._optimizer, "found_inf", None)
+        found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:  # a fused step that a gradient scaler told to do nothing
             stuck = stuck & (found_inf.reshape(()) == 0)
         return (
             self._with_gradient.sum(dtype=torch.float32),
             stuck.sum(dtype=torch.float32),
             changed.sum(dtype=torch.float32),
-            self._state_moved(weight.device),
-            self._largest_ulps(weight, stuck),
+            self._state_moved(self._state_tensors(optimizer, parameter), weight.device),
+            self._largest_ulps((optimizer, group, parameter), weight, stuck),
         )
 
     def _cut(self, tensor):
         return by_rows(self._torch, local(tensor))[self._span]
 
-    def _state_tensors(self):
+    def _state_tensors(self, optimizer, parameter):
         """The parts of the optimizer's state that lie beside these rows, by name."""
-        state = self._optimizer.state.get(self._parameter) or {}
-        shape = self._parameter.shape
+        state = optimizer.state.get(parameter) or {}
+        shape = parameter.shape
         beside = {}
         for name, value in state.items():
             if getattr(value, "shape", None) == shape and (value.is_floating_point() or value.is_complex()):
@@ -66,24 +66,24 @@ class Around(object):
         follow = {name: beside[name] for name in STATES_THAT_FOLLOW_THE_GRADIENT if name in beside}
         return follow or beside
 
-    def _state_moved(self, device):
+    def _state_moved(self, after, device):
         torch = self._torch
-        after = self._state_tensors()
         if not after:
             return unknown(torch, device)
         moved = [bits_sum(torch, tensor) != self._states.get(name, 0) for name, tensor in after.items()]
         return torch.stack(moved).all().to(device=device, dtype=torch.float32)
 
-    def _largest_ulps(self, weight, stuck):
+    def _largest_ulps(self, held, weight, stuck):
         torch = self._torch
-        kind = kind_of(self._optimizer)
+        optimizer, group, parameter = held
+        kind = kind_of(optimizer)
         ulps = None
         if self._gradient is not None and kind is not None:
-            state = dict(self._optimizer.state.get(self._parameter) or {})
-            state.update(self._state_tensors())
+            state = dict(optimizer.state.get(parameter) or {})
+            state.update(self._state_tensors(optimizer, parameter))
             if "max_exp_avg_sq" in state:
                 state["max_exp_avg_sq"] = self._cut(state["max_exp_avg_sq"])
-            ulps = expected_ulps(torch, (kind, self._group), weight, self._gradient, state)
+            ulps = expected_ulps(torch, (kind, group), weight, self._gradient, state)
         if ulps is None:
             return unknown(torch, weight.device)
         largest = ulps.reshape(self.rows, -1).amax(1).nan_to_num(0.0)

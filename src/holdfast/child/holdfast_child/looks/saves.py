@@ -6,10 +6,9 @@ The Python object that was given to torch.save is compared, not the file: the su
 import contextlib
 import functools
 import os
-import threading
 import time
 
-from ..bootstrap import after_import
+from ..imports import after_import
 from . import Look
 from .likeness import compare, tensors_in
 
@@ -24,16 +23,12 @@ class SavesLook(Look):
         super().__init__(probe)
         self._names = names
         self._count = 0
-        self._thread = None
         self._held_back = None
         self._comparing = True
         self.averages = []
         """Functions that return a module whose weights are an average of the live ones, or None."""
-        wrap(probe.torch, "save", self._around)
-        after_import("safetensors.torch", lambda module: wrap(module, "save_file", self._around))
-
-    def step_begins(self, optimizer, clock):
-        self._thread = threading.get_ident()
+        wrap((probe.torch, probe.torch.serialization), "save", self._around)
+        after_import("safetensors.torch", lambda module: wrap((module,), "save_file", self._around))
 
     @contextlib.contextmanager
     def held_back(self):
@@ -62,21 +57,23 @@ class SavesLook(Look):
         if not probe.awake or probe.silent:
             return original(*args, **kwargs)
         began = time.perf_counter()
-        phase = probe.phase("saving")
+        training = probe.scalars.on_training_thread()
+        phase = probe.phase("saving") if training else None
         try:
             result = original(*args, **kwargs)
             try:
                 thing, target = thing_and_target(args, kwargs)
-                self._saved(thing, target, time.perf_counter() - began)
+                self._saved(thing, target, time.perf_counter() - began, training)
             except Exception as error:
                 probe.failed("comparing what was saved", error)
         finally:
-            probe.phase(phase)
-            if not probe.loaders.evaluating:  # the time of an evaluation is left out as a whole
-                probe.paused(time.perf_counter() - began)
+            if training:  # on another thread it takes no time from the steps
+                probe.phase(phase)
+                if not probe.loaders.evaluating:  # the time of an evaluation is left out as a whole
+                    probe.paused(time.perf_counter() - began)
         return result
 
-    def _saved(self, thing, target, seconds):
+    def _saved(self, thing, target, seconds, training):
         self._count += 1
         if self.probe.heart is not None:
             self.probe.heart.saves(self._count)
@@ -86,8 +83,7 @@ class SavesLook(Look):
             "bytes": size_of(target),
             "seconds": round(seconds, 6),
         }
-        on_training_thread = self._thread in (None, threading.get_ident())
-        if self._comparing and on_training_thread:  # seen from another thread, the live weights go on changing
+        if self._comparing and training:  # seen from another thread, the live weights go on changing
             budget = self.probe.budget
             most = MOST_COMPARED if budget.allows(budget.expected(self.name)) else FEWEST_COMPARED
             with budget.spending(self.name), self.probe.torch.no_grad():
@@ -106,9 +102,11 @@ class SavesLook(Look):
         return compare(torch, saved, self._names.live(), averages, most)
 
 
-def wrap(module, attribute, around):
-    """Replaces a function that saves by one that goes through `around`."""
-    original = getattr(module, attribute, None)
+def wrap(modules, attribute, around):
+    """Replaces a function that saves by one that goes through `around`, in all modules that hold it: a function is pickled
+    as its module's, and must be found there.
+    """
+    original = getattr(modules[0], attribute, None)
     if original is None or getattr(original, "_holdfast", False):
         return
 
@@ -117,7 +115,9 @@ def wrap(module, attribute, around):
         return around(original, args, kwargs)
 
     save._holdfast = True
-    setattr(module, attribute, save)
+    for module in modules:
+        if getattr(module, attribute, None) is original:
+            setattr(module, attribute, save)
 
 
 def thing_and_target(args, kwargs):

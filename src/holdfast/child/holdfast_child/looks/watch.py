@@ -21,6 +21,7 @@ class Watch(Look):
         self._turns = turns
         self._watched = 0
         self._on = True
+        self._keepers = [look for look in looks if type(look).step_over is not Look.step_over]
 
     def backward_begins(self, loss, first):
         if self._on:
@@ -36,6 +37,13 @@ class Watch(Look):
         if clock:
             self._watched += self._on
             self._on = self._watches(self.probe.step + 1)
+
+    def step_over(self, optimizer_id):
+        for look in self._keepers:
+            look.step_over(optimizer_id)
+
+    def forked(self):
+        return [look.forked() for look in self.looks]
 
     def ends(self):
         self._call("ends")
