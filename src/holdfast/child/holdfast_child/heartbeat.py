@@ -21,8 +21,12 @@ SIZE = HEADER_SIZE + SLOTS * SLOT_SIZE
 
 _HEADER = struct.Struct("<4sIII")
 _SLOT = struct.Struct("<QdddQQQqII")
+_STEP = struct.Struct("<QdddQQ")
+_PULSE = struct.Struct("<ddQQ")
+_SAVES = struct.Struct("<Q")
+_EPOCH = struct.Struct("<q")
 _PID = struct.Struct("<I")
-_PID_AT = 64
+_PULSE_AT, _SAVES_AT, _EPOCH_AT, _PID_AT, _PHASE_AT = 16, 48, 56, 64, 68
 
 FRESH_SECONDS = 0.002
 """Between two steps, what is younger than this on file is not written again: short steps are one write each."""
@@ -38,8 +42,8 @@ _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 IN_EVERY_STEP = ("training", "waiting for data")
 """Phases that come and go with every step: they are written with the signs of life that come with them."""
 
-Pulse = Tuple[float, int, int]
-"""The last loss, and how many backwards and fetches there were."""
+Pulse = Tuple[float, float, int, int]
+"""Monotonic time, the last loss, and how many backwards and fetches there were."""
 
 
 class Beat(NamedTuple):
@@ -105,10 +109,7 @@ class Heart(object):
         if slot is not None and not 0 <= slot < SLOTS:
             raise ValueError("rank %d has no slot" % slot)
         self._path = path
-        self._step, self._step_at = step, 0.0
-        self._pulse = (float("nan"), 0, 0)
-        self._saves, self._epoch, self._pid, self._phase = 0, -1, pid, PHASES[0]
-        self._data = bytearray(_SLOT.size)
+        self._data = bytearray(_SLOT.pack(step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0))
         self.written_at = 0.0
         """Monotonic time of the last write."""
         self._descriptor = _opened(path)
@@ -119,45 +120,43 @@ class Heart(object):
                 self._take_free_slot(pid, world_size)
             else:
                 self._base = HEADER_SIZE + slot * SLOT_SIZE
-                self._write(0.0)
+                self._write()
         except BaseException:
             self.close()
             raise
 
-    def step(self, number: int, at: float, mono: float, pulse: "Pulse", phase: str) -> None:
+    def step(self, number: int, at: float, pulse: "Pulse", phase: str) -> None:
         """A step is done: on file before anything else happens."""
-        self._step, self._step_at, self._pulse, self._phase = number, at, pulse, phase
-        sure = mono - self.written_at < FRESH_SECONDS
-        self.written_at = mono
-        self._write(mono, sure)
+        _STEP.pack_into(self._data, 0, number, at, *pulse)
+        self._data[_PHASE_AT] = _PHASE_NUMBERS[phase]
+        sure = pulse[0] - self.written_at < FRESH_SECONDS
+        self.written_at = pulse[0]
+        self._write(sure)
 
-    def beat(self, mono: float, pulse: "Pulse", phase: str) -> None:
+    def beat(self, pulse: "Pulse", phase: str) -> None:
         """A sign of life. Between steps it is for the caller to leave out what would come too soon after the last one."""
-        self._pulse, self._phase = pulse, phase
-        self.written_at = mono
-        self._write(mono)
+        _PULSE.pack_into(self._data, _PULSE_AT, *pulse)
+        self.written_at = pulse[0]
+        self.phase(phase)
 
     def saves(self, count: int) -> None:
-        self._saves = count
-        self._write(self.written_at)
+        _SAVES.pack_into(self._data, _SAVES_AT, count)
+        self._write()
 
     def epoch(self, number: int) -> None:
-        self._epoch = number
-        self._write(self.written_at)
+        _EPOCH.pack_into(self._data, _EPOCH_AT, number)
+        self._write()
 
     def phase(self, name: str) -> None:
-        self._phase = name
-        self._write(self.written_at)
+        self._data[_PHASE_AT] = _PHASE_NUMBERS[name]
+        self._write()
 
     def close(self) -> None:
         if self._is_ours():
             os.close(self._descriptor)
         self._descriptor = -1
 
-    def _write(self, mono: float, sure: bool = False) -> None:
-        loss, backwards, fetches = self._pulse
-        rest = (self._saves, self._epoch, self._pid, _PHASE_NUMBERS[self._phase])
-        _SLOT.pack_into(self._data, 0, self._step, self._step_at, mono, loss, backwards, fetches, *rest)
+    def _write(self, sure: bool = False) -> None:
         try:
             if sure or self._is_ours() or self._opened_again():
                 os.pwrite(self._descriptor, self._data, self._base)
@@ -193,7 +192,7 @@ class Heart(object):
                 held = os.pread(self._descriptor, _PID.size, self._base + _PID_AT)
                 holder = _PID.unpack(held)[0] if len(held) == _PID.size else 0
                 if holder in (0, pid) or not _lives(holder):
-                    self._write(0.0)
+                    self._write()
                     return
         finally:
             if locked:

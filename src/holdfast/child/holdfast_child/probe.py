@@ -158,7 +158,7 @@ class Probe(object):
         """A sign of life for the heartbeat. `now` is monotonic."""
         heart = self.heart
         if heart is not None and now - heart.written_at >= FRESH_SECONDS:
-            heart.beat(now, (self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
+            heart.beat((now, self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
 
     def parts(self, values):
         """Loss components of the backward at hand, name -> float or tensor of one element: they go into the next step."""

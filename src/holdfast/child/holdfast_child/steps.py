@@ -221,8 +221,8 @@ class Steps(object):
         probe = self.probe
         probe.step = number = probe.step + 1
         if probe.heart is not None:
-            pulse = (probe.last_loss, probe.losses.total, probe.loaders.fetches)
-            probe.heart.step(number, time(), now, pulse, probe.phase_now)
+            pulse = (now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
+            probe.heart.step(number, time(), pulse, probe.phase_now)
         probe.scalars.thread = get_ident()
         if probe.loaders.evaluating:
             probe.loaders.training_resumed(now)
