@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import platform
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="3 short pairs and 100,000 steps: tries the bench, proves nothing"
     )
     parser.add_argument("--pairs", type=int, help="pairs a program (default 15)")
-    parser.add_argument("--cases", help="only programs whose name contains this")
+    parser.add_argument("--cases", help="only programs whose name matches this regular expression")
     parser.add_argument(
         "--without", default="", help="leave out, comma-separated: holdfast, lightning, traincheck, figures"
     )
@@ -102,7 +103,7 @@ class Bench:
         for peer in ("lightning", "traincheck"):
             if peer not in self.without:
                 variants.ensure_venv(peer, self.say)
-        chosen = [case for case in CASES if not self.options.cases or self.options.cases in case.name]
+        chosen = [case for case in CASES if not self.options.cases or re.search(self.options.cases, case.name)]
         sized = [self.size(case) for case in chosen]
         if "traincheck" not in self.without and any(case.peers for case in chosen):
             self.infer()
