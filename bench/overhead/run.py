@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import platform
+import re
 import subprocess
 import sys
 import time
