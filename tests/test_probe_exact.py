@@ -234,7 +234,7 @@ import os, sys, torch, torch.distributed as dist, hashlib
 from torch import nn
 def train(rank, world):
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    dist.init_process_group("gloo", rank=rank, world_size=world, init_method="file://" + os.environ["MEETING"])
+    dist.init_process_group("gloo", rank=rank, world_size=world, init_method=os.environ["MEETING"])
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -246,14 +246,15 @@ def train(rank, world):
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     if rank == 0:
         print(hashlib.sha256(weights).hexdigest(), flush=True)
+    dist.barrier()  # a rank that leaves while the other still talks to it aborts that one
     dist.destroy_process_group()
 if __name__ == "__main__":
     import tempfile
     if "LOCAL_RANK" in os.environ:
-        os.environ["MEETING"] = os.path.abspath("meeting-" + sys.argv[1]) if len(sys.argv) > 1 else os.path.abspath("meeting")
+        os.environ["MEETING"] = "env://"
         train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     else:
-        os.environ["MEETING"] = tempfile.mktemp()
+        os.environ["MEETING"] = "file://" + tempfile.mktemp()
         torch.multiprocessing.spawn(train, args=(2,), nprocs=2)
 """
 

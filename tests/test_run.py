@@ -231,7 +231,16 @@ def test_on_event_gets_json_without_a_shell(tmp_path):
 
 
 def test_torchrun_ranks_have_files_of_their_own(tmp_path):
-    part = "import torch.distributed as dist\ndist.init_process_group('gloo')\nmodel = nn.parallel.DistributedDataParallel(model)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.05)"
+    part = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+def after(step):
+    if step == STEPS:
+        dist.barrier()
+        dist.destroy_process_group()
+"""
     ran = holdfast_run(
         tmp_path, PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, training(tmp_path, part)
     )

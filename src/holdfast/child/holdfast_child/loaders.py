@@ -10,7 +10,8 @@ from time import monotonic
 from .batches import batch_hash, batch_size
 
 HASH_EVERY_STEP_ABOVE = 0.005
-"""Where steps are shorter than this many seconds, and after the first thousand, one batch in sixteen is hashed."""
+HASHED_AT_FIRST = 64
+"""Where steps are shorter than this many seconds, and after the first few, one batch in sixteen is hashed."""
 
 
 NOTHING_YET = (lambda: None, None)
@@ -133,7 +134,7 @@ class Loaders(object):
             self._batches_seen = True
             probe.see("batches")
         if record.batch is None and (
-            probe.steps.recorder.writes_each
+            self.fetches <= HASHED_AT_FIRST
             or probe.budget.step_seconds > HASH_EVERY_STEP_ABOVE
             or not self.fetches & 15
         ):
