@@ -14,7 +14,6 @@ import termios
 import time
 
 import psutil
-import pytest
 from running import AGAIN, SAVES, command, environment, holdfast, holdfast_run, training
 
 from holdfast.child.holdfast_child import heartbeat
@@ -242,7 +241,6 @@ def test_second_supervisor_is_refused(tmp_path):
     assert started.finish() == 143
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_workers_of_a_killed_training_are_ended(tmp_path):
     """Processes that the training started do not outlive it into the next attempt."""
     part = """

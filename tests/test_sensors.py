@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-
-import pytest
 
 from holdfast.observe.machine import ProcessFacts, SystemMemory, this_machine
 from holdfast.observe.process_tree import FORGET_EVERY, ProcessTree
@@ -151,7 +148,6 @@ def test_free_disk_of_a_folder_that_is_not_there_yet(tmp_path):
     assert free_disk(tmp_path / "not" / "yet") > 0
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sessions are POSIX's")
 def test_a_real_tree_in_other_sessions(tmp_path):
     """Children and grandchildren that moved to sessions of their own are counted; a sample of ten processes stays cheap."""
     program = (

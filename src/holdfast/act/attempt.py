@@ -6,8 +6,6 @@ It ends an attempt only where the policy says so, and writes down who did.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.policy import ends_attempt
 from holdfast.observe import notices
 from holdfast.observe.endings import evidence_of
+from holdfast.observe.stacks import StackReader
 from holdfast.record.journal import Entry, Tail, rank_of
 from holdfast.words import events
 
@@ -34,7 +33,6 @@ HEARD_S = 60.0
 """An interrupt that the training survived this long was answered: it is not what ended it later."""
 JOURNAL_SAMPLES = 2000
 """Roughly how many memory samples the journal keeps of the first hours, and how slowly that grows after."""
-STACK_PATIENCE_S = 5.0
 DISK_FULL_BYTES = 1 << 20
 BUSY_CORES = 0.5
 """More processor time than this, while nothing else shows, is a long native call and not a wait."""
@@ -72,7 +70,7 @@ class Attempt:
         self._kills_before: KillCounters = machine.kill_counters()
         self._tails: dict[Path, Tail] = {self._folder.interpreters: Tail(self._folder.interpreters)}
         self._hang = HangWatch(plan.hang, self._began)
-        self._stacks = _StackReader(run.attempt(number).stacks)
+        self._stacks = StackReader(self._folder.stacks)
         self._output_at = self._began
         self._cpu = 0.0
         """Processor seconds that the whole tree had used at the last sample."""
@@ -250,9 +248,8 @@ class Attempt:
     def _end(self, exited: notices.Exited) -> events.AttemptEnded:
         seconds = self._monotonic() - self._began
         if exited.code != 0:
-            self._child.end(
-                self._plan.grace_s
-            )  # workers that outlived it would hold memory and files of the next attempt
+            # Workers that outlived it would hold memory and files of the next attempt.
+            self._child.end(self._plan.grace_s)
         self._child.close()
         while not all(tail.at_end for tail in self._tails.values()):
             self._read_probe()
@@ -265,17 +262,10 @@ class Attempt:
             self._stopped_by = "user" if heard or exited.signal == "SIGINT" else None
         last = self._child.last_words(40)
         words = last.stderr or last.stdout
-        died = exited.code != 0 and self._stopped_by is None
-        evidence = (
-            evidence_of(
-                exited.code,
-                exited.signal,
-                words,
-                self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at),
-            )
-            if died
-            else []
-        )
+        evidence = []
+        if exited.code != 0 and self._stopped_by is None:
+            of_machine = self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at)
+            evidence = evidence_of(exited.code, exited.signal, words, of_machine)
         return events.AttemptEnded(
             at=self._recorder.now(),
             attempt=self.number,
@@ -293,45 +283,3 @@ class Attempt:
 def _first(before: int, last: int) -> int | None:
     """The first step where only the heartbeat knows of any."""
     return before + 1 if last > before else None
-
-
-class _StackReader:
-    """Asks processes for their stacks and collects what they write."""
-
-    def __init__(self, file_of: Callable[[int], Path]) -> None:
-        self._file_of = file_of
-        self._offsets: dict[int, int] = {}
-        self._deadline: float | None = None
-        self.pids: list[int] = []
-
-    def ask(self, processes: list[tuple[int, int]], now: float) -> bool:
-        """True when somebody could be asked."""
-        self.pids = []
-        for pid, signal_number in processes[:8]:
-            self._offsets[pid] = self._size(pid)
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal_number)
-                self.pids.append(pid)
-        self._deadline = now + STACK_PATIENCE_S if self.pids else None
-        return bool(self.pids)
-
-    def answer(self, now: float) -> str | None:
-        """All stacks, once every process has written its own, or the wait is over; "" when nobody did."""
-        if self._deadline is None:
-            return None
-        texts = [self._read(pid) for pid in self.pids]
-        if now < self._deadline and not all(text.endswith("\n") for text in texts):
-            return None
-        self._deadline = None
-        return "\n".join(text for text in texts if text)[:64_000]
-
-    def _size(self, pid: int) -> int:
-        with contextlib.suppress(OSError):
-            return self._file_of(pid).stat().st_size
-        return 0
-
-    def _read(self, pid: int) -> str:
-        with contextlib.suppress(OSError), self._file_of(pid).open("rb") as file:
-            file.seek(self._offsets[pid])
-            return file.read(256_000).decode(errors="replace")
-        return ""

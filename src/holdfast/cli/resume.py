@@ -19,11 +19,12 @@ def resume(
     """Go on with a run from its journal and the newest checkpoint that is whole."""
     from pathlib import Path
 
-    from holdfast.cli.supervised import plan_again, supervise_again
+    from holdfast.cli.supervised import supervise_again
     from holdfast.record.folder import find
+    from holdfast.record.plan_file import read_plan
 
     run = find(reference, root=Path.cwd())
-    plan = plan_again(
+    plan = read_plan(
         run, command or [], checkpoint=checkpoint, resume_with=resume_with, on_event=on_event, max_attempts=max_attempts
     )
     raise typer.Exit(supervise_again(run, plan, as_json=as_json))

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.judge.picture import picture_of
 from holdfast.judge.policy import cause_of
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.record.folder import write_atomically
-from holdfast.record.journal import replay
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 SUMMARY_SCHEMA = 1
 
 
-def summary_of(run: RunFolder, picture: Picture | None = None) -> dict[str, Any]:
-    picture = picture if picture is not None else picture_of(replay(run))
+def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
     ended = picture.ended
     return {
         "schema": SUMMARY_SCHEMA,
@@ -38,10 +35,8 @@ def summary_of(run: RunFolder, picture: Picture | None = None) -> dict[str, Any]
     }
 
 
-def write_summary(run: RunFolder, picture: Picture | None = None) -> dict[str, Any]:
-    summary = summary_of(run, picture)
+def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
     write_atomically(run.summary, msgspec.json.format(msgspec.json.encode(summary), indent=2).decode() + "\n")
-    return summary
 
 
 def observed(picture: Picture) -> dict[str, str]:
