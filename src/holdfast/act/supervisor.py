@@ -27,7 +27,7 @@ from holdfast.act.notify import Notifier
 from holdfast.act.recorder import Recorder
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
-from holdfast.judge.picture import Picture
+from holdfast.judge.picture import Picture, picture_of
 from holdfast.judge.policy import after_end
 from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
@@ -81,9 +81,7 @@ def take_over(
     """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
     with RunLock(run):
         world = world or Surroundings()
-        picture = Picture()
-        for entry in replay(run):
-            picture.fold(entry)
+        picture = picture_of(replay(run))
         if picture.ended is not None and picture.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN):
             raise RunIsOver(
                 f"The run {run.name} has finished ({picture.ended.verdict}): there is nothing to resume.",
