@@ -53,6 +53,7 @@ class StubProbe:
         self.steps = StubSteps()
         self.loaders = StubLoaders()
         self.awake, self.silent, self.heart = True, False, None
+        self.watching = True
         self.looks = []
         self.events = []
         self.seen = {}

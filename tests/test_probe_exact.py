@@ -246,7 +246,11 @@ def train(rank, world):
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     if rank == 0:
         print(hashlib.sha256(weights).hexdigest(), flush=True)
-    dist.barrier()  # a rank that leaves while the other still talks to it aborts that one
+    # A rank that leaves while the other still talks to it aborts that one, even inside a last barrier: they part through
+    # the store, which outlives both.
+    store = dist.distributed_c10d._get_default_store()
+    store.set("done-%d" % rank, "1")
+    store.wait(["done-0", "done-1"])
     dist.destroy_process_group()
 if __name__ == "__main__":
     import tempfile

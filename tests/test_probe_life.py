@@ -106,7 +106,7 @@ def test_after_import_is_exact_about_odd_imports(tmp_path):
 
 
 def test_os_exit_loses_no_line_of_the_first_steps(tmp_path):
-    """Every line of the first thousand steps is in the file before the next step begins: os._exit loses none."""
+    """Every line of the first hundred steps is in the file before the next step begins: os._exit loses none."""
     probed = run(tmp_path, tiny(TRAIN + "train(7)\nimport os\nos._exit(3)\n"), fails=True)
     assert probed.code == 3
     assert probed.steps == [1, 2, 3, 4, 5, 6, 7]

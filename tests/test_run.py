@@ -238,7 +238,9 @@ model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 def after(step):
     if step == STEPS:
-        dist.barrier()
+        store = dist.distributed_c10d._get_default_store()  # a rank that leaves first aborts one that still talks to it
+        store.set("done-%d" % dist.get_rank(), "1")
+        store.wait(["done-0", "done-1"])
         dist.destroy_process_group()
 """
     ran = holdfast_run(

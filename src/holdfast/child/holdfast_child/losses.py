@@ -84,7 +84,7 @@ class Losses(object):
             if first or not probe.steps.within():
                 record.backwards += 1
                 self._read(losses, record)
-            if probe.looks:
+            if probe.watching and probe.looks:
                 probe.budget.base += monotonic() - began
                 probe.look("backward_begins", losses[0], first)
                 began = monotonic()

@@ -96,6 +96,8 @@ class Probe(object):
         self.due_at = 0.0
         self.phase_now = "starting"
         self.last_loss = float("nan")
+        self.watching = True
+        """Whether looks want to see the step at hand. Where they do not, hooks spare themselves the way to them."""
         self._claim_lock = threading.Lock()
         self.budget = Budget(self.note)
         self.scalars = Scalars(self.torch, self.note)
@@ -124,6 +126,8 @@ class Probe(object):
         if self.writer is None:
             return
         try:
+            if event != "step":
+                self.steps.recorder.write_held()
             self.writer.write(event, fields, self.step)
         except Exception as error:
             self.failed("writing %s" % event, error)

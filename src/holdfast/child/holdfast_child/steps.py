@@ -132,7 +132,7 @@ class Steps(object):
             if self._graph_task() != -1:
                 self._inside_backward = True
                 self._meet(optimizer)
-            elif self.running.begins(frame) and probe.looks:
+            elif self.running.begins(frame) and probe.watching and probe.looks:
                 clock = self.clock()
                 probe.budget.base += monotonic() - began
                 probe.look("step_begins", optimizer, clock is None or clock is optimizer)

@@ -20,23 +20,23 @@ class Watch(Look):
         self.looks = looks
         self._turns = turns
         self._watched = 0
-        self._on = True
         self._keepers = [look for look in looks if type(look).step_over is not Look.step_over]
 
     def backward_begins(self, loss, first):
-        if self._on:
+        if self.probe.watching:
             self._call("backward_begins", loss, first)
 
     def step_begins(self, optimizer, clock):
-        if self._on:
+        if self.probe.watching:
             self._call("step_begins", optimizer, clock)
 
     def step_ended(self, optimizer, clock):
-        if self._on:
+        probe = self.probe
+        if probe.watching:
             self._call("step_ended", optimizer, clock)
         if clock:
-            self._watched += self._on
-            self._on = self._watches(self.probe.step + 1)
+            self._watched += probe.watching
+            probe.watching = self._watches(probe.step + 1)
 
     def step_over(self, optimizer_id):
         for look in self._keepers:
