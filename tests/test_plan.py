@@ -17,7 +17,7 @@ def test_plan_survives_toml():
         checkpoint="*.pt",
         resume_with="--resume {checkpoint}",
         hang=HangSettings(floor_s=5.0),
-        rules_off=["loss-all-zero"],
+        rules={"loss-all-zero": {"severity": "off", "steps": 30.0}},
     )
     assert from_toml(to_toml(plan)) == plan
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from holdfast.judge import tuning
 from holdfast.judge.engine import Engine
 from holdfast.judge.history import entries, losses, started
 from holdfast.judge.picture import Picture
@@ -11,6 +13,7 @@ from holdfast.judge.rule import Rule
 from holdfast.judge.rules import all_rules
 from holdfast.record.journal import Entry
 from holdfast.words import events
+from holdfast.words.errors import UsageError
 from holdfast.words.verdicts import Finding
 
 
@@ -70,11 +73,36 @@ def test_rule_speaks_again_only_when_it_is_worse():
     assert [f.severity for f in found if f.rule == "loss-not-finite"] == ["warn", "fatal"]
 
 
-def test_rules_can_be_switched_off():
-    picture = Picture()
-    engine = Engine(picture, off=["loss-all-zero"])
-    found = [f for entry in entries([*started(), *losses(*[0.0] * 30)]) for f in engine.take(entry)]
-    assert found == []
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ([], [("loss-all-zero", "fatal", 20)]),
+        (["loss-all-zero=off"], []),
+        (["loss-all-zero=warn"], [("loss-all-zero", "warn", 20)]),
+        (["loss-all-zero.steps=25"], [("loss-all-zero", "fatal", 25)]),
+    ],
+)
+def test_rules_can_be_switched_off_capped_and_tuned(settings, said):
+    """What the user sets for a run stands in its first event, so that judging it again later gives the same."""
+    first, *rest = started()
+    history = [msgspec.structs.replace(first, tuning=tuning.parse(settings)), *rest, *losses(*[0.0] * 30)]
+    assert [(f.rule, f.severity, f.step) for f in findings_of(history)] == said
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("loss-al-zero=off", "loss-all-zero"),
+        ("loss-all-zero.step=3", "steps"),
+        ("loss-all-zero=loud", "off, note, warn, fatal"),
+        ("loss-all-zero.steps=many", "ID.LIMIT=NUMBER"),
+        ("loss-all-zero", "ID=off"),
+    ],
+)
+def test_wrong_setting_names_the_right_one(setting, says):
+    with pytest.raises(UsageError) as caught:
+        tuning.parse([setting])
+    assert says in caught.value.next_step
 
 
 def test_all_zero_is_found_within_twenty_steps():

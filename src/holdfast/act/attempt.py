@@ -166,10 +166,15 @@ class Attempt:
     def _hint_at_going_on(self) -> None:
         """It saves, and we would not know how to go on from that: better said now than after the kill."""
         attempt = self._recorder.picture.attempt
-        if self._hinted or not attempt.saved or self._plan.checkpoint is not None or attempt.adapter is not None:
+        if (
+            self._hinted
+            or not attempt.saves.by_path
+            or self._plan.checkpoint is not None
+            or attempt.adapter is not None
+        ):
             return
         self._hinted = True
-        path = next(reversed(attempt.saved))
+        path = next(reversed(attempt.saves.by_path))
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
         self._remark(
             f"it saves {path}, but if it dies it starts over",
@@ -197,7 +202,7 @@ class Attempt:
         if slept is not None:
             self._recorder.record(slept)
             self._hang.excuse(now)
-        known = self._recorder.picture.attempt.least_available
+        known = self._recorder.picture.attempt.memory.least_available
         scarcer = known is not None and sample.available < 0.95 * known
         if now >= self._next_journal_sample or scarcer:
             self._next_journal_sample = now + max(self._plan.sample_every_s, (now - self._began) / JOURNAL_SAMPLES)

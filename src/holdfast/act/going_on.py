@@ -55,7 +55,7 @@ def saved_files(picture: Picture, plan: Plan) -> list[tuple[Path, int]]:
 def _saved_by(attempt: AttemptPicture, plan: Plan) -> dict[Path, int]:
     """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
     found: dict[Path, int] = {}
-    for name, saved in attempt.saved.items():
+    for name, saved in attempt.saves.by_path.items():
         path = _absolute(name, plan)
         if not path.exists():
             renamed = _same_size_beside(path, saved, attempt.started.at)
@@ -103,7 +103,7 @@ def _ultralytics(picture: Picture) -> Resume:
 
 def _ultralytics_candidates(picture: Picture) -> Iterator[tuple[Path, int]]:
     for attempt in reversed(picture.attempts):
-        for path, saved in reversed(attempt.saved.items()):
+        for path, saved in reversed(attempt.saves.by_path.items()):
             if Path(path).name == "last.pt":
                 yield Path(path), saved.step
     for attempt in reversed(picture.attempts):

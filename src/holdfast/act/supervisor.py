@@ -103,7 +103,7 @@ class Supervisor:
         self._journal = JournalWriter(run.journal)
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
         everyone: list[Listener] = [*listeners, *([self._notifier] if self._notifier else [])]
-        engine = Engine(picture, off=plan.rules_off)
+        engine = Engine(picture)
         self._recorder = Recorder(self._journal, engine, everyone, world.clock, secrets_in(plan.command, os.environ))
         self._attempts_left = plan.max_attempts
 
@@ -123,6 +123,7 @@ class Supervisor:
                 supervisor=os.getpid(),
                 memory_total=memory.limit,
                 environment=allowed_environment(os.environ),
+                tuning=self._plan.rules,
             )
         )
 

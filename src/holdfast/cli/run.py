@@ -31,6 +31,11 @@ def run(
     on_event: str | None = typer.Option(
         None, metavar="CMD", help="A command of yours at start, finding, restart and end; gets JSON on its stdin."
     ),
+    rule: list[str] = typer.Option(
+        [],
+        metavar="ID[.LIMIT]=VALUE",
+        help="Set a rule for this run: ID=off, ID=warn (says no more than that), ID.LIMIT=NUMBER. May be repeated.",
+    ),
     hang_after: float | None = typer.Option(
         None,
         metavar="SECONDS",
@@ -57,5 +62,6 @@ def run(
         on_event=on_event,
         hang_after=hang_after,
         backoff_s=backoff,
+        rules=rule,
     )
     raise typer.Exit(supervise_new(plan, name=name, folder=folder, as_json=as_json))

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.act import supervisor
 from holdfast.act.notify import words_of
+from holdfast.judge import tuning
 from holdfast.judge.picture import picture_of
 from holdfast.record import folder as folders
 from holdfast.record.journal import replay
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Verdict
 
 
-def plan_for(*, hang_after: float | None, **settings: Any) -> Plan:
+def plan_for(*, hang_after: float | None, rules: list[str], **settings: Any) -> Plan:
     hang = HangSettings()
     if hang_after is not None:
         hang = HangSettings(floor_s=hang_after, start_floor_s=max(hang_after, 60.0), confirm_s=min(30.0, hang_after))
-    return Plan(cwd=str(Path.cwd()), hang=hang, **settings)
+    return Plan(cwd=str(Path.cwd()), hang=hang, rules=tuning.parse(rules), **settings)
 
 
 def supervise_new(plan: Plan, *, name: str | None, folder: Path | None, as_json: bool) -> int:

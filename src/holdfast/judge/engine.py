@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from holdfast.record.journal import Entry
     from holdfast.words.events import Event
 
-_WEIGHT = {"note": 0, "warn": 1, "fatal": 2}
+WEIGHT = {"note": 0, "warn": 1, "fatal": 2}
+
+
+def ask(rule: Rule, picture: Picture) -> Finding | None:
+    """What a rule says, within what the user lets it say."""
+    most = picture.most_severe(rule.id)
+    if most == "off":
+        return None
+    try:
+        finding = rule.judge(picture)
+    except Exception as error:  # noqa: BLE001 - a faulty rule must not cost anybody a training
+        return Finding(rule=rule.id, severity="note", message=f"This rule failed and was ignored: {error!r}")
+    if finding is not None and WEIGHT[finding.severity] > WEIGHT[most]:
+        return msgspec.structs.replace(finding, severity=most)
+    return finding
 
 
 class Engine:
@@ -27,14 +41,12 @@ class Engine:
     A rule speaks once an attempt, and again only if what it has to say became more severe. A rule that raises is a note.
     """
 
-    def __init__(self, picture: Picture, rules: Iterable[Rule] | None = None, *, off: Iterable[str] = ()) -> None:
+    def __init__(self, picture: Picture, rules: Iterable[Rule] | None = None) -> None:
         self.picture = picture
-        silent = set(off)
         self._asked: dict[type[Event], list[Rule]] = defaultdict(list)
         for rule in all_rules() if rules is None else rules:
-            if rule.id not in silent:
-                for kind in rule.on:
-                    self._asked[kind].append(rule)
+            for kind in rule.on:
+                self._asked[kind].append(rule)
 
     def take(self, entry: Entry) -> Iterator[Finding]:
         """Fold one entry and yield what follows from it."""
@@ -48,14 +60,11 @@ class Engine:
 
     def _ask(self, rule: Rule) -> Finding | None:
         attempt = self.picture.attempt
-        try:
-            finding = rule.judge(self.picture)
-        except Exception as error:  # noqa: BLE001 - a faulty rule must not cost anybody a training
-            finding = Finding(rule=rule.id, severity="note", message=f"This rule failed and was ignored: {error!r}")
+        finding = ask(rule, self.picture)
         if finding is None:
             return None
         before = attempt.found(rule.id)
-        if before is not None and _WEIGHT[before.severity] >= _WEIGHT[finding.severity]:
+        if before is not None and WEIGHT[before.severity] >= WEIGHT[finding.severity]:
             return None
         step = finding.step if finding.step is not None else attempt.last_step
         epoch = finding.epoch if finding.epoch is not None else attempt.epoch

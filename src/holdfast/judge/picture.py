@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.judge import monitors
+from holdfast.judge.monitors.losses import add
 from holdfast.judge.series import Series
 from holdfast.words import events
-from holdfast.words.events import as_finite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.record.journal import Entry
-    from holdfast.words.verdicts import Decision, Finding
-
-KEPT_SAMPLES = 512
+    from holdfast.words.verdicts import Decision, Finding, Severity
 
 
 class AttemptPicture:
@@ -33,31 +32,25 @@ class AttemptPicture:
         self.others: list[events.Hello] = []
         """Further processes that train: other ranks, or more than one under the same rank."""
         self.observed: events.Observed | None = None
+        self.adapter: str | None = None
+        """The framework that was recognised, where one was."""
         self.first_step: int | None = None
         self.first_step_at: float | None = None
         self.last_step = started.resume.step if started.resume else 0
-        self.step_seconds = 0.0
-        self.data_wait = 0.0
-        self.evaluation_seconds = 0.0
-        self.saving_seconds = 0.0
-        self.adapter: str | None = None
-        """The framework that was recognised, where one was."""
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
-        self.loss = Series()
-        self.loss_at_zero_from_the_start = 0
-        """Steps whose loss was exactly zero before any other was seen."""
-        self.gradient_seen = False
-        """Whether a gradient was ever seen that is not zero."""
-        self.metrics: events.Metrics | None = None
-        self.movement: events.Movement | None = None
-        self.schedules: dict[str, events.Schedule] = {}
-        self.saved: dict[str, events.Saved] = {}
-        """By path, the newest."""
-        self.samples: deque[events.Sample] = deque(maxlen=KEPT_SAMPLES)
-        self.least_available: int | None = None
-        self.most_rss = 0
-        self.slept = 0.0
+        self.losses = monitors.Losses()
+        self.gradients = monitors.Gradients()
+        self.weights = monitors.Weights()
+        self.batches = monitors.Batches()
+        self.metrics = monitors.Metrics()
+        self.rates = monitors.Rates()
+        self.saves = monitors.Saves()
+        self.pace = monitors.Pace()
+        self.memory = monitors.Memory()
+        self.printed: dict[str, events.Printed] = {}
+        """Lines of output that a rule asked for: rule -> the newest."""
+        self.notes: list[events.ProbeNote] = []
         self.signals: list[events.Signalled] = []
         self.suspended = False
         self.quiet: events.Quiet | None = None
@@ -71,6 +64,15 @@ class AttemptPicture:
     def steps(self) -> int:
         """Steps that this attempt itself took."""
         return 0 if self.first_step is None else self.last_step - self.first_step + 1
+
+    @property
+    def loss(self) -> Series:
+        return self.losses.whole
+
+    @property
+    def finished(self) -> bool:
+        """It ended by itself and said that all is well."""
+        return self.ended is not None and self.ended.code == 0 and self.ended.stopped_by is None
 
     def found(self, rule: str) -> Finding | None:
         return next((finding for finding in reversed(self.findings) if finding.rule == rule), None)
@@ -98,6 +100,23 @@ class Picture:
     def findings(self) -> list[Finding]:
         return [finding for attempt in self.attempts for finding in attempt.findings]
 
+    @property
+    def on_macos(self) -> bool:
+        return self.started is not None and self.started.platform.lower().startswith(("macos", "darwin"))
+
+    def tuned(self, rule: str, limits: Mapping[str, float]) -> Mapping[str, float]:
+        """A rule's limits, as the user set them for this run."""
+        tuning = self.started.tuning.get(rule) if self.started is not None else None
+        if not tuning:
+            return limits
+        return {name: float(tuning.get(name, value)) for name, value in limits.items()}
+
+    def most_severe(self, rule: str) -> Severity | Literal["off"]:
+        """The most that a rule may say in this run."""
+        tuning = self.started.tuning.get(rule) if self.started is not None else None
+        said = tuning.get("severity", "fatal") if tuning else "fatal"
+        return said if said in ("off", "note", "warn") else "fatal"  # type: ignore[return-value]
+
     def fold(self, entry: Entry) -> None:
         event = entry.event
         if isinstance(event, events.RunContinued):
@@ -115,43 +134,35 @@ class Picture:
 
     def _fold_into(self, attempt: AttemptPicture, entry: Entry) -> None:
         event = entry.event
-        if isinstance(event, events.Hello) and not (entry.primary and entry.rank == 0):
-            attempt.others.append(event)
-        elif entry.rank is not None and not (entry.primary and entry.rank == 0):
-            # Rank 0 is the run's clock. What the other ranks wrote stays in the journal for the rules that compare them.
-            return
+        if entry.rank is not None and not (entry.primary and entry.rank == 0):
+            _fold_beside(attempt, event)
         elif isinstance(event, (events.Step, events.Steps)):
-            self._fold_steps(attempt, event)
+            add(self.loss, event, event.loss)
+            _fold_steps(attempt, event)
         else:
-            fold = _FOLDS.get(type(event))
-            if fold is not None:
+            for fold in _FOLDS.get(type(event), ()):
                 fold(attempt, event)
 
-    def _fold_steps(self, attempt: AttemptPicture, event: events.Step | events.Steps) -> None:
-        first, last = (event.step, event.step) if isinstance(event, events.Step) else (event.first, event.last)
-        if attempt.first_step is None:
-            attempt.first_step = first
-            attempt.first_step_at = event.at
-        attempt.last_step = max(attempt.last_step, last)
-        attempt.step_seconds += event.seconds
-        attempt.data_wait += event.data_wait
-        if isinstance(event, events.Steps):
-            attempt.gradient_seen |= event.grad_norm is not None and event.grad_norm.high > 0
-        else:
-            attempt.gradient_seen |= bool(as_finite(event.grad_norm))
-        nothing_but_zeros = attempt.loss.count == attempt.loss.zeros
-        for series in (self.loss, attempt.loss):
-            if isinstance(event, events.Step):
-                loss = events.as_number(event.loss)
-                if loss is not None:
-                    series.add(last, loss)
-            elif event.loss is not None:
-                of = event.loss
-                series.add_many(
-                    last, n=of.n, mean=of.mean, low=of.low, high=of.high, zeros=of.zeros, last=of.last, bad=of.bad
-                )
-        if nothing_but_zeros and attempt.loss.count == attempt.loss.zeros:
-            attempt.loss_at_zero_from_the_start = attempt.loss.zeros
+
+def _fold_beside(attempt: AttemptPicture, event: events.AnyEvent) -> None:
+    """Rank 0 is the run's clock. Of other ranks and processes only what is compared with it counts."""
+    if isinstance(event, events.Hello):
+        attempt.others.append(event)
+    elif isinstance(event, events.Checksum):
+        _checksum(attempt, event)
+
+
+def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> None:
+    first, last = (event.step, event.step) if isinstance(event, events.Step) else (event.first, event.last)
+    if attempt.first_step is None:
+        attempt.first_step = first
+        attempt.first_step_at = event.at
+    attempt.last_step = max(attempt.last_step, last)
+    attempt.losses.fold(event)
+    attempt.gradients.fold_steps(event)
+    attempt.batches.fold(event)
+    attempt.rates.fold(event)
+    attempt.pace.fold(event)
 
 
 def _hello(attempt: AttemptPicture, event: events.Hello) -> None:
@@ -165,17 +176,6 @@ def _observed(attempt: AttemptPicture, event: events.Observed) -> None:
         attempt.adapter = "ultralytics"
 
 
-def _torch_imported(attempt: AttemptPicture, event: events.TorchImported) -> None:
-    attempt.torch = event.torch
-
-
-def _sample(attempt: AttemptPicture, event: events.Sample) -> None:
-    attempt.samples.append(event)
-    least = attempt.least_available
-    attempt.least_available = event.available if least is None else min(least, event.available)
-    attempt.most_rss = max(attempt.most_rss, event.rss)
-
-
 def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
     if event.source != "loader":
         attempt.adapter = event.source
@@ -183,11 +183,8 @@ def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
     attempt.planned_epochs = event.planned
 
 
-def _saved(attempt: AttemptPicture, event: events.Saved) -> None:
-    attempt.saving_seconds += event.seconds
-    if event.path is not None:
-        attempt.saved.pop(event.path, None)
-        attempt.saved[event.path] = event
+def _checksum(attempt: AttemptPicture, event: events.Checksum) -> None:
+    attempt.weights.fold_checksum(event, attempt.hello.world_size if attempt.hello is not None else 0)
 
 
 def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
@@ -196,46 +193,50 @@ def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
     attempt.last_step = max(attempt.last_step, event.last_step)
 
 
-def _movement(attempt: AttemptPicture, event: events.Movement) -> None:
-    if event.checked:  # at the very end the weights may be gone already
-        attempt.movement = event
-
-
-def _gradients(attempt: AttemptPicture, event: events.Gradients) -> None:
-    attempt.gradient_seen |= bool(as_finite(event.norm))
-
-
-def _evaluation(attempt: AttemptPicture, event: events.Evaluation) -> None:
-    attempt.evaluation_seconds += event.seconds
-
-
-def _slept(attempt: AttemptPicture, event: events.Slept) -> None:
-    attempt.slept += event.seconds
-
-
-_FOLDS: dict[type[events.Event], Callable[[AttemptPicture, Any], object]] = {
-    events.Interpreter: lambda attempt, event: attempt.interpreters.append(event),
-    events.TorchImported: _torch_imported,
-    events.Hello: _hello,
-    events.Observed: _observed,
-    events.Epoch: _epoch,
-    events.Gradients: _gradients,
-    events.Evaluation: _evaluation,
-    events.Metrics: lambda attempt, event: setattr(attempt, "metrics", event),
-    events.Movement: _movement,
-    events.Suspended: lambda attempt, _event: setattr(attempt, "suspended", True),
-    events.Continued: lambda attempt, _event: setattr(attempt, "suspended", False),
-    events.Schedule: lambda attempt, event: attempt.schedules.__setitem__(event.scheduler, event),
-    events.Saved: _saved,
-    events.Sample: _sample,
-    events.Slept: _slept,
-    events.Signalled: lambda attempt, event: attempt.signals.append(event),
-    events.Quiet: lambda attempt, event: setattr(attempt, "quiet", event),
-    events.Stacks: lambda attempt, event: setattr(attempt, "stacks", event),
-    events.FindingMade: lambda attempt, event: attempt.findings.append(event.finding),
-    events.AttemptEnded: _ended,
-    events.Vaulted: lambda attempt, event: setattr(attempt, "vaulted", event),
-    events.DecisionMade: lambda attempt, event: setattr(attempt, "decision", event.decision),
+KEPT_NOTES = 64
+Fold = Callable[[AttemptPicture, Any], object]
+_FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
+    events.Interpreter: (lambda attempt, event: attempt.interpreters.append(event),),
+    events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
+    events.Hello: (_hello,),
+    events.Observed: (_observed,),
+    events.Epoch: (
+        _epoch,
+        lambda attempt, event: attempt.batches.fold_epoch(event),
+        lambda attempt, event: attempt.pace.fold_epoch(event),
+    ),
+    events.Gradients: (lambda attempt, event: attempt.gradients.fold_look(event),),
+    events.Skipped: (lambda attempt, event: attempt.gradients.fold_skipped(event),),
+    events.Uncleared: (lambda attempt, event: attempt.gradients.fold_uncleared(event),),
+    events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
+    events.Movement: (lambda attempt, event: attempt.weights.fold_movement(event),),
+    events.Checksum: (_checksum,),
+    events.Evaluation: (
+        lambda attempt, event: attempt.pace.fold_evaluation(event),
+        lambda attempt, event: attempt.memory.fold_evaluation(event),
+    ),
+    events.Metrics: (lambda attempt, event: attempt.metrics.fold(event),),
+    events.Schedule: (lambda attempt, event: attempt.rates.fold_schedule(event),),
+    events.Saved: (lambda attempt, event: attempt.saves.fold(event),),
+    events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
+    events.Sample: (
+        lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step),
+        lambda attempt, event: attempt.pace.fold_sample(event),
+    ),
+    events.Slept: (lambda attempt, event: attempt.pace.fold_slept(event),),
+    events.ProbeNote: (
+        lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < KEPT_NOTES else None,
+    ),
+    events.Printed: (lambda attempt, event: attempt.printed.__setitem__(event.rule, event),),
+    events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
+    events.Continued: (lambda attempt, _event: setattr(attempt, "suspended", False),),
+    events.Signalled: (lambda attempt, event: attempt.signals.append(event),),
+    events.Quiet: (lambda attempt, event: setattr(attempt, "quiet", event),),
+    events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),
+    events.FindingMade: (lambda attempt, event: attempt.findings.append(event.finding),),
+    events.AttemptEnded: (_ended,),
+    events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
+    events.DecisionMade: (lambda attempt, event: setattr(attempt, "decision", event.decision),),
 }
 
 

@@ -7,11 +7,11 @@ silent; tests and documentation are made from them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.judge.picture import Picture
     from holdfast.words.events import AnyEvent, Event
@@ -40,5 +40,10 @@ class Rule:
     cases: list[Case]
     page: str
     """The module's docstring: what it means, why it happens, what to do, sources."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a user may set for one run (`--rule ID.NAME=VALUE`), with their defaults. `judge` reads them with
+    `picture.tuned(id, LIMITS)`."""
+    words: tuple[str, ...] = ()
+    """Regular expressions of output lines that this rule wants to be told of while the training runs, as `printed`."""
     cause: int = 0
     """Among findings about the same death the highest names its cause; 0 when it never explains one."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.words.events import Spread
 
 
 class Point(NamedTuple):
@@ -27,6 +30,14 @@ class Series:
         self.count = 0
         """Finite values seen."""
         self.zeros = 0
+        self.zeros_at_first = 0
+        """Values that were exactly zero before any was not."""
+        self.same_in_a_row = 0
+        """Values up to the newest that are all exactly the same."""
+        self.first: float | None = None
+        """The first finite value."""
+        self.highest = -math.inf
+        self.lowest = math.inf
         self.bad = 0
         """Values that were not finite."""
         self.bad_in_a_row = 0
@@ -49,7 +60,15 @@ class Series:
             self._add_bad(step, bad)
         if not n:
             return
+        if zeros == n and self.zeros == self.count and not self.bad:
+            self.zeros_at_first += n
+        if low != high:
+            self.same_in_a_row = 1
+        else:
+            self.same_in_a_row = self.same_in_a_row + n if low == self.last and not self.bad_in_a_row else n
         self.bad_in_a_row = 0
+        self.first = (low if low == high else mean) if self.first is None else self.first
+        self.highest, self.lowest = max(self.highest, high), min(self.lowest, low)
         self.count += n
         self.zeros += zeros
         self.last = last
@@ -59,6 +78,19 @@ class Series:
             pairs = range(0, len(self.points) - 1, 2)
             rest = self.points[len(self.points) // 2 * 2 :]
             self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
+
+    def add_spread(self, step: int, spread: Spread) -> None:
+        """The window that an event holds."""
+        self.add_many(
+            step,
+            n=spread.n,
+            mean=spread.mean,
+            low=spread.low,
+            high=spread.high,
+            zeros=spread.zeros,
+            last=spread.last,
+            bad=spread.bad,
+        )
 
     def _add_bad(self, step: int, bad: int) -> None:
         self.bad += bad

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.judge.death import where
+from holdfast.judge.engine import ask
 from holdfast.judge.rules import by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.series import fall
@@ -62,7 +63,7 @@ def standing_against_learning(picture: Picture) -> str | None:
     for finding in reversed(picture.attempt.findings):
         rule = rules.get(finding.rule)
         if finding.severity == "fatal" and rule is not None and rule.kind in ("learning", "proof"):
-            now = rule.judge(picture)
+            now = ask(rule, picture)
             if now is not None and now.severity == "fatal":
                 return now.message
     return None
@@ -103,9 +104,9 @@ def _loss_fell(picture: Picture) -> Proof:
 
 
 def _metric_above_zero(attempt: AttemptPicture) -> Proof:
-    if attempt.metrics is None:
+    if attempt.metrics.latest is None:
         return Proof(name="metrics-not-zero", answer="does not apply", detail="no metric was seen")
-    scores = {name: as_number(value) for name, value in attempt.metrics.values.items() if "loss" not in name}
+    scores = {name: as_number(value) for name, value in attempt.metrics.latest.values.items() if "loss" not in name}
     if scores and not any(scores.values()):
         return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
     bad = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
@@ -134,7 +135,7 @@ def _losses_vary(picture: Picture) -> Proof:
 
 
 def _weights_moved(attempt: AttemptPicture) -> Proof:
-    seen = attempt.movement
+    seen = attempt.weights.movement
     if seen is None:
         return Proof(name="weights-moved", answer="missing", detail="no weight was looked at")
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
@@ -164,7 +165,7 @@ def _plan_done(attempt: AttemptPicture) -> Proof:
 
 def _schedule_done(attempt: AttemptPicture) -> Proof:
     """A schedule that was made for so many steps says how much was planned."""
-    schedule = next((s for s in attempt.schedules.values() if s.planned is not None and s.done is not None), None)
+    schedule = next((s for s in attempt.rates.schedules.values() if s.planned is not None and s.done is not None), None)
     if schedule is None or schedule.planned is None or schedule.done is None:
         said = "the command does not say how much it plans"
         return Proof(name="planned-steps-done", answer="does not apply", detail=said)
@@ -174,7 +175,7 @@ def _schedule_done(attempt: AttemptPicture) -> Proof:
 
 
 def _saved_is_live(attempt: AttemptPicture) -> Proof:
-    compared = [saved for saved in attempt.saved.values() if saved.compared]
+    compared = [saved for saved in attempt.saves.by_path.values() if saved.compared]
     if not compared:
         return Proof(name="saved-equals-live", answer="does not apply", detail="no saved weights could be compared")
     newest = compared[-1]

@@ -72,7 +72,7 @@ def _figures(picture: Picture) -> str:
     last = max((attempt.last_step for attempt in picture.attempts), default=0)
     spent = goodput(picture)
     facts = [plural(len(picture.attempts), "attempt"), plural(last, "step"), duration(spent["wall_s"])]
-    memory = max((attempt.most_rss for attempt in picture.attempts), default=0)
+    memory = max((attempt.memory.most_rss for attempt in picture.attempts), default=0)
     if memory:
         facts.append(f"at most {size(memory)} of memory")
     if last and spent["wall_s"] >= 60:

@@ -38,7 +38,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     status = {**summary_of(run, picture), "reference": run.reference, "state": state, "supervisor": holder, "now": None}
     if picture.attempts and picture.ended is None:
         attempt = picture.attempt
-        sample = attempt.samples[-1] if attempt.samples else None
+        sample = attempt.memory.samples[-1] if attempt.memory.samples else None
         known = beat is not None and beat.pid == (attempt.hello.pid if attempt.hello is not None else beat.pid)
         status["now"] = {
             "attempt": attempt.number,

@@ -60,12 +60,12 @@ def goodput(picture: Picture) -> dict[str, Any]:
     )
     for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None], strict=True):
         lost = _lost_part(attempt, following)
-        computing = max(0.0, attempt.step_seconds - attempt.data_wait)
+        computing = max(0.0, attempt.pace.step_seconds - attempt.pace.data_wait)
         buckets["training"] += computing * (1 - lost)
-        buckets["data_wait"] += attempt.data_wait * (1 - lost)
-        buckets["lost_work"] += (computing + attempt.data_wait) * lost
-        buckets["evaluation"] += attempt.evaluation_seconds
-        buckets["saving"] += attempt.saving_seconds
+        buckets["data_wait"] += attempt.pace.data_wait * (1 - lost)
+        buckets["lost_work"] += (computing + attempt.pace.data_wait) * lost
+        buckets["evaluation"] += attempt.pace.evaluation_seconds
+        buckets["saving"] += attempt.saves.seconds
         buckets["start_up"] += _start_up(attempt)
         if following is not None and attempt.ended is not None:
             buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)

@@ -39,6 +39,7 @@ training process; lines marked `child` are written by the probe inside it, all o
             signalled                    a signal reached the supervisor
             quiet                        no step, fetch or output past the bound: stacks follow
             stacks                       what every thread was doing
+            printed                      a line of output that a rule knows
             remark                       something about Holdfast's own work that a reader should know
             finding-made                 a rule concluded something
         goodbye                child     the process is about to end in an orderly way
@@ -141,6 +142,8 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     beside: dict[str, int] | None = None
     """Steps of further optimizers since the last one of the first: name -> count."""
     beside_loss: dict[str, float | str] | None = None
+    instances: int | None = None
+    """Labelled objects in the step's batches, where an adapter knows."""
 
 
 class Steps(Event, frozen=True, kw_only=True, tag="steps"):
@@ -159,6 +162,7 @@ class Steps(Event, frozen=True, kw_only=True, tag="steps"):
     """How many batch hashes were taken in this window, and how many different ones they were."""
     different: int = 0
     beside: dict[str, int] | None = None
+    instances: int | None = None
 
 
 class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
@@ -306,6 +310,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     memory_total: int | None = None
     environment: dict[str, str] = {}
     """From an allow-list."""
+    tuning: dict[str, dict[str, float | str]] = {}
+    """What the user set for rules: rule -> limit -> value; "severity" caps what it may say, "off" among them."""
 
 
 class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
@@ -374,6 +380,16 @@ class Stacks(Event, frozen=True, kw_only=True, tag="stacks"):
     text: str
     same: bool
     """True when every thread stands where it stood in the dump before."""
+
+
+class Printed(Event, frozen=True, kw_only=True, tag="printed"):
+    """A line of the training's output that a rule asked to be told of."""
+
+    rule: str
+    stream: str
+    text: str
+    count: int = 1
+    """How often such a line has come so far."""
 
 
 class Remark(Event, frozen=True, kw_only=True, tag="remark"):
@@ -464,6 +480,7 @@ SupervisorEvent = Union[  # noqa: UP007
     Signalled,
     Quiet,
     Stacks,
+    Printed,
     Remark,
     FindingMade,
     AttemptEnded,

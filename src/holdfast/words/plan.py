@@ -42,7 +42,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Wait before the second attempt; doubled for each further one, up to a minute."""
     sample_every_s: float = 2.0
     keep_awake: bool = True
-    rules_off: list[str] = []
+    rules: dict[str, dict[str, float | str]] = {}
+    """Rule -> limit -> value; its "severity" caps what the rule may say, "off" among them."""
     hang: HangSettings = HangSettings()
 
     def __post_init__(self) -> None:
@@ -85,6 +86,8 @@ def from_toml(text: str) -> Plan:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     # JSON's strings, numbers and booleans are TOML's too, but for the one control character that JSON leaves as it is.

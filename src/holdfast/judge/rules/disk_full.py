@@ -26,7 +26,11 @@ def judge(picture: Picture) -> Finding | None:
     words = said(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
-    left = [f"{picture.attempt.samples[-1].disk_free / 1e6:.0f} MB were free"] if picture.attempt.samples else []
+    left = (
+        [f"{picture.attempt.memory.samples[-1].disk_free / 1e6:.0f} MB were free"]
+        if picture.attempt.memory.samples
+        else []
+    )
     return Finding(
         rule="disk-full",
         severity="fatal",

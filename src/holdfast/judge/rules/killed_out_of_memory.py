@@ -43,7 +43,7 @@ def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
     system_says = any(item.source in _ABOUT_US and _MEMORY_WORDS.search(item.text) for item in gone.evidence)
     total = picture.started.memory_total if picture.started else None
-    last = attempt.samples[-1] if attempt.samples else None
+    last = attempt.memory.samples[-1] if attempt.memory.samples else None
     scarce = last is not None and total is not None and last.available < SCARCE * total
     if not system_says and not scarce:
         return None

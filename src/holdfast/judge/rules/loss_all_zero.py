@@ -28,17 +28,17 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
 
-STEPS = 20
-STEPS_OF_A_WHOLE_RUN = 3
+LIMITS = {"steps": 20, "steps_of_a_whole_run": 3}
 
 
 def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
-    zeros = attempt.loss_at_zero_from_the_start
-    over = attempt.ended is not None and attempt.ended.code == 0
-    if zeros != attempt.loss.count or attempt.loss.bad or zeros < (STEPS_OF_A_WHOLE_RUN if over else STEPS):
+    zeros = attempt.loss.zeros_at_first
+    limits = picture.tuned("loss-all-zero", LIMITS)
+    least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
+    if zeros != attempt.loss.count or attempt.loss.bad or zeros < least:
         return None
-    moves = attempt.gradient_seen
+    moves = attempt.gradients.seen_nonzero
     return Finding(
         rule="loss-all-zero",
         severity="warn" if moves else "fatal",
@@ -52,14 +52,10 @@ def judge(picture: Picture) -> Finding | None:
         ],
         remedies=[
             "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
-            *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if _on_macos(picture) else []),
+            *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if picture.on_macos else []),
             "if it trains on a device, run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
         ],
     )
-
-
-def _on_macos(picture: Picture) -> bool:
-    return picture.started is not None and picture.started.platform.lower().startswith(("macos", "darwin"))
 
 
 RULE = Rule(
@@ -67,6 +63,7 @@ RULE = Rule(
     kind="learning",
     on=(events.Step, events.Steps, events.AttemptEnded),
     judge=judge,
+    limits=LIMITS,
     page=__doc__ or "",
     cases=[
         Case("twenty steps of nothing but zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def judge(picture: Picture) -> Finding | None:
-    slept = picture.attempt.slept
+    slept = picture.attempt.pace.slept
     if not slept:
         return None
     return Finding(
