@@ -117,3 +117,12 @@ def test_a_secret_under_an_allowed_name_is_masked():
     )
     assert (kept["YOLO_API_KEY"], kept["TORCH_HUB"], kept["NCCL_NOTE"]) == ("***", "https://u:***@h/", "***")
     assert len(kept["MKL_LONG"]) == 1000
+
+
+def test_places_are_no_secrets(tmp_path):
+    """PWD and SSH_AUTH_SOCK have names like secrets; masking them would take the paths out of every message."""
+    places = {"PWD": str(tmp_path), "SSH_AUTH_SOCK": str(tmp_path)}
+    assert secrets_in([], {**places, "DB_PWD": "/not/a/path", "API_KEY": "hunter2hunter2"}) == {
+        "/not/a/path",
+        "hunter2hunter2",
+    }

@@ -25,6 +25,7 @@ from holdfast.act.launching import environment
 from holdfast.act.leftovers import end_leftovers
 from holdfast.act.notify import Notifier
 from holdfast.act.recorder import Recorder
+from holdfast.act.reloading import read_back
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
 from holdfast.judge.picture import Picture, picture_of
@@ -156,6 +157,7 @@ class Supervisor:
                     self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=decision))
                     if decision.action is Action.STOP or not self._waited(decision, terminal):
                         break
+                self._read_back()
             return self._conclude()
         finally:
             self._journal.close()
@@ -249,6 +251,12 @@ class Supervisor:
         self._recorder.record(
             events.Vaulted(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
         )
+
+    def _read_back(self) -> None:
+        """A checkpoint is worth something only if it loads again: tried right away, while it can still be mended."""
+        if self._picture.attempts and self._picture.attempt.finished:
+            for reloaded in read_back(self._picture, self._plan, self._world.clock):
+                self._recorder.record(reloaded)
 
     def _waited(self, decision: Decision, terminal: Terminal) -> bool:
         """Wait before the next attempt; False when the user would rather not."""

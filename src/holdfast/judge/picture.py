@@ -57,6 +57,8 @@ class AttemptPicture:
         self.stacks: events.Stacks | None = None
         self.ended: events.AttemptEnded | None = None
         self.vaulted: events.Vaulted | None = None
+        self.reloaded: dict[str, events.Reloaded] = {}
+        """Checkpoints that were read back after the end, by path."""
         self.decision: Decision | None = None
         self.findings: list[Finding] = []
 
@@ -236,6 +238,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.FindingMade: (lambda attempt, event: attempt.findings.append(event.finding),),
     events.AttemptEnded: (_ended,),
     events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
+    events.Reloaded: (lambda attempt, event: attempt.reloaded.__setitem__(event.path, event),),
     events.DecisionMade: (lambda attempt, event: setattr(attempt, "decision", event.decision),),
 }
 

@@ -24,6 +24,7 @@ EXIT_STATUS = {
     Outcome.INTERRUPTED: 130,
 }
 TERMINATED = 143
+FEWEST_VALIDATIONS = 3
 ENOUGH_TO_BE_CONSTANT = 20
 """Fewer equal losses than this prove nothing."""
 
@@ -79,12 +80,15 @@ def _why_it_died(attempt: AttemptPicture) -> str:
 def proofs_of(picture: Picture) -> list[Proof]:
     return [
         _loss_fell(picture),
+        _metric_rose(picture.attempt),
         _metric_above_zero(picture.attempt),
+        _metric_reproduced(picture.attempt),
         _losses_finite(picture),
         _losses_vary(picture),
         _weights_moved(picture.attempt),
         _plan_done(picture.attempt),
         _saved_is_live(picture.attempt),
+        _checkpoint_reloads(picture.attempt),
     ]
 
 
@@ -101,6 +105,39 @@ def _loss_fell(picture: Picture) -> Proof:
     if move.beyond_noise:
         return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
     return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
+
+
+def _metric_rose(attempt: AttemptPicture) -> Proof:
+    """A score that ends well above where it was first measured."""
+    for name in attempt.metrics.scores():
+        values = [point.value for point in attempt.metrics.series(name)]
+        if len(values) < FEWEST_VALIDATIONS or not all(map(math.isfinite, values)):
+            continue
+        first, late = values[0], values[-max(1, len(values) // 3) :]
+        risen = min(late) > first and max(late) > 1.05 * first
+        said = f"{name} rose from {first:.4g} to {max(late):.4g} over {len(values)} validations"
+        if risen:
+            return Proof(name="metric-rose", positive=True, answer="holds", detail=said)
+        said = f"{name} did not rise clearly: from {first:.4g} to {values[-1]:.4g}"
+        return Proof(name="metric-rose", positive=True, answer="missing", detail=said)
+    few = "fewer than three validations with a score were seen"
+    return Proof(name="metric-rose", answer="does not apply", detail=few)
+
+
+def _metric_reproduced(attempt: AttemptPicture) -> Proof:
+    """The trainer validated the file that it leaves: is that what it saw while it trained?"""
+    final = attempt.metrics.final
+    for name in attempt.metrics.scores() if final is not None else ():
+        again = as_number(final.values.get(name)) if final is not None else None
+        before = [point.value for point in attempt.metrics.series(name) if math.isfinite(point.value)]
+        if again is None or not before:
+            continue
+        best = max(before)
+        said = f"{name} of the file that it leaves is {again:.4g}; the best while it trained was {best:.4g}"
+        near = math.isfinite(again) and abs(again - best) <= max(0.02, 0.25 * best)
+        return Proof(name="metric-reproduced", answer="holds" if near else "fails", detail=said)
+    said = "the checkpoint was not validated again"
+    return Proof(name="metric-reproduced", answer="does not apply", detail=said)
 
 
 def _metric_above_zero(attempt: AttemptPicture) -> Proof:
@@ -172,6 +209,22 @@ def _schedule_done(attempt: AttemptPicture) -> Proof:
     detail = f"{schedule.scheduler} was made for {schedule.planned} steps, {schedule.done} were done"
     answer: Literal["holds", "missing"] = "holds" if schedule.done >= schedule.planned else "missing"
     return Proof(name="planned-steps-done", answer=answer, detail=detail)
+
+
+def _checkpoint_reloads(attempt: AttemptPicture) -> Proof:
+    tried = list(attempt.reloaded.values())
+    if not tried:
+        detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file could be read back"
+        return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
+    for reloaded in reversed(tried):
+        if not reloaded.loads:
+            detail = f"{reloaded.path} does not load: {reloaded.why}"
+            return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
+        if reloaded.bad:
+            detail = f"{reloaded.path} holds values that are not finite: {', '.join(reloaded.bad[:3])}"
+            return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
+    detail = f"{tried[-1].path} loads, {tried[-1].tensors} tensors, all finite"
+    return Proof(name="checkpoint-reloads", answer="holds", detail=detail)
 
 
 def _saved_is_live(attempt: AttemptPicture) -> Proof:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,8 @@ def mask_command(argv: Sequence[str]) -> list[str]:
 
 def secrets_in(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
     """The values themselves, so that they can be taken out of whatever else is about to be written down."""
-    found = {value for name, value in env.items() if names_a_secret(name)}
+    # PWD and SSH_AUTH_SOCK sound like secrets, and are places.
+    found = {value for name, value in env.items() if names_a_secret(name) and not _is_place(value)}
     for before, argument in zip(["", *argv], argv, strict=False):
         name, equals, value = argument.partition("=")
         if equals and _NAME.fullmatch(name) and names_a_secret(name):
@@ -76,6 +78,10 @@ def secrets_in(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
         elif " " in argument:
             found.update(match[2] for match in _SHELL_PAIR.finditer(argument) if names_a_secret(match[1]))
     return frozenset(value for value in map(_readable, found) if len(value) >= SHORTEST_SECRET and not value.isdigit())
+
+
+def _is_place(value: str) -> bool:
+    return value.startswith("/") and os.path.lexists(value)
 
 
 def _readable(text: str) -> str:

@@ -11,7 +11,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.judge.policy import cause_of, is_mistake
+from holdfast.judge.explanation import explain
+from holdfast.judge.policy import cause_of
+from holdfast.judge.usable import checkpoints, last_good
 from holdfast.show.plain import duration, plural, printable, size
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
 MOST_ATTEMPTS = 6
+MOST_SPOILED = 3
+MOST_NEXT = 3
 ESSENTIAL = ("steps", "losses", "movement")
 """Kinds of evidence whose absence a user should know of."""
 
@@ -62,6 +66,7 @@ def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterat
     if len(picture.attempts) > 1 or outcome not in ("learned", "unproven"):
         yield from _attempts(picture, told=picture.ended.reason if picture.ended is not None else "")
     yield from _findings(picture)
+    yield from _checkpoints(picture)
     yield from _unseen(picture)
     for step in next_steps(run, picture):
         yield "next", "bold", step
@@ -123,6 +128,19 @@ def _findings(picture: Picture) -> Iterator[Row]:
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
 
 
+def _checkpoints(picture: Picture) -> Iterator[Row]:
+    """Which files not to use, and the newest that can be."""
+    known = checkpoints(picture)
+    spoiled = [checkpoint for checkpoint in known if not checkpoint.usable]
+    if not spoiled:
+        return
+    for checkpoint in spoiled[-MOST_SPOILED:]:
+        yield "unusable", "red", f"{checkpoint.path} (step {checkpoint.step}): {checkpoint.why}"
+    good = last_good(picture)
+    if good is not None:
+        yield "good", "green", f"{good.path} (step {good.step}): {good.why}"
+
+
 def _unseen(picture: Picture) -> Iterator[Row]:
     reasons: dict[str, list[str]] = {}
     for kind, text in observed(picture).items():
@@ -137,13 +155,11 @@ def next_steps(run: RunFolder, picture: Picture) -> list[str]:
     ended = picture.ended
     if ended is None or ended.verdict in ("learned", "unproven"):
         return []
-    cause = cause_of(picture.attempt)
-    finding = picture.attempt.found(cause) if cause is not None else None
-    steps = list(finding.remedies[:2]) if finding is not None else []
-    if ended.verdict == "failed":
-        log = run.attempt(picture.attempt.number).stderr_log
-        if log.is_file() and log.stat().st_size:
-            steps.append(f"read {log}")
-    if ended.verdict == "interrupted" or (ended.verdict == "failed" and not is_mistake(picture.attempt)):
-        steps.append(f"holdfast resume {run.reference}")
+    steps = [
+        f"{step.text}: {step.command}" if step.command else step.text
+        for step in explain(picture, run.reference).next_steps[:MOST_NEXT]
+    ]
+    log = run.attempt(picture.attempt.number).stderr_log
+    if ended.verdict == "failed" and log.is_file() and log.stat().st_size:
+        steps.append(f"read {log}")
     return steps

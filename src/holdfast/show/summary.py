@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.rules.probe_absent import reason as why_unseen
+from holdfast.judge.usable import checkpoints
 from holdfast.record.folder import write_atomically
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
         "attempts": [_attempt(attempt) for attempt in picture.attempts],
         "findings": [_finding(finding) for finding in msgspec.to_builtins(picture.findings)],
         "decisions": [msgspec.to_builtins(a.decision) for a in picture.attempts if a.decision is not None],
+        "checkpoints": [asdict(checkpoint) for checkpoint in checkpoints(picture)],
+        "explanation": asdict(explain(picture, run.reference)),
         "goodput": goodput(picture),
     }
 

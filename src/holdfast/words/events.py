@@ -44,6 +44,7 @@ training process; lines marked `child` are written by the probe inside it, all o
             finding-made                 a rule concluded something
         goodbye                child     the process is about to end in an orderly way
         attempt-ended                    exit code or signal, the exact last step, the OS's evidence, the last words
+        reloaded                         a checkpoint was read back: it loads, and its values are finite
         vaulted                          what the attempt saved was copied out of harm's way
         decision-made                    continue, stop, restart or retry, and why
     run-ended                            the verdict and its proofs
@@ -436,6 +437,19 @@ class Vaulted(Event, frozen=True, kw_only=True, tag="vaulted"):
     """Paths that could not be kept, each with its reason."""
 
 
+class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
+    """A checkpoint was read back after the training, without running any code that is in it."""
+
+    path: str
+    step: int = 0
+    loads: bool
+    tensors: int = 0
+    bad: list[str] = []
+    """Tensors with values that are not finite."""
+    why: str = ""
+    """Why it does not load, or could not be tried."""
+
+
 class DecisionMade(Event, frozen=True, kw_only=True, tag="decision-made"):
     decision: Decision
 
@@ -485,6 +499,7 @@ SupervisorEvent = Union[  # noqa: UP007
     FindingMade,
     AttemptEnded,
     Vaulted,
+    Reloaded,
     DecisionMade,
     RunEnded,
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 Severity = Literal["note", "warn", "fatal"]
+Confidence = Literal["proven", "likely", "possible"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,6 +23,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: list[str] = []
     remedies: list[str] = []
     """What a person can do, the cheapest first."""
+    confidence: Confidence = "proven"
+    """How sure the conclusion is, where the evidence leaves room for another."""
+    since: int | None = None
+    """The step from which on the training's state is spoiled: what was saved before it is still good."""
 
 
 class Action(str, Enum):

@@ -38,6 +38,10 @@ class Metrics:
     def names(self) -> list[str]:
         return list(self.history[-1].values) if self.history else []
 
+    def scores(self) -> list[str]:
+        """Metrics that are better when higher, the one that chooses the best checkpoint first."""
+        return sorted(filter(is_score, self.names()), key=_rank)
+
     def series(self, name: str) -> list[Point]:
         """One metric over the validations that have it."""
         points = []
@@ -56,3 +60,10 @@ def is_score(name: str) -> bool:
     """A metric that is better when it is higher, as far as its name tells."""
     lowered = name.lower()
     return not is_loss(lowered) and not lowered.startswith(("lr", "train/", "time", "epoch", "speed"))
+
+
+CHOOSING = ("fitness", "map50-95", "map", "f1", "accuracy", "acc")
+
+
+def _rank(name: str) -> int:
+    return next((rank for rank, word in enumerate(CHOOSING) if word in name.lower()), len(CHOOSING))

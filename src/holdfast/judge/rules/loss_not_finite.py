@@ -27,18 +27,19 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
 
-IN_A_ROW = 5
+LIMITS = {"in_a_row": 5}
 
 
 def judge(picture: Picture) -> Finding | None:
     loss = picture.attempt.loss
     if not loss.bad:
         return None
-    lasting = loss.bad_in_a_row >= IN_A_ROW
+    lasting = loss.bad_in_a_row >= picture.tuned("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
         severity="fatal" if lasting else "warn",
         step=loss.first_bad_step,
+        since=loss.first_bad_step,
         message=(
             f"The loss is not finite since step {loss.first_bad_step}: the weights are lost from there on."
             if lasting
@@ -58,6 +59,7 @@ RULE = Rule(
     kind="learning",
     on=(events.Step, events.Steps),
     judge=judge,
+    limits=LIMITS,
     page=__doc__ or "",
     cases=[
         Case("NaN and it stays", [*started(), *trains(), *losses(1.0, 0.9, *["nan"] * 5)], "fatal"),

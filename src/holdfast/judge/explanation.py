@@ -1,0 +1,167 @@
+"""What a run's record says, for a person: what happened, why, how sure that is, what is not known, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.judge.death import killed_by, where
+from holdfast.judge.engine import WEIGHT
+from holdfast.judge.policy import cause_of, is_mistake
+from holdfast.judge.rules import by_id
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import AttemptPicture, Picture
+    from holdfast.words.verdicts import Confidence, Finding
+
+MOST_STEPS = 8
+ESSENTIAL = ("steps", "losses", "movement")
+"""Kinds of evidence whose absence a user should know of."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    text: str
+    command: str | None = None
+    """What to type, where there is such a thing."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    story: list[str]
+    """Three sentences: what ran, what became of it, what to do."""
+    cause: str | None
+    """The rule that explains the end best."""
+    confidence: Confidence | Literal["unknown"]
+    why: list[str]
+    """The evidence for the cause."""
+    unknown: list[str]
+    """What this record cannot tell, and how to find out."""
+    next_steps: list[NextStep]
+
+
+def explain(picture: Picture, reference: str | None = None) -> Explanation:
+    """`reference` is what `holdfast resume` calls this run by; without it nothing can be resumed."""
+    if not picture.attempts:
+        return Explanation(["Nothing was started."], None, "unknown", [], [], [])
+    finding = decisive(picture)
+    steps = _next_steps(picture, finding, reference)
+    died = _died(picture.attempt)
+    return Explanation(
+        story=_story(picture, finding, steps),
+        cause=finding.rule if finding is not None else None,
+        confidence=finding.confidence if finding is not None else "unknown",
+        why=list(finding.evidence) if finding is not None else [],
+        unknown=_unknown(picture, finding, died=died),
+        next_steps=steps,
+    )
+
+
+def decisive(picture: Picture) -> Finding | None:
+    """The one finding that says most about what the run came to: of why it ended, else the gravest."""
+    attempt = picture.attempt
+    cause = cause_of(attempt)
+    found = attempt.found(cause) if cause is not None else None
+    if found is not None:
+        return found
+    rules = by_id()
+    grave = [finding for finding in attempt.findings if finding.severity != "note" and finding.rule in rules]
+    return max(grave, key=lambda finding: WEIGHT[finding.severity], default=None)
+
+
+def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> list[str]:
+    attempt = picture.attempt
+    story = [_what_ran(picture)]
+    if finding is not None:
+        doubt = {"proven": "", "likely": "Most likely: ", "possible": "Possibly: "}[finding.confidence]
+        story.append(doubt + finding.message)
+    elif picture.ended is not None:
+        story.append(f"The verdict is {picture.ended.verdict}: {picture.ended.reason}.")
+    elif _died(attempt):
+        story.append("The record does not say why it ended.")
+    else:
+        story.append("Nothing was found that speaks against it.")
+    if steps:
+        story.append(f"Next: {steps[0].text}{'' if steps[0].text.endswith('.') else '.'}")
+    return story
+
+
+def _what_ran(picture: Picture) -> str:
+    attempt = picture.attempt
+    name = picture.started.run if picture.started is not None else "The run"
+    tries = f"{len(picture.attempts)} attempts" if len(picture.attempts) > 1 else "one attempt"
+    epochs = ""
+    if attempt.epoch:
+        of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
+        epochs = f", {attempt.epoch}{of} epochs"
+    steps = f"{attempt.last_step} steps{epochs}" if attempt.last_step else epochs.removeprefix(", ") or "no step"
+    return f"{name} made {steps} in {tries} and {_how_it_ended(attempt)}."
+
+
+def _how_it_ended(attempt: AttemptPicture) -> str:
+    ended = attempt.ended
+    if ended is None:
+        return "has not ended"
+    if ended.stopped_by in ("user", "terminate"):
+        return "was stopped on request"
+    if ended.stopped_by is not None:
+        return f"was stopped {where(attempt)} ({ended.stopped_by})"
+    if ended.code == 0:
+        return "finished"
+    signal = killed_by(ended)
+    if signal is not None:
+        return f"was ended by {signal} {where(attempt)}"
+    return f"ended with exit code {ended.code}" if ended.code is not None else "ended in a way that was not recorded"
+
+
+def _died(attempt: AttemptPicture) -> bool:
+    ended = attempt.ended
+    return ended is not None and ended.code != 0 and ended.stopped_by not in ("user", "terminate")
+
+
+def _unknown(picture: Picture, finding: Finding | None, *, died: bool) -> list[str]:
+    attempt, ended = picture.attempt, picture.attempt.ended
+    open_questions = []
+    if died and ended is not None and ended.code is None and ended.signal is None and not ended.stopped_by:
+        open_questions.append(
+            "How it ended: neither an exit code nor a signal was recorded, so a kill for memory, a crash and an abort "
+            "cannot be told apart. `echo $?` right after it, or a run under Holdfast, records that."
+        )
+    elif died and finding is None:
+        open_questions.append("Why it ended: no rule explains this end.")
+    if finding is not None and finding.confidence != "proven":
+        open_questions.append(
+            f"Whether it really was {finding.rule}: the evidence fits, but does not exclude another cause."
+        )
+    kinds = attempt.observed.kinds if attempt.observed is not None else {}
+    unseen = [kind for kind in ESSENTIAL if kinds.get(kind, "not seen").startswith("not seen")]
+    if unseen:
+        told = next((kinds[kind] for kind in unseen if kind in kinds), "not seen: no probe was in the process")
+        open_questions.append(f"{', '.join(unseen).capitalize()}: {told}.")
+    return open_questions
+
+
+def _next_steps(picture: Picture, finding: Finding | None, reference: str | None) -> list[NextStep]:
+    order = [finding] if finding is not None else []
+    order += sorted(
+        (other for other in picture.attempt.findings if other is not finding and other.severity != "note"),
+        key=lambda other: -WEIGHT[other.severity],
+    )
+    steps = [NextStep(text) for found in order for text in found.remedies]
+    stopped_by = picture.attempt.ended.stopped_by if picture.attempt.ended is not None else None
+    if stopped_by in by_id() and picture.started is not None:
+        again = f"holdfast run --rule {stopped_by}=warn -- {shlex.join(picture.started.command)}"
+        steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
+    if reference is not None and _can_be_resumed(picture):
+        resume = NextStep("go on from what was saved", f"holdfast resume {reference}")
+        steps.insert(min(1, len(steps)), resume)
+    seen: set[str] = set()
+    return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MOST_STEPS]  # type: ignore[func-returns-value]
+
+
+def _can_be_resumed(picture: Picture) -> bool:
+    ended = picture.ended
+    if ended is None:
+        return False
+    return ended.verdict == "interrupted" or (ended.verdict == "failed" and not is_mistake(picture.attempt))

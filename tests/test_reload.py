@@ -1,0 +1,90 @@
+"""Checkpoints are read back without running what is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.act.reloading import SOURCE
+
+
+def read_back(*paths):
+    """As the supervisor does it: the file's text, under another interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", SOURCE.read_text(), *map(str, paths)], capture_output=True, text=True, check=True
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+class Own(nn.Module):
+    """A class of the user's, which the reader cannot import and must not need."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        self.weight = nn.Parameter(torch.ones(4))
+
+
+def test_states_modules_and_old_formats_load(tmp_path):
+    """A state dict, a checkpoint with an optimizer, a whole pickled module and torch's old format: all tensors are found."""
+    model = Own()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.inner(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, tmp_path / "both.pt")
+    torch.save({"model": model, "best": 0.5}, tmp_path / "module.pt")
+    torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    said = read_back(*(tmp_path / name for name in ("state.pt", "both.pt", "module.pt", "old.pt")))
+    assert [(each["loads"], each["bad"]) for each in said] == [(True, [])] * 4
+    assert said[0]["tensors"] == said[2]["tensors"] == said[3]["tensors"] == len(model.state_dict())
+    assert said[1]["tensors"] > said[0]["tensors"]
+
+
+@pytest.mark.parametrize("whole_module", [False, True])
+def test_values_that_are_not_finite_are_named(tmp_path, whole_module):
+    model = Own()
+    with torch.no_grad():
+        model.inner[0].weight[1, 1] = float("nan")
+    torch.save(model if whole_module else model.state_dict(), tmp_path / "nan.pt")
+    (said,) = read_back(tmp_path / "nan.pt")
+    assert said["bad"] == ["inner.0.weight"]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_no_code_of_the_file_runs(tmp_path, zipped):
+    """A pickle that calls a function when it is loaded calls nothing here, and its tensors are still read."""
+    made = tmp_path / "made by the pickle"
+    thing = OrderedDict(weight=torch.ones(2), trap=Evil(made))
+    torch.save(thing, tmp_path / "evil.pt", _use_new_zipfile_serialization=zipped)
+    (said,) = read_back(tmp_path / "evil.pt")
+    assert (said["loads"], said["tensors"]) == (True, 1)
+    assert not made.exists()
+
+
+def test_what_is_no_checkpoint_says_why(tmp_path):
+    """Cut off, empty, plain text and a bare pickle: each a sentence, none a crash, and the next path is still read."""
+    torch.save({"weight": torch.ones(1000)}, tmp_path / "whole.pt")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "whole.pt").read_bytes()[:-300])
+    (tmp_path / "empty.pt").write_bytes(b"")
+    (tmp_path / "text.pt").write_text("no checkpoint at all")
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps({"x": 1}))
+    *broken, whole = read_back(*(tmp_path / f"{name}.pt" for name in ("cut", "empty", "text", "bare", "whole")))
+    assert all(not each["loads"] and each["why"] for each in broken)
+    assert whole["loads"]
