@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.record.masking import allowed_environment, mask_command
+from holdfast.record.masking import allowed_environment, mask_command, secrets_in
 
 
 @pytest.mark.parametrize(

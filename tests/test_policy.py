@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from histories import seen
 
-from holdfast.judge.engine import Engine
 from holdfast.judge.history import TRACEBACK, ended, entries, losses, memory, started, trains
-from holdfast.judge.picture import Picture
 from holdfast.judge.policy import after_end, cause_of, ends_attempt
 from holdfast.judge.verdict import verdict
-from holdfast.record.journal import Entry
 from holdfast.words import events
 from holdfast.words.plan import Plan
 from holdfast.words.verdicts import Action, Finding, Outcome
@@ -18,15 +16,6 @@ from holdfast.words.verdicts import Action, Finding, Outcome
 PLAN = Plan(command=["python", "train.py"], cwd="/work")
 OVER = events.Resume(how="start over", why="not known")
 FROM_FILE = events.Resume(how="command", checkpoint="/work/last.pt", step=8)
-
-
-def seen(*history):
-    picture = Picture()
-    engine = Engine(picture)
-    for entry in entries([event for part in history for event in part]):
-        for finding in engine.take(entry):
-            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
-    return picture
 
 
 def decided(picture, plan=PLAN, *, left=2, resume=OVER):

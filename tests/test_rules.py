@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from histories import seen
 
 from holdfast.judge import tuning
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import entries, losses, started
-from holdfast.judge.picture import Picture
+from holdfast.judge.history import losses, started
 from holdfast.judge.rule import Rule
 from holdfast.judge.rules import all_rules
-from holdfast.record.journal import Entry
 from holdfast.words import events
 from holdfast.words.errors import UsageError
 from holdfast.words.verdicts import Finding
 
 
 def findings_of(history, rules=None):
-    picture = Picture()
-    engine = Engine(picture, rules)
-    found = []
-    for entry in entries(history):
-        for finding in engine.take(entry):
-            found.append(finding)
-            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
-    return found
+    picture = seen(history, rules=rules)
+    return picture.findings
 
 
 CASES = [(rule, case) for rule in all_rules() for case in rule.cases]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def judge(picture: Picture) -> Finding | None:
     gone = death(picture)
-    if gone is None or killed_by(gone) is not None or exception_line(gone) is not None:
+    if gone is None or gone.code is None or killed_by(gone) is not None or exception_line(gone) is not None:
         return None
     words = [line.strip() for line in gone.last_words if line.strip()][-3:]
     return Finding(
@@ -48,6 +48,7 @@ RULE = Rule(
         Case("os._exit(3) in the middle", [*started(), *ended(3)], "fatal"),
         Case("a traceback explains it", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: x"])], None),
         Case("a signal explains it", [*started(), *ended(137)], None),
+        Case("nobody saw how it ended", [*started(), *ended(None)], None),
         Case("success", [*started(), *ended(0)], None),
     ],
 )
