@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WARMUP = 20
+NEAR = 0.07
+MOST_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,21 @@ class Sized:
 
 
 def calibrate(case: Case, step_ms: Callable[[Sized, int], float]) -> Sized:
-    """Find the batch at which a bare step takes its time. Time grows nearly as a + b * batch, so two points give the next guess."""
+    """Find the batch at which a bare step takes its time. Time grows nearly as a + b * batch, so two points give the next
+    guess; where noise leads that astray, the middle between a batch that is too fast and one that is too slow does.
+    """
     steps = max(15, round(600 / case.target_ms))
     tried: dict[int, float] = {}
     batch = case.first_batch
-    for _ in range(6):
+    for _ in range(MOST_TRIES):
         tried[batch] = step_ms(Sized(case, batch, 0.0), steps)
-        if abs(tried[batch] / case.target_ms - 1) < 0.07:
+        if abs(tried[batch] / case.target_ms - 1) < NEAR:
             break
-        guess = _next_batch(tried, case.target_ms)
-        if guess in tried:
+        batch = _next_batch(tried, case.target_ms)
+        if batch in tried:
+            batch = _between(tried, case.target_ms)
+        if batch in tried:
             break
-        batch = guess
     best = min(tried, key=lambda b: abs(tried[b] / case.target_ms - 1))
     return Sized(case, best, tried[best])
 
@@ -86,3 +91,9 @@ def _next_batch(tried: dict[int, float], target: float) -> int:
         slope = (t1 - t0) / (b1 - b0)
         guess = b0 + (target - t0) / slope if slope > 0 else b0 * target / t0
     return min(4096, max(2, round(guess)))
+
+
+def _between(tried: dict[int, float], target: float) -> int:
+    fast = max((batch for batch, ms in tried.items() if ms < target), default=1)
+    slow = min((batch for batch, ms in tried.items() if ms > target and batch > fast), default=2 * fast)
+    return (fast + slow) // 2
