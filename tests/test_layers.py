@@ -11,8 +11,8 @@ import pytest
 import holdfast
 
 ROOT = Path(holdfast.__file__).parent
-LAYERS = ["child", "words", "record", "observe", "judge", "act", "show", "cli", "lab"]
-"""From the bottom up: a layer may import those before it."""
+LAYERS = ["child", "words", "record", "observe", "judge", "act", "show", "lab", "cli"]
+"""From the bottom up: a layer may import those before it. So nothing but the command line imports the lab."""
 FORBIDDEN = {("judge", "observe"): "judgement is pure: it sees events, not the machine"}
 SHARED_BY_CHILD = {
     "holdfast.child",

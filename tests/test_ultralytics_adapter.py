@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import probe_harness
 import pytest
@@ -12,7 +13,9 @@ from squares import make_squares
 
 import holdfast.child
 from holdfast.child.holdfast_child import protocol
+from holdfast.child.holdfast_child.adapters.ultralytics import instances_of
 from holdfast.child.holdfast_child.adapters.ultralytics_resume import why_not_resumable, why_of_another_training
+from holdfast.child.holdfast_child.records import Record, window_line
 from holdfast.words import events
 
 pytest.importorskip("ultralytics")
@@ -73,6 +76,30 @@ def test_steps_carry_their_loss_components(killed):
     assert [step.step for step in steps] == [1, 2, 3]
     assert all(set(step.parts) == {"box_loss", "cls_loss", "dfl_loss"} for step in steps)
     assert all(step.grad_norm is not None for step in steps)
+
+
+def test_steps_count_their_labelled_objects(killed):
+    """Each picture of the four in a batch is a mosaic of up to four squares."""
+    assert all(1 <= step.instances <= 16 for step in of(events.Step, killed))
+
+
+def test_objects_are_counted_by_their_labels():
+    """A batch that is no dictionary, or has no labels, tells nothing; one with no object tells zero."""
+    labels = SimpleNamespace(shape=(7, 1))
+    assert instances_of({"img": None, "cls": labels}) == 7
+    assert instances_of({"cls": SimpleNamespace(shape=(0, 1))}) == 0
+    assert instances_of({"img": None}) is None
+    assert instances_of([labels]) is None
+
+
+def test_counts_of_objects_reach_the_lines():
+    """Zero is told, unknown is not; a window sums what is known."""
+    empty, full, unknown = Record(), Record(), Record()
+    empty.instances, full.instances = 0, 5
+    assert empty.as_line()["instances"] == 0
+    assert "instances" not in unknown.as_line()
+    assert window_line([empty, full, unknown], [])["instances"] == 5
+    assert "instances" not in window_line([unknown], [])
 
 
 def test_epochs_are_those_of_the_trainer(killed):

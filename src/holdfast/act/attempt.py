@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from holdfast.act.hang_watch import Ask, HangWatch
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.policy import ends_attempt
+from holdfast.judge.words import needles, rules_speaking_of
 from holdfast.observe import notices
 from holdfast.observe.endings import evidence_of
+from holdfast.observe.line_watch import LineWatch
 from holdfast.observe.stacks import StackReader
 from holdfast.record.journal import Entry, Tail, rank_of
 from holdfast.words import events
@@ -83,6 +85,8 @@ class Attempt:
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
         self._remarks: set[tuple[str, str]] = set()
+        self._lines = LineWatch(needles(), rules_speaking_of)
+        child.watch(self._lines)
 
     def live(self) -> events.AttemptEnded:
         """Watch until it has ended; the end is described but not yet recorded."""
@@ -152,6 +156,7 @@ class Attempt:
 
     def _tick(self) -> None:
         self._read_probe()
+        self._hear()
         now = self._monotonic()
         if now >= self._next_sample:
             self._next_sample = now + self._plan.sample_every_s
@@ -189,6 +194,21 @@ class Attempt:
         for path, tail in self._tails.items():
             rank, primary = (None, True) if path == self._folder.interpreters else rank_of(path)
             self._recorder.saw(Entry(event, self.number, rank, primary) for event in tail.read())
+
+    def _hear(self) -> None:
+        """Lines of output that a rule knows."""
+        for heard in self._lines.take():
+            self._recorder.record(
+                events.Printed(
+                    at=self._recorder.now(),
+                    rule=heard.topic,
+                    stream=heard.stream,
+                    text=heard.text,
+                    count=heard.count,
+                )
+            )
+        if self._lines.fault is not None:
+            self._remark("the output is no longer looked through", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
         sample = self._sensors.sample()
@@ -259,6 +279,7 @@ class Attempt:
         while not all(tail.at_end for tail in self._tails.values()):
             self._read_probe()
         self._read_probe()
+        self._hear()
         attempt = self._recorder.picture.attempt
         beat = heartbeat.read(str(self._run.heartbeat)).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import typer
 
 import holdfast
+from holdfast.cli.diagnose import diagnose
+from holdfast.cli.drill import drill
+from holdfast.cli.report import report
 from holdfast.cli.resume import resume
 from holdfast.cli.rules import rules
 from holdfast.cli.run import run
@@ -42,3 +45,6 @@ app.command(context_settings=PASS_THROUGH)(run)
 app.command()(status)
 app.command()(resume)
 app.command()(rules)
+app.command()(drill)
+app.command()(report)
+app.command()(diagnose)

@@ -18,6 +18,7 @@ from holdfast.record import folder as folders
 from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
+from holdfast.show.report import write_report
 from holdfast.show.summary import summary_of, write_summary
 from holdfast.words.errors import CommandNotRunnable
 from holdfast.words.events import AttemptStarted
@@ -62,6 +63,10 @@ def _supervised(run: RunFolder, supervise: Callable[[Narrator], Verdict], *, as_
         write_summary(run, summary)
     except OSError as error:
         print(f"holdfast: {run.summary} cannot be written: {error.strerror}", file=sys.stderr)
+    try:
+        write_report(picture, run.path, title=run.name, reference=run.reference)
+    except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
+        print(f"holdfast: no report was written ({error}); try: holdfast report {run.reference}", file=sys.stderr)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
         if as_json:
             print(msgspec.json.encode(summary).decode(), flush=True)

@@ -6,12 +6,21 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.words.events import AttemptEnded
 
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Iteration))\b(?::.*)?$"
 )
+
+_TRACEBACK = re.compile(r"^(?:╭[─ ]*)?Traceback \(most recent call last\)")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+"""What torch puts before every line of a traceback under torchrun."""
+_RAISES_ON_ABORT = (None, "SIGABRT")
+"""An exception of C++ that nobody catches ends in SIGABRT; with any other signal an older traceback explains nothing."""
 
 _SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
 _PASSED_ON = {134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
@@ -45,17 +54,46 @@ def where(attempt: AttemptPicture) -> str:
 
 def exception_line(ended: AttemptEnded) -> str | None:
     """The line that names the exception, from the last words."""
-    if not any(line.startswith("Traceback (most recent call last)") for line in ended.last_words):
+    words = exception_words(ended)
+    if not words or not _TRACEBACK.match(words[0]):
         return None
-    for line in reversed(ended.last_words):
+    for line in reversed(words):
         if _EXCEPTION.match(line.strip()):
             return line.strip()
-    return next((line.strip() for line in reversed(ended.last_words) if line.strip()), None)
+    return next((line.strip() for line in reversed(words) if line.strip()), None)
+
+
+def exception_words(ended: AttemptEnded) -> list[str]:
+    """The last words from the traceback on that ended it; all of them where there is none.
+
+    Exceptions that led to one another belong together, and so do those of ranks and of the launcher that tells of them. An
+    earlier traceback that somebody caught and printed does not.
+    """
+    lines = [_RANK.sub("", line) for line in ended.last_words]
+    begins = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
+    if not begins:
+        return lines
+    begin = begins.pop()
+    by_launcher = any("ChildFailedError" in line or "ProcessRaisedException" in line for line in lines[begin:])
+    while begins and (by_launcher or any(line.startswith(_CHAINED) for line in lines[begins[-1] : begin])):
+        begin = begins.pop()
+    return lines[begin:]
+
+
+def raised(ended: AttemptEnded, *patterns: str) -> str | None:
+    """The newest line of the exception that ended it which matches one of the patterns."""
+    if killed_by(ended) not in _RAISES_ON_ABORT:
+        return None
+    return _newest(exception_words(ended), patterns)
 
 
 def said(ended: AttemptEnded, *patterns: str) -> str | None:
     """The newest of the last words that matches one of the patterns."""
-    for line in reversed(ended.last_words):
+    return _newest(ended.last_words, patterns)
+
+
+def _newest(lines: Sequence[str], patterns: Sequence[str]) -> str | None:
+    for line in reversed(lines):
         if any(re.search(pattern, line) for pattern in patterns):
             return line.strip()
     return None

@@ -212,6 +212,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.Uncleared: (lambda attempt, event: attempt.gradients.fold_uncleared(event),),
     events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
     events.Movement: (lambda attempt, event: attempt.weights.fold_movement(event),),
+    events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
     events.Checksum: (_checksum,),
     events.Evaluation: (
         lambda attempt, event: attempt.pace.fold_evaluation(event),
@@ -219,10 +220,13 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     ),
     events.Metrics: (lambda attempt, event: attempt.metrics.fold(event),),
     events.Schedule: (lambda attempt, event: attempt.rates.fold_schedule(event),),
-    events.Saved: (lambda attempt, event: attempt.saves.fold(event),),
+    events.Saved: (
+        lambda attempt, event: attempt.saves.fold(event),
+        lambda attempt, event: attempt.pace.fold_saved(event),
+    ),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
     events.Sample: (
-        lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step),
+        lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),
         lambda attempt, event: attempt.pace.fold_sample(event),
     ),
     events.Slept: (lambda attempt, event: attempt.pace.fold_slept(event),),
@@ -231,7 +235,10 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     ),
     events.Printed: (lambda attempt, event: attempt.printed.__setitem__(event.rule, event),),
     events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
-    events.Continued: (lambda attempt, _event: setattr(attempt, "suspended", False),),
+    events.Continued: (
+        lambda attempt, _event: setattr(attempt, "suspended", False),
+        lambda attempt, event: attempt.pace.fold_continued(event),
+    ),
     events.Signalled: (lambda attempt, event: attempt.signals.append(event),),
     events.Quiet: (lambda attempt, event: setattr(attempt, "quiet", event),),
     events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     import psutil
 
+    from holdfast.observe.line_watch import LineWatch
+
 KILL_SECONDS = 5.0
 """How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""
 ENDING_LOOK_SECONDS = 0.05
@@ -142,6 +144,10 @@ class ChildProcess:
     def last_words(self, lines: int) -> LastWords:
         """The last lines of output, made readable. Complete only after `close`."""
         return LastWords(*(readable_lines(self._streams.recorded[stream].tail(), lines) for stream in (STDERR, STDOUT)))
+
+    def watch(self, watch: LineWatch) -> None:
+        """Have what it prints looked through, from its first byte on. Complete only after `close`."""
+        self._streams.watch(watch)
 
     def descendants(self) -> list[int]:
         """The pids of the child, which comes first, and of all it brought into the world, as far as they live."""

@@ -17,6 +17,7 @@ from holdfast.observe.sink import CHUNK_BYTES, Bell, Flow, Sink
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.observe.line_watch import StreamWatch
     from holdfast.observe.output_log import OutputLog
 
 TAIL_BYTES = 1 << 17
@@ -33,6 +34,7 @@ class Source:
         self._log = log
         self._tail = bytearray()
         self._tail_lock = threading.Lock()
+        self._watch: StreamWatch | None = None
         self.last_byte_at = 0.0
 
     def read(self) -> bytes | None:
@@ -57,6 +59,14 @@ class Source:
             if len(self._tail) > 2 * TAIL_BYTES:
                 line_end = self._tail.find(b"\n", len(self._tail) - TAIL_BYTES)
                 del self._tail[: line_end + 1 if line_end >= 0 else len(self._tail) - TAIL_BYTES]
+            if self._watch is not None:
+                self._watch.feed(data)
+
+    def watch(self, watch: StreamWatch) -> None:
+        """Have every line looked at, those that were printed already too."""
+        with self._tail_lock:
+            self._watch = watch
+            watch.feed(bytes(self._tail))
 
     def tail(self) -> bytes:
         """The last output, at most 256 KB, from the beginning of a line."""
@@ -64,6 +74,8 @@ class Source:
             return bytes(self._tail)
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.finish()
         if self._log is not None:
             self._log.close()
 

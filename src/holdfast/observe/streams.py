@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from holdfast.observe.line_watch import LineWatch
+
 DRAIN_SECONDS = 2.0
 """How long a process that outlived the child may still print into the record."""
+NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 SLOW_TERMINAL_SECONDS = 5.0
 """How long the end of an attempt waits for a terminal that takes nothing. What it did not show is in the record."""
 
@@ -85,6 +88,11 @@ class Streams:
         self.pumps = [OutputPump(sources, Sink(sources[-1].stream), self._flow, clock) for sources in by_place.values()]
         if STDIN in self._terminals:
             self.keyboard = KeyboardPump(self._terminal, self._terminals[STDIN], self._flow)
+
+    def watch(self, watch: LineWatch) -> None:
+        """Have what the child prints looked through for lines of interest, from its first byte on."""
+        for stream, source in self.recorded.items():
+            source.watch(watch.on(NAMES[stream]))
 
     def resize(self) -> None:
         """The controlling terminal comes last: it sends the child SIGWINCH, and by then all must have the new size."""

@@ -15,6 +15,7 @@ from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.usable import checkpoints, last_good
 from holdfast.show.plain import duration, plural, printable, size
+from holdfast.show.report import HTML
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
 
@@ -70,6 +71,8 @@ def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterat
     yield from _unseen(picture)
     for step in next_steps(run, picture):
         yield "next", "bold", step
+    if (run.path / HTML).is_file():
+        yield "report", "bold", str(run.path / HTML)
     yield "record", "bold", str(run.path)
 
 

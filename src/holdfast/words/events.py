@@ -21,6 +21,7 @@ training process; lines marked `child` are written by the probe inside it, all o
                 optimizer.step
                     movement   child     which tensors moved, and which did not although their gradient says so
                     gradients  child     norms and finiteness, where looked at
+                    frozen     child     whether what is frozen stayed as it was
                     skipped    child     a gradient scaler skipped this step
                 step           child     the first thousand, and any that is out of the ordinary
                 steps          child     a window of steps after that
@@ -202,7 +203,14 @@ class Graph(Event, frozen=True, kw_only=True, tag="graph"):
     used: int
     held: int
     used_not_held: list[str] = []
+    """The first few by name; `outside` counts them all."""
     held_not_used: list[str] = []
+    outside: int | None = None
+    """Parameters that the losses use and no optimizer holds."""
+    outside_in_eval: int = 0
+    """Those of them whose module is in evaluation mode: a fixed network that the loss looks through."""
+    unused: int | None = None
+    """Parameters that optimizers hold and step, and that no loss uses."""
 
 
 class Uncleared(Event, frozen=True, kw_only=True, tag="uncleared"):
@@ -210,6 +218,8 @@ class Uncleared(Event, frozen=True, kw_only=True, tag="uncleared"):
     tensors: int
     of: int
     names: list[str] = []
+    clean: int = 0
+    """How often until then the same optimizer's gradients were seen to be clean where they had to be."""
 
 
 class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -221,6 +231,8 @@ class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     update_ulps: float | None = None
     """The largest expected update among stuck rows, in units of the weight's last place; below 0.5 it cannot show."""
     state_moved: bool | None = None
+    times: int = 1
+    """So many times in a row, in steps that followed each other, some of these rows had to move and none did."""
 
 
 class Movement(Event, frozen=True, kw_only=True, tag="movement"):
@@ -232,6 +244,8 @@ class Movement(Event, frozen=True, kw_only=True, tag="movement"):
     no_gradient: list[str] = []
     zero_gradient: list[str] = []
     stuck: list[StuckTensor] = []
+    moving_again: list[str] = []
+    """Told as stuck before, and seen to move since."""
 
 
 class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
@@ -242,6 +256,24 @@ class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
     zero: int = 0
     bad: int = 0
     bad_names: list[str] = []
+    beside: bool = False
+    """Of a further optimizer, not of the one whose steps are the run's."""
+
+
+class Frozen(Event, frozen=True, kw_only=True, tag="frozen"):
+    step: int
+    since: int
+    """Compared with what they were at that step."""
+    tensors: int
+    """Parameters that ask for no gradient, of models that are trained."""
+    statistics: int = 0
+    """Normalisation layers with nothing but such parameters."""
+    moved: list[str] = []
+    """Parameters that changed all the same: averages of others do so on purpose."""
+    moved_by_optimizer: list[str] = []
+    """Parameters that an optimizer's own step changed although they ask for no gradient."""
+    statistics_moved: list[str] = []
+    """Layers whose running statistics changed while their parameters did not."""
 
 
 class Schedule(Event, frozen=True, kw_only=True, tag="schedule"):
@@ -278,7 +310,9 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     tensors: int = 0
     compared: int = 0
     matches: str = "not compared"
-    """"equal", "cast", "differs" or "not compared"."""
+    """How what was saved compares with the live weights: "equal", "cast" to another type, a known "average" of them,
+    "earlier" weights that were live before, "near" them as older ones and averages are, "differs" where none of these
+    explains it, or "not compared"."""
     differing: list[str] = []
     bad: int = 0
     """Compared tensors with non-finite values."""
@@ -476,6 +510,7 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Uncleared,
     Movement,
     Gradients,
+    Frozen,
     Schedule,
     Memory,
     Checksum,

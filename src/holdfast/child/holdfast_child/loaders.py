@@ -25,7 +25,7 @@ class _Iteration(object):
         self.backwards = backwards
         self.fetches = 0
         self.record = record
-        self.record_before = (record.data_wait, record.samples, record.batch)
+        self.record_before = (record.data_wait, record.samples, record.batch, record.instances)
 
 
 class Loaders(object):
@@ -34,6 +34,8 @@ class Loaders(object):
         self.evaluating = False
         self.epochs_known_by = None
         """The adapter that tells epochs, if one does."""
+        self.instances_of = None
+        """An adapter's function from a batch to its number of labelled objects, or None where it cannot tell."""
         self.fetches = 0
         self._epoch = 0
         self._iterations = weakref.WeakKeyDictionary()
@@ -130,6 +132,10 @@ class Loaders(object):
         record = probe.steps.record
         record.data_wait += waited
         record.samples += batch_size(batch)
+        if self.instances_of is not None:
+            instances = self.instances_of(batch)
+            if instances is not None:
+                record.instances = (record.instances or 0) + instances
         if not self._batches_seen:
             self._batches_seen = True
             probe.see("batches")
@@ -189,7 +195,7 @@ class Loaders(object):
         """Read to the end with gradients enabled, and no backward: what it added to the step at hand is taken back."""
         record = iteration.record
         if record is self.probe.steps.record:
-            record.data_wait, record.samples, record.batch = iteration.record_before
+            record.data_wait, record.samples, record.batch, record.instances = iteration.record_before
         self._evaluated(now - iteration.began, iteration.fetches)
 
     def _evaluated(self, seconds, fetches):

@@ -34,6 +34,7 @@ class Record(object):
     norm = None
     lr = ()
     samples = 0
+    instances = None
     batch = None
     beside = None
     beside_loss = None
@@ -110,6 +111,8 @@ class Record(object):
             value = getattr(self, name)
             if value:
                 fields[name] = value
+        if self.instances is not None:
+            fields["instances"] = self.instances
         return fields
 
 
@@ -152,6 +155,9 @@ def window_line(records, rates):
     samples = sum(record.samples for record in records)
     if samples:
         fields["samples"] = samples
+    instances = [record.instances for record in records if record.instances is not None]
+    if instances:
+        fields["instances"] = sum(instances)
     batches = [record.batch for record in records if record.batch is not None]
     if batches:
         fields["batches"], fields["different"] = len(batches), len(set(batches))

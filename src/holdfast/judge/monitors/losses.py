@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
+from typing import NamedTuple
+
 from holdfast.judge.series import Series
 from holdfast.words.events import Spread, Step, Steps, as_number
+
+EARLY = 20
+"""So many of the first losses stand for what the untrained model makes."""
+FAR = 10.0
+"""A loss is far off when it is this many times the highest of the first ones."""
+RECENT = 128
+
+
+class Recent(NamedTuple):
+    """One of the newest losses, or a window of them."""
+
+    step: int
+    n: int
+    mean: float
 
 
 class Losses:
@@ -14,18 +32,64 @@ class Losses:
         self.labelled_zeros_at_first: dict[str, int] = {}
         """Of each component, how many steps it was exactly zero before it was anything else. Steps whose batch is known to
         hold no object do not count: a component may rightly be zero there."""
+        self.objects: int | None = None
+        """Labelled objects so far, where an adapter counts them."""
+        self.early: list[float] = []
+        """The first finite losses."""
+        self.recent: deque[Recent] = deque(maxlen=RECENT)
+        """The newest finite ones."""
+        self.far_steps = 0
+        """Steps in a row, up to the newest, whose losses are all far above the first ones."""
+        self.same_at_rate = 0
+        """Steps in a row, up to the newest, with exactly the same loss and a learning rate that is not zero."""
+        self.others = 0
+        """Steps that further optimizers made beside the clock's."""
+        self._far = float("inf")
+
+    @property
+    def at_first(self) -> float | None:
+        """What the untrained model makes: the median of the first losses."""
+        return statistics.median(self.early) if self.early else None
 
     def fold(self, event: Step | Steps) -> None:
+        count = self.whole.count
+        same = self.whole.same_in_a_row
         add(self.whole, event, event.loss)
+        if event.beside:
+            self.others += sum(event.beside.values())
+        if event.instances is not None:
+            self.objects = (self.objects or 0) + event.instances
         if event.parts:
-            labelled = event.instances != 0
-            for name, value in event.parts.items():
-                series = self.parts.setdefault(name, Series())
-                before = series.zeros_at_first
-                add(series, event, value)
-                if labelled:
-                    zeros = self.labelled_zeros_at_first.get(name, 0)
-                    self.labelled_zeros_at_first[name] = zeros + series.zeros_at_first - before
+            self._fold_parts(event)
+        if self.whole.count > count and event.loss is not None:
+            self._follow(event, event.loss, self.whole.count - count, same)
+
+    def _fold_parts(self, event: Step | Steps) -> None:
+        labelled = event.instances != 0
+        for name, value in (event.parts or {}).items():
+            series = self.parts.get(name)
+            if series is None:
+                series = self.parts[name] = Series()
+            before = series.zeros_at_first
+            add(series, event, value)
+            if labelled:
+                zeros = self.labelled_zeros_at_first.get(name, 0)
+                self.labelled_zeros_at_first[name] = zeros + series.zeros_at_first - before
+
+    def _follow(self, event: Step | Steps, loss: float | str | Spread, n: int, same: int) -> None:
+        if isinstance(loss, Spread):
+            low, mean = loss.low, loss.mean
+        else:
+            low = mean = float(loss)
+        self.recent.append(Recent(event.step if isinstance(event, Step) else event.last, n, mean))
+        rate = n if event.lr and max(event.lr) > 0.0 else 0
+        self.same_at_rate = self.same_at_rate + rate if self.whole.same_in_a_row == same + n else rate
+        if len(self.early) < EARLY:
+            self.early.extend([mean] * min(n, EARLY - len(self.early)))
+            highest = max(self.early)
+            self._far = FAR * highest if highest > 0.0 else float("inf")
+        else:
+            self.far_steps = self.far_steps + n if low > self._far else 0
 
 
 def add(series: Series, event: Step | Steps, value: float | str | Spread | None) -> None:

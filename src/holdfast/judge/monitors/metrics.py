@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.words.events import as_number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.words import events
 
-KEPT = 4096
+KEPT = 2048
+"""Validations of one training. When there are more, every second one is dropped."""
 
 
 class Point(NamedTuple):
     epoch: int
     """The adapter's epoch, else the number of the validation."""
     value: float
+    step: int = 0
+
+
+class Track:
+    """One metric over the validations that have it."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.zeros = 0
+        self.highest: int | None = None
+        """Where the highest and the lowest finite value stand: the first of equals."""
+        self.lowest: int | None = None
+
+    def add(self, point: Point) -> None:
+        self.points.append(point)
+        if not math.isfinite(point.value):
+            return
+        self.zeros += point.value == 0.0
+        here = len(self.points) - 1
+        if self.highest is None or point.value > self.points[self.highest].value:
+            self.highest = here
+        if self.lowest is None or point.value < self.points[self.lowest].value:
+            self.lowest = here
+
+    @property
+    def values(self) -> list[float]:
+        return [point.value for point in self.points]
+
+    @property
+    def all_zero(self) -> bool:
+        return bool(self.points) and self.zeros == len(self.points)
 
 
 class Metrics:
     def __init__(self) -> None:
         self.history: list[events.Metrics] = []
-        """Validations during the training, oldest first."""
+        """Validations during the training, oldest first; of the newest training, where one process makes several."""
+        self.tracks: dict[str, Track] = {}
+        """The same by metric."""
         self.final: events.Metrics | None = None
         """One more of the best checkpoint at the end, where the trainer makes it."""
 
@@ -30,10 +68,27 @@ class Metrics:
         return self.final or (self.history[-1] if self.history else None)
 
     def fold(self, event: events.Metrics) -> None:
-        if event.epoch is None and self.history and self.history[-1].epoch is not None:
+        before = self.history[-1].epoch if self.history else None
+        if event.epoch is None and before is not None:
             self.final = event
-        elif len(self.history) < KEPT:
-            self.history.append(event)
+            return
+        if event.epoch is not None and before is not None and event.epoch < before:
+            self._begin([])
+        elif len(self.history) >= KEPT:
+            self._begin(self.history[::2])
+        self._append(event)
+
+    def _begin(self, kept: list[events.Metrics]) -> None:
+        self.history, self.tracks, self.final = [], {}, None
+        for event in kept:
+            self._append(event)
+
+    def _append(self, event: events.Metrics) -> None:
+        self.history.append(event)
+        for name, said in event.values.items():
+            value = as_number(said)
+            if value is not None:
+                self.tracks.setdefault(name, Track()).add(Point(event.epoch or len(self.history), value, event.step))
 
     def names(self) -> list[str]:
         return list(self.history[-1].values) if self.history else []
@@ -44,26 +99,91 @@ class Metrics:
 
     def series(self, name: str) -> list[Point]:
         """One metric over the validations that have it."""
-        points = []
-        for number, event in enumerate(self.history, 1):
-            value = as_number(event.values.get(name))
-            if value is not None:
-                points.append(Point(event.epoch or number, value))
-        return points
+        track = self.tracks.get(name)
+        return track.points if track is not None else []
+
+
+def over_attempts(several: Sequence[Metrics], name: str) -> Track:
+    """One metric over all attempts of a run: what a later attempt did again replaces what it was before."""
+    if len(several) == 1:
+        return several[0].tracks.get(name) or Track()
+    points: list[Point] = []
+    for metrics in several:
+        again = metrics.series(name)
+        if again:
+            points = [point for point in points if point.epoch < again[0].epoch] + again
+    track = Track()
+    for point in points:
+        track.add(point)
+    return track
+
+
+class Best(NamedTuple):
+    """The validation at which a run was at its best."""
+
+    name: str
+    epoch: int
+    value: float
+    since: int
+    """Validations since then."""
+    higher_is_better: bool
+
+
+def best_of(several: Sequence[Metrics]) -> Best | None:
+    """By the score that chooses the best checkpoint, else by the validation loss; None where neither was seen."""
+    names = next((metrics for metrics in reversed(several) if metrics.history), None)
+    if names is None:
+        return None
+    score = next((name for name in names.scores() if is_known_score(name)), None)
+    if score is not None:
+        track = over_attempts(several, score)
+        where = None if track.all_zero else track.highest
+    else:
+        score = next(iter(sorted(filter(is_validation_loss, names.names()), key=len)), None)
+        track = over_attempts(several, score) if score is not None else Track()
+        where = track.lowest
+    if score is None or where is None:
+        return None
+    point = track.points[where]
+    return Best(score, point.epoch, point.value, len(track.points) - 1 - where, not is_loss(score))
 
 
 def is_loss(name: str) -> bool:
     return "loss" in name.lower()
 
 
+def is_validation_loss(name: str) -> bool:
+    return is_loss(name) and _words(name)[0] in ("val", "valid", "validation", "eval", "test", "dev")
+
+
+def is_train(name: str) -> bool:
+    return _words(name)[0] in ("train", "training")
+
+
+NO_SCORE = re.compile(
+    "lr|learning|time|epoch|step|steps|speed|runtime|second|seconds|flos|flops|memory|norm|batch|images|objects|error|"
+    "err|mae|mse|rmse|mape|perplexity|ppl|wer|cer|fid|kid|lpips|nll|bpb|bpc|distance|divergence|kl|regret|ece|eer|brier|entropy"
+)
+"""Words of metrics that are no measure of quality, or are better when lower."""
+
+
 def is_score(name: str) -> bool:
     """A metric that is better when it is higher, as far as its name tells."""
-    lowered = name.lower()
-    return not is_loss(lowered) and not lowered.startswith(("lr", "train/", "time", "epoch", "speed"))
+    return not is_loss(name) and not is_train(name) and not any(map(NO_SCORE.fullmatch, _words(name)))
 
 
 CHOOSING = ("fitness", "map50-95", "map", "f1", "accuracy", "acc")
+SCORES = ("precision", "recall", "auc", "auroc", "dice", "iou", "miou", "bleu", "rouge", "r2", "psnr", "ssim", "score")
+
+
+def is_known_score(name: str) -> bool:
+    """A score by a name that leaves no doubt."""
+    return is_score(name) and (_rank(name) < len(CHOOSING) or not set(SCORES).isdisjoint(_words(name)))
 
 
 def _rank(name: str) -> int:
     return next((rank for rank, word in enumerate(CHOOSING) if word in name.lower()), len(CHOOSING))
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", name.lower())

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 KEPT_NAMES = 512
 KEPT_STEPS = 64
+KEPT_FROZEN = 16
+HAD_TO_MOVE = 1.0
+"""An expected update of so many units in the weight's last place leaves no excuse for staying."""
 
 
 @dataclass
@@ -17,8 +20,18 @@ class Stuck:
     """A tensor with rows that did not move although their gradient says so."""
 
     times: int
+    """How often in a row, in steps that followed each other, it was seen to stay."""
     first_step: int
     last: events.StuckTensor
+
+    @property
+    def had_to_move(self) -> bool:
+        return self.last.update_ulps is not None and self.last.update_ulps >= HAD_TO_MOVE
+
+    @property
+    def wholly(self) -> bool:
+        """No row with a gradient moved."""
+        return self.last.stuck >= self.last.with_gradient
 
 
 class Weights:
@@ -26,14 +39,23 @@ class Weights:
         self.movement: events.Movement | None = None
         """The newest that looked at anything: at the very end the weights may be gone already."""
         self.looks = 0
+        self.first_look: int | None = None
         self.most_moved = 0
         self.stuck: dict[str, Stuck] = {}
         """By name; a tensor that moved after all is taken out."""
+        self.had_to_move = 0
+        """How many of those had to."""
+        self.no_gradient: list[str] = []
+        """Tensors that had none when last looked at, a few by name."""
         self.graph: events.Graph | None = None
+        self.frozen: list[events.Frozen] = []
+        """What became of frozen weights, oldest first."""
         self.checksums: dict[int, dict[int, str]] = {}
         """Step -> rank -> checksum, of the newest steps."""
         self.compared = 0
         """Steps at which all ranks were compared."""
+        self.equal_at: int | None = None
+        """The newest step at which they were equal."""
         self.diverged: list[int] = []
         """The steps at which they were not equal."""
 
@@ -42,24 +64,32 @@ class Weights:
             return
         self.movement = event
         self.looks += 1
+        self.first_look = event.step if self.first_look is None else self.first_look
         self.most_moved = max(self.most_moved, event.moved)
-        now = {tensor.name: tensor for tensor in event.stuck}
-        for name in [name for name in self.stuck if name not in now]:
-            del self.stuck[name]
-        for name, tensor in now.items():
-            known = self.stuck.get(name)
+        self.no_gradient = event.no_gradient
+        for name in event.moving_again:
+            self.stuck.pop(name, None)
+        for tensor in event.stuck:
+            known = self.stuck.get(tensor.name)
             if known is not None:
-                known.times += 1
+                known.times = max(known.times, tensor.times)
                 known.last = tensor
             elif len(self.stuck) < KEPT_NAMES:
-                self.stuck[name] = Stuck(1, event.step, tensor)
+                self.stuck[tensor.name] = Stuck(tensor.times, event.step, tensor)
+        self.had_to_move = sum(stuck.had_to_move for stuck in self.stuck.values())
+
+    def fold_frozen(self, event: events.Frozen) -> None:
+        if len(self.frozen) < KEPT_FROZEN:
+            self.frozen.append(event)
 
     def fold_checksum(self, event: events.Checksum, world_size: int) -> None:
         at_step = self.checksums.setdefault(event.step, {})
         at_step[event.rank] = event.value
         if len(at_step) == world_size:
             self.compared += 1
-            if len(set(at_step.values())) > 1 and len(self.diverged) < KEPT_STEPS:
+            if len(set(at_step.values())) == 1:
+                self.equal_at = max(event.step, self.equal_at or 0)
+            elif len(self.diverged) < KEPT_STEPS:
                 self.diverged.append(event.step)
         while len(self.checksums) > KEPT_STEPS:
             del self.checksums[min(self.checksums)]

@@ -3,8 +3,9 @@
 **What it means.** Native code found something it could not go on with and said so before it ended the process; its last
 words on stderr are the cause.
 
-**Why it happens.** `OMP: Error #15` (two OpenMP runtimes), a failed Metal or CUDA assertion (`commit an already committed
-command buffer`), a C++ exception that nobody caught, corrupted memory.
+**Why it happens.** A C++ exception that nobody caught, a failed assertion of a driver, corrupted memory. Aborts that are known by
+their words have rules of their own, which then name the cause: `openmp-duplicate`, `command-buffer-reused`,
+`fork-after-metal`.
 
 **What to do.** Read the last words; they are kept as evidence with the finding and in the attempt's stderr.log.
 

@@ -2,8 +2,8 @@
 
 **What it means.** Native code, not Python, failed: an extension, a driver, torch itself. There is no traceback.
 
-**Why it happens.** Two OpenMP runtimes in one process (torch with FAISS on macOS), an extension built for another torch, a
-full `/dev/shm` (SIGBUS, with loader workers), a broken driver.
+**Why it happens.** Two OpenMP runtimes in one process (torch with FAISS on macOS; `openmp-duplicate` names it where something
+points to it), an extension built for another torch, a full `/dev/shm` (SIGBUS, with loader workers), a broken driver.
 
 **What to do.** With SIGBUS and loader workers: more shared memory, or workers=0. Otherwise run with
 `python -X faulthandler` to see the Python line, and look for the extension in it.

@@ -2,6 +2,9 @@
 
 **What it means.** The training could not write: a checkpoint, a cache, a log. A checkpoint that was being written is torn.
 
+**Why the words differ.** `No space left on device` is the system's; a full disk in the middle of a `torch.save` shows as
+`PytorchStreamWriter failed writing file`, or as `unexpected pos 128 vs 22` where the archive is closed after that.
+
 **What to do.** Make room, then `holdfast resume`. Holdfast does not start again by itself: it would fail the same way.
 """
 
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.judge.death import death, said, where
+from holdfast.judge.death import death, raised, where
 from holdfast.judge.history import TRACEBACK, ended, started
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
@@ -18,12 +21,17 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
 
-_WORDS = (r"No space left on device", r"Disk quota exceeded", r"PytorchStreamWriter failed writing file")
+_WORDS = (
+    r"No space left on device",
+    r"Disk quota exceeded",
+    r"PytorchStreamWriter failed writing file",
+    r"enforce fail at inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+",
+)
 
 
 def judge(picture: Picture) -> Finding | None:
     gone = death(picture)
-    words = said(gone, *_WORDS) if gone is not None else None
+    words = raised(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
     left = (
@@ -52,6 +60,25 @@ RULE = Rule(
             "ENOSPC",
             [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])],
             "fatal",
+        ),
+        Case(
+            "in the middle of torch.save",
+            [
+                *started(),
+                *ended(
+                    1,
+                    words=[
+                        *TRACEBACK,
+                        "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 128 vs 22",
+                    ],
+                ),
+            ],
+            "fatal",
+        ),
+        Case(
+            "a log file could not be written; the run went well",
+            [*started(), *ended(0, words=["OSError: [Errno 28] No space left on device"])],
+            None,
         ),
         Case("another error", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])], None),
     ],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.judge.death import death, exception_line, killed_by, where
+from holdfast.judge.death import death, exception_line, exception_words, killed_by, where
 from holdfast.judge.history import TRACEBACK, ended, losses, started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
@@ -27,7 +27,7 @@ def judge(picture: Picture) -> Finding | None:
     line = exception_line(gone)
     if line is None:
         return None
-    frames = [words.strip() for words in gone.last_words if words.strip().startswith("File ")]
+    frames = [words.strip() for words in exception_words(gone) if words.strip().startswith("File ")]
     return Finding(
         rule="python-exception",
         severity="fatal",
@@ -52,6 +52,11 @@ RULE = Rule(
         ),
         Case(
             "a message of many lines", [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])], "fatal"
+        ),
+        Case(
+            "a rank, as torch writes it under torchrun",
+            [*started(), *ended(1, words=[f"[rank0]: {line}" for line in (*TRACEBACK, "ValueError: bad shape")])],
+            "fatal",
         ),
         Case("printed a traceback, ended well", [*started(), *ended(0, words=[*TRACEBACK, "ValueError: x"])], None),
         Case("sys.exit(3) without one", [*started(), *ended(3)], None),

@@ -1,4 +1,5 @@
-"""Ultralytics: loss components, epochs, metrics and checkpoints from its trainer, and resuming from its last.pt.
+"""Ultralytics: loss components, labelled objects, epochs, metrics and checkpoints from its trainer, and resuming from
+its last.pt.
 
 The trainer's methods are wrapped on the class. Its callback lists are left alone: they are replaced by users and pickled
 for other processes.
@@ -84,6 +85,7 @@ class Watcher(object):
     def _on_train_start(self, trainer):
         self._begin(trainer)
         self._probe.loaders.epochs_known_by = SOURCE
+        self._probe.loaders.instances_of = instances_of
         saves = self._saves()
         if saves is not None:
             saves.averages.append(functools.partial(average_of, self._trainer))
@@ -124,6 +126,7 @@ class Watcher(object):
         )
 
     def _on_train_end(self, trainer):
+        self._probe.loaders.instances_of = None
         if trainer.epoch + 1 < trainer.epochs:
             patience = getattr(trainer.args, "patience", None)
             detail = "epoch %d of %d, patience %s" % (trainer.epoch + 1, trainer.epochs, patience)
@@ -202,6 +205,13 @@ def wrap_method(owner, name, around):
 
     method._holdfast = True
     setattr(owner, name, method)
+
+
+def instances_of(batch):
+    """Labelled objects in a batch: it has one class label for each."""
+    labels = batch.get("cls") if isinstance(batch, dict) else None
+    shape = getattr(labels, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) else None
 
 
 def average_of(reference):

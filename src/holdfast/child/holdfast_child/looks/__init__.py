@@ -35,6 +35,7 @@ def all_looks(probe):
     """All looks behind one door, in the order in which they are called."""
     from ..names import Names
     from .checksum import ChecksumLook
+    from .frozen import FrozenLook
     from .gradients import GradientsLook
     from .graph import GraphLook
     from .movement import MovementLook
@@ -51,6 +52,7 @@ def all_looks(probe):
         GradientsLook(probe, names, turns),
         MovementLook(probe, names, turns),
         ChecksumLook(probe),
+        FrozenLook(probe, names),
         SavesLook(probe, names),
     ]
     return [Watch(probe, looks, turns)]

@@ -65,8 +65,8 @@ class ChecksumLook(Look):
             parameter
             for replica in replicas
             if replica is not None
-            for parameter in replica.module.parameters()
-            if parameter.requires_grad
+            for name, parameter in replica.module.named_parameters()
+            if parameter.requires_grad and name not in (getattr(replica, "parameters_to_ignore", None) or ())
         ]
 
     def _sum(self, tensors, step):

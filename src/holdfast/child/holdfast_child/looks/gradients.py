@@ -1,14 +1,20 @@
-"""Norm and finiteness of the gradients that a step is about to use, as often as the budget allows."""
+"""Norm and finiteness of the gradients that a step uses, as often as the budget allows.
+
+They are read before the step, or after it where a closure computes them inside the step.
+"""
 
 import math
 import weakref
 
 from . import Look
+from .closures import Closures
 from .pace import Pace
 from .tensors import local, trainable
 
 ORDINARY_SECONDS = 10.0
 ODD_SECONDS = 1.0
+ODD_AT_FIRST = 5
+"""So many looks at gradients that are missing, zero or not finite are told at once."""
 MOST_NAMES = 8
 
 
@@ -20,31 +26,47 @@ class GradientsLook(Look):
         self._names = names
         self._turns = turns
         self._paces = {}  # id of an optimizer -> its paces for ordinary and for odd gradients
+        self._closures = Closures()
+
+    def backward_begins(self, loss, first):
+        self._closures.backward_begins()
 
     def step_begins(self, optimizer, clock):
-        if not self._turns.allows(self.name, self._turns.typical(self.name)):
-            return
-        with self._turns.spending(self.name), self.probe.torch.no_grad():
-            self._look(optimizer, clock)
+        self._closures.step_begins(optimizer)
+        if not self._closures.has(optimizer):
+            give_norm = self.probe.steps.record.expect_norm if clock else None
+            self._look_if_allowed(optimizer, Sighting(self.probe.step + 1, optimizer, clock), give_norm)
 
-    def _look(self, optimizer, clock):
+    def step_ended(self, optimizer, clock):
+        if self._closures.step_ended():
+            self._look_if_allowed(optimizer, Sighting(self.probe.step + (not clock), optimizer, clock), None)
+
+    def step_over(self, optimizer_id):
+        self._closures.step_over()
+
+    def _look_if_allowed(self, optimizer, sighting, expect_norm):
+        if self._turns.allows(self.name, self._turns.typical(self.name)):
+            with self._turns.spending(self.name), self.probe.torch.no_grad():
+                self._look(optimizer, sighting, expect_norm)
+
+    def _look(self, optimizer, sighting, expect_norm):
         parameters = trainable(optimizer)
         pairs = [(parameter, parameter.grad) for parameter in parameters]
         with_gradient = [parameter for parameter, gradient in pairs if gradient is not None]
         gradients = [gradient for _, gradient in pairs if gradient is not None]
-        missing = len(parameters) - len(with_gradient)
+        sighting.missing = len(parameters) - len(with_gradient)
         if len({gradient.device for gradient in gradients}) > 1:
             self.probe.see(self.name, "not seen: the gradients lie on several devices")
             return
         if not with_gradient:
-            self._learn(Sighting(self.probe.step + 1, id(optimizer), (), missing), [], None)
+            self._learn(sighting, [], None)
             return
+        sighting.parameters = [weakref.ref(parameter) for parameter in with_gradient]
         lengths = norms(self.probe.torch, [values_of(self.probe.torch, gradient) for gradient in gradients])
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:  # a fused step divides by the gradient scaler's scale itself
             lengths = lengths / scale.reshape(())
-        sighting = Sighting(self.probe.step + 1, id(optimizer), with_gradient, missing)
-        give_norm = self.probe.steps.record.expect_norm() if clock else None
+        give_norm = None if expect_norm is None else expect_norm()
         self.probe.scalars.later(lengths, lambda values: self._learn(sighting, values, give_norm))
 
     def _learn(self, sighting, values, give_norm):
@@ -56,7 +78,9 @@ class GradientsLook(Look):
         self.probe.see(self.name)
         bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
         zero = sum(value == 0 for value in values)
-        ordinary, odd = self._paces.setdefault(sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(3, ODD_SECONDS)))
+        ordinary, odd = self._paces.setdefault(
+            sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(ODD_AT_FIRST, ODD_SECONDS))
+        )
         if not (odd if bad or zero == len(values) else ordinary).due():
             return
         named = [sighting.parameters[index]() for index in bad[:MOST_NAMES]]
@@ -69,17 +93,19 @@ class GradientsLook(Look):
             zero=zero,
             bad=len(bad),
             bad_names=[self._names.of(parameter) for parameter in named if parameter is not None],
+            beside=not sighting.clock,
         )
 
 
 class Sighting(object):
     """What must be remembered until the values arrive. Parameters weakly: on a device that can take a second."""
 
-    def __init__(self, step, optimizer, parameters, missing):
+    def __init__(self, step, optimizer, clock):
         self.step = step
-        self.optimizer = optimizer
-        self.parameters = [weakref.ref(parameter) for parameter in parameters]
-        self.missing = missing
+        self.optimizer = id(optimizer)
+        self.clock = clock
+        self.parameters = []
+        self.missing = 0
 
 
 def total_norm(values):

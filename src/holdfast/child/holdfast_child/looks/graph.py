@@ -95,7 +95,8 @@ class GraphLook(Look):
         if outside:
             waiting = held_by_any_optimizer(self.probe.torch)
             outside = [p for p in outside if id(p) not in waiting]
-        counts = (len(used), len(held), len(outside), len(unused))
+        in_eval = how_many_in_eval(self.probe.torch, outside) if outside else 0
+        counts = (len(used), len(held), len(outside), in_eval, len(unused))
         outside, unused_ones = _weakly(outside[:MOST_NAMES]), _weakly(unused[:MOST_NAMES])
         self._check_gradients_of(unused, lambda: self._tell(counts, outside, unused_ones))
 
@@ -133,6 +134,9 @@ class GraphLook(Look):
             held=counts[1],
             used_not_held=self._names.several(_living(outside), MOST_NAMES),
             held_not_used=self._names.several(_living(unused), MOST_NAMES),
+            outside=counts[2],
+            outside_in_eval=counts[3],
+            unused=counts[4],
         )
 
 
@@ -140,6 +144,15 @@ def held_by_any_optimizer(torch):
     """Ids of what every optimizer holds, also those that have not stepped yet (a discriminator that starts later)."""
     optimizers = all_of_type(torch.optim.Optimizer)
     return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+
+
+def how_many_in_eval(torch, tensors):
+    """How many of these parameters belong to modules in evaluation mode."""
+    wanted = {id(tensor) for tensor in tensors}
+    for module in all_of_type(torch.nn.Module):
+        if module.__dict__.get("training", True):
+            wanted.difference_update(map(id, (module.__dict__.get("_parameters") or {}).values()))
+    return len(wanted)
 
 
 def leaves_behind(loss):

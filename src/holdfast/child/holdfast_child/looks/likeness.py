@@ -11,7 +11,10 @@ MOST_THINGS = 50000
 MOST_DEPTH = 8
 DEAR_ELEMENTS = 1 << 22
 MOST_NAMES = 8
-ORDER = ("equal", "cast", "average", "differs")
+ORDER = ("equal", "cast", "average", "earlier", "near", "differs")
+LEAST_COSINE = 0.5
+MOST_TIMES_LONGER = 3.0
+"""Older weights and averages point the way that the live ones do, and are about as long. Other weights are not."""
 
 
 def tensors_in(torch, thing):
@@ -42,8 +45,10 @@ def _joined(name, key):
     return "%s.%s" % (name, key) if name else str(key)
 
 
-def compare(torch, saved, models, averages, most):
-    """The fields `tensors`, `compared`, `matches`, `differing` and `bad` of a `saved` event."""
+def compare(torch, saved, models, averages, most, earlier=None):
+    """The fields `tensors`, `compared`, `matches`, `differing` and `bad` of a `saved` event. `earlier` knows weights that
+    were live before.
+    """
     answer = {"tensors": len(saved)}
     live = [Index(model) for model in models]
     pairs = [group for index in live for group in index.groups(saved)]
@@ -54,6 +59,8 @@ def compare(torch, saved, models, averages, most):
     for copy in copies:
         if copy.matches == "differs" and averages:
             copy.try_averages(torch, saved, [Index(dict(parameters(module))) for module in averages], most)
+        if copy.matches == "differs":
+            copy.explain(torch, earlier)
     best = min(copies, key=lambda copy: ORDER.index(copy.matches))
     answer.update(
         compared=sum(copy.compared for copy in copies),
@@ -85,7 +92,7 @@ class Index(object):
             parts = name.split(".")
             for start in range(len(parts)):
                 match = self._by_ending.get(".".join(parts[start:]))
-                if match is not None and match[0].shape == tensor.shape:
+                if match is not None and comparable(tensor, match[0]):
                     copy = (".".join(parts[:start]), match[1])
                     groups.setdefault(copy, []).append((name, tensor, match[0]))
                     break
@@ -105,6 +112,7 @@ class Copy(object):
         self.compared = len(found)
         self.matches = max((match for _, match in found), key=ORDER.index)
         self.differing = [name for name, match in found if match == "differs"]
+        self._differing = [item for item, (_, match) in zip(chosen, found) if match == "differs"]
         self.bad = sum(not is_finite(torch, tensor) for _, tensor, _ in chosen)
 
     def try_averages(self, torch, saved, averages, most):
@@ -115,6 +123,39 @@ class Copy(object):
                 if len(group) == len(self.prefixless) and Copy(torch, group, most).matches in ("equal", "cast"):
                     self.matches, self.differing = "average", []
                     return
+
+
+    def explain(self, torch, earlier):
+        """Weights that were live before, or that are near the live ones, differ from them for a reason."""
+        if earlier is not None and earlier.explains(self.prefixless):
+            self.matches, self.differing = "earlier", []
+        elif not self.bad and all_near(torch, self._differing):
+            self.matches, self.differing = "near", []
+
+
+def all_near(torch, group):
+    """Vectors are left out where there are matrices: a bias that began at zero may point anywhere a little later."""
+    judged = [item for item in group if item[1].dim() > 1] or group
+    return all(is_near(torch, tensor, parameter) for _, tensor, parameter in judged)
+
+
+def is_near(torch, saved, live):
+    saved, live = local(saved), local(live)
+    if live.is_complex():
+        saved, live = torch.view_as_real(saved), torch.view_as_real(live)
+    wide = torch.float64 if live.is_cpu else torch.float32
+    # Cast where each one lies, then brought together: copies that also cast are wrong on some devices.
+    saved = saved.to(torch.float64 if saved.is_cpu else torch.float32).to(live.device).to(wide).reshape(-1)
+    live = live.to(wide).reshape(-1)
+    product, lengths = float(saved @ live), (float(saved.norm()), float(live.norm()))
+    if not min(lengths) * MOST_TIMES_LONGER >= max(lengths) > 0:
+        return False
+    return product >= LEAST_COSINE * lengths[0] * lengths[1]
+
+
+def comparable(saved, live):
+    """Numbers that stand for others, as quantised ones do, are not compared."""
+    return saved.shape == live.shape and saved.is_floating_point() == live.is_floating_point()
 
 
 def sample(group, most):

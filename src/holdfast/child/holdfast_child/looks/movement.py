@@ -2,7 +2,10 @@
 
 Rows of a few parameters are copied before a step and compared after it, exactly. In the first steps the loan of the
 budget lets every parameter have its turn; after that they rotate. A tensor with rows that did not move is looked at again
-in the next step, then with the update that was to be expected: only what stayed twice is told.
+in the next step, then with the update that was to be expected: only what stayed twice is told. What stayed although it
+had to move is looked at a third and a fourth time.
+
+A step may have its gradient computed by a closure inside it. Then the gradient is read after the step.
 """
 
 import functools
@@ -11,6 +14,7 @@ import weakref
 from collections import deque
 
 from . import Look
+from .closures import Closures
 from .pace import Pace, Typical
 from .rows import NUMBERS, UNKNOWN, Around
 from .tensors import bits_type, by_rows, local, trainable
@@ -28,6 +32,10 @@ SECONDS_PER_ELEMENT = 0.6e-9
 MOST_NAMES = 32
 ORDINARY_SECONDS = 30.0
 STUCK_SECONDS = 10.0
+HAD_TO_MOVE = 1.0
+"""An expected update of so many units in the last place leaves no excuse."""
+CONFIRMED = 3
+"""Looks at what stayed although it had to move, before it waits for its turn as all others do."""
 
 
 class MovementLook(Look):
@@ -43,16 +51,21 @@ class MovementLook(Look):
         self._price = Typical(1.0)  # what it takes, over what the two figures above say
         self._next_cost = 0.0
         self._covered_once = False
-        self._new_stuck = False
+        self._new_stuck = self._new_underflow = False
+        self._times = {}  # what had to move and stayed -> how often in a row
+        self._told_stuck = set()
+        self._moving_again = []
+        self._closures = Closures()
         self._ordinary = Pace(0, ORDINARY_SECONDS)
         self._alarm = Pace(3, STUCK_SECONDS)
+        self._underflow = Pace(1, ORDINARY_SECONDS)
 
     def backward_begins(self, loss, first):
-        """A backward inside a step is a closure's: the gradients read before the step are not those it used."""
-        self._around.clear()
+        self._closures.backward_begins()
 
     def step_over(self, optimizer_id):
         self._around.pop(optimizer_id, None)
+        self._closures.step_over()
 
     def forked(self):
         kept, self._around = self._around, {}
@@ -60,6 +73,7 @@ class MovementLook(Look):
 
     def step_begins(self, optimizer, clock):
         self._around.pop(id(optimizer), None)  # a step inside a captured graph may not have ended for us
+        self._closures.step_begins(optimizer)
         if not self._turns.allows(self.name, self._next_cost):
             return
         if any(base.__name__ == "LBFGS" for base in type(optimizer).__mro__):
@@ -67,18 +81,26 @@ class MovementLook(Look):
             return
         began = time.perf_counter()
         with self._turns.spending(self.name), self.probe.torch.no_grad():
-            around, modelled = self._choose(optimizer)
-        if around:
-            self._around[id(optimizer)] = (around, modelled, time.perf_counter() - began)
+            chosen = self._choose(optimizer)
+        if chosen.around or chosen.without:
+            chosen.seconds = time.perf_counter() - began
+            self._around[id(optimizer)] = chosen
 
     def step_ended(self, optimizer, clock):
-        around, modelled, seconds = self._around.pop(id(optimizer), ((), 0.0, 0.0))
+        chosen = self._around.pop(id(optimizer), None)
+        backwards = self._closures.step_ended()
+        around = chosen is not None and chosen.around
+        if chosen is not None and not backwards:
+            for position, reference in chosen.without:
+                parameter = reference()
+                if parameter is not None:
+                    self._outcomes[(id(optimizer), position)] = Outcome(parameter, gradient=False)
         if around:
             began = time.perf_counter()
             with self._turns.spending(self.name), self.probe.torch.no_grad():
-                self._compare(optimizer, around)
-            actual = seconds + time.perf_counter() - began
-            self._price.add(actual / modelled)
+                self._compare(optimizer, around, backwards)
+            actual = chosen.seconds + time.perf_counter() - began
+            self._price.add(actual / chosen.modelled)
         if clock and self._outcomes and (around or self.probe.step & 63 == 0):
             self._tell_if_due()
 
@@ -90,49 +112,62 @@ class MovementLook(Look):
         return self._rotations.setdefault(optimizer_id, Rotation())
 
     def _choose(self, optimizer):
-        """What is looked at around this step, and what that should cost before correction."""
+        """What is looked at around this step."""
         rotation = self._rotation(id(optimizer))
-        chosen, modelled, held_bytes = [], 0.0, 0
+        chosen = Chosen()
+        by_closure = self._closures.has(optimizer)
+        held_bytes = 0
         for position, suspected in rotation.positions(optimizer):
             group = optimizer.param_groups[position[0]]
             parameter = group["params"][position[1]]
-            if not self._is_checkable(optimizer, position, group, parameter):
+            if not self._is_checkable(group, parameter):
+                rotation.passed(position)
+                continue
+            if parameter.grad is None and not by_closure:
+                chosen.without.append((position, weakref.ref(parameter)))
                 rotation.passed(position)
                 continue
             rows = by_rows(self.probe.torch, local(parameter))
             start, stop = rotation.span(position, rows)
             elements = max(1, rows.numel() // rows.shape[0]) * (stop - start)
             cost = (SECONDS_PER_TENSOR + SECONDS_PER_ELEMENT * elements) * (3 if suspected else 1)
-            full = len(chosen) >= MOST_TENSORS or held_bytes > MOST_BYTES
-            few = len(chosen) < FEWEST_TENSORS
-            if full or not (few or self._turns.allows(self.name, (modelled + cost) * self._price.value)):
+            full = len(chosen.around) >= MOST_TENSORS or held_bytes > MOST_BYTES
+            few = len(chosen.around) < FEWEST_TENSORS
+            if full or not (few or self._turns.allows(self.name, (chosen.modelled + cost) * self._price.value)):
                 if suspected:
                     rotation.suspect(position, (start, stop))
                 break
             rotation.passed(position)
             around = Around(self.probe.torch, optimizer, parameter, slice(start, stop), with_ulps=suspected)
-            chosen.append((position, weakref.ref(parameter), suspected, (start, stop), around))
+            if not by_closure:
+                around.read_gradient(parameter.grad)
+            chosen.around.append((position, weakref.ref(parameter), suspected, (start, stop), around))
             self._next_cost = FEWEST_TENSORS * cost * self._price.value
-            modelled += cost
+            chosen.modelled += cost
             held_bytes += around.bytes()
-        return chosen, modelled
+        return chosen
 
-    def _is_checkable(self, optimizer, position, group, parameter):
+    def _is_checkable(self, group, parameter):
         torch = self.probe.torch
         if not parameter.requires_grad or parameter.numel() == 0 or is_zero(group.get("lr")):
             return False
-        if parameter.grad is None:
-            self._outcomes[(id(optimizer), position)] = Outcome(parameter, gradient=False)
-            return False
         known = bits_type(torch, parameter.dtype) is not None or parameter.dtype in (torch.complex64, torch.complex128)
-        sparse = parameter.grad.layout != torch.strided
+        sparse = parameter.grad is not None and parameter.grad.layout != torch.strided
         return known and local(parameter).numel() > 0 and not (sparse and parameter.shape[0] == 1)
 
-    def _compare(self, optimizer, chosen):
+    def _compare(self, optimizer, around, backwards):
+        if backwards > 1:  # no single gradient made this step
+            return
         by_device = {}
-        for item in chosen:
+        for item in around:
             parameter = item[1]()
-            if parameter is not None and _exists(optimizer, item[0]):
+            if parameter is None or not _exists(optimizer, item[0]):
+                continue
+            if backwards and parameter.grad is None:
+                continue
+            if backwards:
+                item[4].read_gradient(parameter.grad)
+            if item[4].has_gradient():
                 by_device.setdefault(parameter.device, []).append((parameter, item))
         for pairs in by_device.values():
             numbers = [
@@ -158,24 +193,53 @@ class MovementLook(Look):
                 rotation.suspect(position, span)
                 continue
             outcome = Outcome(parameter, zero=not with_gradient, moved=changed != 0, state_moved=state_moved)
+            part = (optimizer_id, position, span[0])
             if stuck:
-                self._new_stuck = True
+                times = self._stayed(part, ulps)
+                if 0 < times < CONFIRMED:
+                    rotation.suspect(position, span)
                 outcome.stuck = {
                     "rows": rows,
                     "with_gradient": int(with_gradient),
                     "stuck": int(stuck),
                     "update_ulps": None if ulps == UNKNOWN else float("%.4g" % ulps),
                     "state_moved": None if state_moved == UNKNOWN else bool(state_moved),
+                    "times": max(1, times),
                 }
+                outcome.part = part
+            else:
+                self._moved(part, outcome)
             known = self._outcomes.get((optimizer_id, position))
-            if outcome.stuck or known is None or not known.stuck:  # what is stuck is told before it is forgotten
+            # What is stuck is told before it is forgotten.
+            if outcome.stuck or known is None or not known.stuck or known.told:
                 self._outcomes[(optimizer_id, position)] = outcome
+
+    def _stayed(self, part, ulps):
+        """How often in a row by now it had to move and stayed; 0 where it had an excuse, or none is known."""
+        if 0 <= ulps < HAD_TO_MOVE:
+            self._new_underflow = True
+            self._times.pop(part, None)
+            return 0
+        self._new_stuck = True
+        if ulps == UNKNOWN:
+            return 0
+        self._times[part] = self._times.get(part, 0) + 1
+        return self._times[part]
+
+    def _moved(self, part, outcome):
+        if outcome.zero:
+            return
+        self._times.pop(part, None)
+        if part in self._told_stuck:
+            self._told_stuck.discard(part)
+            if not any(other[:2] == part[:2] for other in self._told_stuck):
+                self._moving_again.append(outcome)
 
     def _tell_if_due(self):
         if not self._covered_once and len(self._outcomes) >= self._held():
             self._covered_once = True
             self._tell()
-        elif self._new_stuck and self._alarm.due():
+        elif (self._new_stuck and self._alarm.due()) or (self._new_underflow and self._underflow.due()):
             self._tell()
         elif self._ordinary.due():
             self._covered_once = True  # as far as it can be: some groups may have a learning rate of zero
@@ -186,11 +250,17 @@ class MovementLook(Look):
 
     def _tell(self):
         outcomes = [outcome for outcome in self._outcomes.values() if outcome.parameter is not None]
-        self._new_stuck = False
+        moving_again = [outcome for outcome in self._moving_again if outcome.parameter is not None]
+        self._new_stuck = self._new_underflow = False
+        self._moving_again = []
         if self._covered_once:
             self._outcomes.clear()
         name = self._names.of
-        stuck = [outcome for outcome in outcomes if outcome.stuck]
+        # Those without an excuse first: there may be more than can be told.
+        stuck = sorted((outcome for outcome in outcomes if outcome.stuck), key=lambda o: -(o.stuck["update_ulps"] or 0))
+        for outcome in stuck[:MOST_NAMES]:
+            outcome.told = True
+            self._told_stuck.add(outcome.part)
         self.probe.emit(
             "movement",
             step=self.probe.step,
@@ -201,13 +271,26 @@ class MovementLook(Look):
             no_gradient=[name(o.parameter) for o in outcomes if not o.gradient][:MOST_NAMES],
             zero_gradient=[name(o.parameter) for o in outcomes if o.zero][:MOST_NAMES],
             stuck=[dict(o.stuck, name=name(o.parameter)) for o in stuck[:MOST_NAMES]],
+            moving_again=[name(o.parameter) for o in moving_again[:MOST_NAMES]],
         )
+
+
+class Chosen(object):
+    """What is looked at around one step."""
+
+    def __init__(self):
+        self.around = []
+        self.without = []
+        """Parameters that have no gradient before the step; a closure may still give them one."""
+        self.modelled = 0.0
+        """What it should cost, before correction."""
+        self.seconds = 0.0
 
 
 class Outcome(object):
     """What was found of one parameter when it was last looked at."""
 
-    __slots__ = ("_parameter", "gradient", "moved", "state_moved", "stuck", "zero")
+    __slots__ = ("_parameter", "gradient", "moved", "part", "state_moved", "stuck", "told", "zero")
 
     def __init__(self, parameter, gradient=True, zero=False, moved=False, state_moved=UNKNOWN):
         self._parameter = weakref.ref(parameter)
@@ -215,7 +298,8 @@ class Outcome(object):
         self.zero = zero
         self.moved = moved
         self.state_moved = state_moved
-        self.stuck = None
+        self.stuck = self.part = None
+        self.told = False
 
     @property
     def parameter(self):

@@ -21,15 +21,23 @@ class Around(object):
         """Of what is given, only copies and a part of the gradient are kept: a step that raises must not keep a model."""
         self._torch = torch
         self._span = span
+        self._with_ulps = with_ulps
         weight = self._cut(parameter)
         self.rows = weight.shape[0]
         self._before = weight.clone()
-        self._with_gradient = rows_with_gradient(torch, parameter.grad, self._span)
-        dense = parameter.grad.layout == torch.strided
-        self._gradient = self._cut(parameter.grad) if with_ulps and dense else None
+        self._with_gradient = self._gradient = None
         self._states = {
             name: bits_sum(torch, tensor) for name, tensor in self._state_tensors(optimizer, parameter).items()
         }
+
+    def read_gradient(self, gradient):
+        """The gradient that the step uses: read before it, or after it where the step itself has it computed."""
+        self._with_gradient = rows_with_gradient(self._torch, gradient, self._span)
+        dense = gradient.layout == self._torch.strided
+        self._gradient = self._cut(gradient) if self._with_ulps and dense else None
+
+    def has_gradient(self):
+        return self._with_gradient is not None
 
     def bytes(self):
         return self._before.numel() * self._before.element_size()

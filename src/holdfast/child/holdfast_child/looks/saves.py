@@ -10,6 +10,7 @@ import time
 
 from ..imports import after_import
 from . import Look
+from .earlier import Earlier
 from .likeness import compare, tensors_in
 
 MOST_COMPARED = 8
@@ -25,6 +26,7 @@ class SavesLook(Look):
         self._count = 0
         self._held_back = None
         self._comparing = True
+        self._earlier = Earlier(probe)
         self.averages = []
         """Functions that return a module whose weights are an average of the live ones, or None."""
         wrap((probe.torch, probe.torch.serialization), "save", self._around)
@@ -51,6 +53,12 @@ class SavesLook(Look):
             yield
         finally:
             self._comparing = outer
+
+    def step_begins(self, optimizer, clock):
+        self._earlier.step_begins(optimizer)
+
+    def forked(self):
+        return self._earlier.forked()
 
     def _around(self, original, args, kwargs):
         probe = self.probe
@@ -99,7 +107,7 @@ class SavesLook(Look):
         if not saved or not self.probe.optimizers:
             return {"tensors": len(saved)}
         averages = [module for module in (average() for average in self.averages) if module is not None]
-        return compare(torch, saved, self._names.live(), averages, most)
+        return compare(torch, saved, self._names.live(), averages, most, self._earlier)
 
 
 def wrap(modules, attribute, around):

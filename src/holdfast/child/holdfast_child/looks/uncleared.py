@@ -27,6 +27,7 @@ class UnclearedLook(Look):
         self._names = names
         self._intervals = {}  # id of an optimizer -> the interval since its last step, while it is watched
         self._looks = 0
+        self._clean = {}  # id of an optimizer -> how many of its intervals were clean
         self._pace = Pace(3, SELDOM_SECONDS)
 
     def backward_begins(self, loss, first):
@@ -46,6 +47,7 @@ class UnclearedLook(Look):
         interval = self._intervals.pop(id(optimizer), None)
         if interval is not None:
             interval.close(self.probe.step + 1)
+            interval.owner = id(optimizer)
             self._judge(interval)
 
     def step_ended(self, optimizer, clock):
@@ -82,6 +84,9 @@ class UnclearedLook(Look):
         if not interval.is_known():
             return
         self.probe.see(self.name)
+        clean = self._clean.get(interval.owner, 0)
+        if interval.clean:
+            self._clean[interval.owner] = clean + 1
         if interval.clean or not interval.left_over or not self._pace.due():
             return
         named = [parameter for parameter in (ref() for ref in interval.left_over[:MOST_NAMES]) if parameter is not None]
@@ -91,6 +96,7 @@ class UnclearedLook(Look):
             tensors=len(interval.left_over),
             of=interval.looked_at,
             names=self._names.several(named),
+            clean=clean,
         )
 
 
@@ -103,6 +109,7 @@ class Interval(object):
         self.left_over = ()
         self.looked_at = 0
         self.step = None
+        self.owner = None
         self._seen = []
         self._outstanding = 0
 

@@ -30,7 +30,10 @@ def expected_ulps(torch, rule, weight, gradient, state):
     if update is None:
         return None
     unit = ulp(torch, weight)
-    ulps = update.abs() / unit * (1 - SLACK - MOST_ROUNDINGS_OF_AN_UPDATE * torch.finfo(weight.dtype).eps)
+    update = update.abs()
+    # Numbers below the smallest normal one are flushed to zero on many devices: no weight has to move by them.
+    update = torch.where(update < torch.finfo(weight.dtype).tiny, torch.zeros_like(update), update)
+    ulps = update / unit * (1 - SLACK - MOST_ROUNDINGS_OF_AN_UPDATE * torch.finfo(weight.dtype).eps)
     if _decays_apart(kind, group):
         ulps = ulps - ROUNDED_AWAY_BY_DECAY
     return ulps

@@ -1,0 +1,28 @@
+"""The loss goes through numpy and becomes a new tensor with requires_grad: the backward runs and reaches nothing."""
+
+import os
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+STEPS = int(os.environ.get("STEPS", "500"))
+torch.manual_seed(int(os.environ.get("SEED", "0")))
+labels = torch.randint(6, (1600,))
+data = TensorDataset((torch.randn(6, 20) * 1.5)[labels] + torch.randn(1600, 20), labels)
+loader = DataLoader(data, batch_size=32, shuffle=True)
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+step = 0
+while step < STEPS:
+    for x, y in loader:
+        optimizer.zero_grad()
+        error = nn.functional.cross_entropy(model(x), y).detach().numpy()
+        loss = torch.tensor(error, requires_grad=True)
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step % 100 == 0:
+            print(f"step {step} loss {loss.item():.3f}", flush=True)
+        if step == STEPS:
+            break

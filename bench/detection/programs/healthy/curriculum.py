@@ -1,0 +1,29 @@
+"""Sequences grow from 4 to 40 symbols: steps get slower and the loss goes up at each stage, on purpose."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(37)
+
+
+class Adder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(1, 24, batch_first=True)
+        self.out = nn.Linear(24, 1)
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[0][:, -1])
+
+
+model = Adder()
+optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+for length in (4, 8, 16, 28, 40):
+    for _ in range(120):
+        values = torch.rand(32, length, 1)
+        loss = nn.functional.mse_loss(model(values), values.sum(1))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_value_(model.parameters(), 1.0)
+        optimizer.step()
+    print(f"length {length}: {loss.item():.4f}", flush=True)

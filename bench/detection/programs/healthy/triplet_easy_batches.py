@@ -1,0 +1,26 @@
+"""A margin loss on which ever more batches are exactly zero while others are not; the data gets harder half way."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(66)
+embed = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 8))
+optimizer = torch.optim.Adam(embed.parameters(), lr=2e-3)
+criterion = nn.TripletMarginLoss(margin=0.5)
+centres = torch.randn(10, 12) * 2
+
+
+def sample(kind, spread):
+    return centres[kind] + spread * torch.randn(len(kind), 12)
+
+
+for step in range(500):
+    spread = 0.3 if step < 250 else 1.2
+    same = torch.randint(10, (8,))
+    other = (same + torch.randint(1, 10, (8,))) % 10
+    loss = criterion(embed(sample(same, spread)), embed(sample(same, spread)), embed(sample(other, spread)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 100 == 0:
+        print(f"{step}: {loss.item():.4f}", flush=True)

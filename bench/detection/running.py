@@ -1,0 +1,151 @@
+"""One program under the real `holdfast run`, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.judge.engine import Engine
+from holdfast.judge.picture import Picture
+from holdfast.record.folder import RunFolder
+from holdfast.record.journal import Entry, replay
+from holdfast.words import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cases import Faulty, Healthy
+
+ROOT = Path(__file__).parent.parent.parent
+PYTHON = ROOT / ".venv/bin/python"
+HOLDFAST = ROOT / ".venv/bin/holdfast"
+LIMIT_S = 180
+NOT_HELD = {"learned", "unproven"}
+Result = dict[str, Any]
+
+
+class Broken(Exception):
+    """The bench itself could not run the program; the message says what was seen last."""
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-detection-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def environment() -> dict[str, str]:
+    ours = {"STEPS", "SEED", "PYTHONPATH", "OMP_NUM_THREADS"}
+    inherited = {name: value for name, value in os.environ.items() if name not in ours}
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def bare(case: Faulty | Healthy) -> Result:
+    """Without Holdfast: what a person would see of it."""
+    with scratch() as folder:
+        code, seconds = execute([str(PYTHON), str(case.path)], folder)
+        said = (folder / "output.log").read_text(errors="replace").strip().splitlines()
+        return {"name": case.name, "exit": code, "seconds": seconds, "said": said}
+
+
+def under_holdfast(case: Faulty | Healthy, keep: Path | None = None) -> Result:
+    with scratch() as folder:
+        run = (keep / case.name if keep else folder / "run").absolute()
+        command = [str(HOLDFAST), "run", "--json", "--max-attempts", "1", "--dir", str(run)]
+        command += [*getattr(case, "options", ()), "--", str(PYTHON), str(case.path)]
+        code, seconds = execute(command, folder)
+        try:
+            summary = json.loads((run / "summary.json").read_text())
+        except (OSError, ValueError):
+            last = (folder / "output.log").read_text(errors="replace").strip().splitlines()[-1:]
+            raise Broken(f"exit {code} and no summary: {' '.join(last)[:200]}") from None
+        result = {
+            "name": case.name,
+            "seconds": round(seconds, 1),
+            "exit": code,
+            "verdict": summary["verdict"],
+            "reason": summary["reason"],
+            "steps": summary["attempts"][-1]["last_step"],
+            "findings": [],
+        }
+        judged = judged_again(RunFolder(run))
+        for finding in summary["findings"]:
+            told = {key: finding[key] for key in ("rule", "severity", "step", "message")}
+            told["judged_at"] = judged.get((finding["rule"], finding["severity"]))
+            result["findings"].append(told)
+        return result
+
+
+def judged_again(run: RunFolder) -> dict[tuple[str, str], int]:
+    """(rule, severity) -> the step up to which events were needed. The supervisor reads what the child wrote in portions, so
+    that a training of a thousand steps a second is far ahead of it when it speaks; the journal knows what it rested on.
+    """
+    engine = Engine(Picture())
+    needed: dict[tuple[str, str], int] = {}
+    for entry in replay(run):
+        if isinstance(entry.event, events.FindingMade):
+            continue
+        for finding in engine.take(entry):
+            needed.setdefault((finding.rule, finding.severity), engine.picture.attempt.last_step)
+            engine.picture.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), entry.attempt))
+    return needed
+
+
+def execute(command: list[str], folder: Path) -> tuple[int, float]:
+    """Run it in `folder`; nothing of it outlives this call."""
+    began = time.monotonic()
+    with (folder / "output.log").open("wb") as sink:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"not done after {LIMIT_S} s") from None
+        finally:
+            end(process)
+    return code, time.monotonic() - began
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """A supervisor is asked first, so that it can end its own child."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+
+
+def judged_faulty(case: Faulty, result: Result) -> Result:
+    """Detected: a warning or fatal finding that names the fault rightly. The first of them counts."""
+    alarms = [finding for finding in result["findings"] if finding["severity"] != "note"]
+    right = [finding for finding in alarms if finding["rule"] in case.rules]
+    by = min(right, key=lambda finding: at(finding) or 0, default=None)
+    result.update(expected=list(case.rules), fault=case.fault, detected=by is not None, by=by, delay=None)
+    if by is not None and case.checkable is not None and at(by) is not None:
+        result["delay"] = max(0, at(by) - case.checkable)
+    result["also"] = sorted({finding["rule"] for finding in alarms} - set(case.rules))
+    return result
+
+
+def judged_healthy(case: Healthy, result: Result) -> Result:
+    """A false alarm is any warning or fatal finding, or a verdict that holds something against it."""
+    alarms = [finding for finding in result["findings"] if finding["severity"] != "note"]
+    result.update(looks_like=case.looks_like, alarms=alarms)
+    result["false_alarm"] = bool(alarms) or result["verdict"] not in NOT_HELD
+    return result
+
+
+def at(finding: dict[str, Any]) -> int | None:
+    """The step up to which events were needed; what the finding itself says where the journal cannot tell."""
+    return finding["judged_at"] if finding["judged_at"] is not None else finding["step"]

@@ -1,0 +1,165 @@
+"""The figures, for people: in a terminal and in README.md. Reads what run.py wrote and nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+RECALL = 0.95
+Results = dict[str, Any]
+
+
+def totals(results: Results) -> dict[str, Any]:
+    faulty, healthy = results["faulty"], results["healthy"]
+    found = [one for one in faulty if one.get("detected")]
+    delays = [one["delay"] for one in found if one["delay"] is not None]
+    return {
+        "faulty": len(faulty),
+        "found": len(found),
+        "recall": len(found) / len(faulty) if faulty else None,
+        "fatal": sum(one["by"]["severity"] == "fatal" for one in found),
+        "delays": len(delays),
+        "median_delay": statistics.median(delays) if delays else None,
+        "worst_delay": max(delays, default=None),
+        "healthy": len(healthy),
+        "false_alarms": sum(bool(one.get("false_alarm", True)) for one in healthy),
+        "learned": sum(one.get("verdict") == "learned" for one in healthy),
+        "unproven": sum(one.get("verdict") == "unproven" for one in healthy),
+    }
+
+
+def unmet(results: Results) -> list[str]:
+    """What `--check` holds against the results."""
+    sums = totals(results)
+    held = []
+    if sums["recall"] is not None and sums["recall"] < RECALL:
+        held.append(f"recall {sums['recall']:.1%}, at least {RECALL:.0%} wanted")
+    if sums["false_alarms"]:
+        held.append(f"{sums['false_alarms']} false alarms, none wanted")
+    return held
+
+
+def line(one: dict[str, Any], kind: str) -> str:
+    """One program, as it is done."""
+    if "error" in one:
+        return f"BROKEN  {one['name']}: {one['error']}"
+    if kind == "faulty":
+        return f"{'found ' if one['detected'] else 'MISSED'}  {one['name']}: {found_in_words(one)}"
+    mark = "ALARM " if one["false_alarm"] else "quiet "
+    return f"{mark}  {one['name']}: {one['verdict']}{alarms_in_words(one)}"
+
+
+def found_in_words(one: dict[str, Any]) -> str:
+    others = f"; also {', '.join(one['also'])}" if one["also"] else ""
+    if one["by"] is None:
+        return f"expected {' or '.join(one['expected'])}, verdict {one['verdict']}{others}"
+    by = one["by"]
+    return f"{by['rule']} ({by['severity']}) {when(one)}, verdict {one['verdict']}{others}"
+
+
+def alarms_in_words(one: dict[str, Any]) -> str:
+    return "".join(f"; {a['rule']} ({a['severity']}) at step {a['step']}: {a['message']}" for a in one["alarms"])
+
+
+def when(one: dict[str, Any]) -> str:
+    by = one["by"]
+    step = by["judged_at"] if by["judged_at"] is not None else by["step"]
+    if one["delay"] is None:
+        return "at the end" if step is None or step >= one["steps"] else f"at step {step}"
+    return f"at step {step}, {one['delay']} after it could be known"
+
+
+def as_text(results: Results) -> str:
+    lines = ["", "faulty programs"]
+    lines += ["  " + line(one, "faulty") for one in results["faulty"]]
+    lines += ["", "healthy programs"]
+    lines += ["  " + line(one, "healthy") for one in results["healthy"]]
+    peer = peer_lines(results)
+    return "\n".join(
+        [*lines, *(["", "TrainCheck", *("  " + one for one in peer)] if peer else []), "", *summary(results)]
+    )
+
+
+def summary(results: Results) -> list[str]:
+    sums = totals(results)
+    lines = []
+    if sums["faulty"]:
+        lines.append(
+            f"recall {sums['recall']:.1%}: {sums['found']} of {sums['faulty']} faulty programs found and named rightly, "
+            f"{sums['fatal']} of them stopped or ended with a fatal finding"
+        )
+    if sums["delays"]:
+        lines.append(
+            f"steps from the first that shows the fault until it was found: median {sums['median_delay']:g}, at most "
+            f"{sums['worst_delay']} ({sums['delays']} programs; the others show theirs when they end)"
+        )
+    if sums["healthy"]:
+        lines.append(
+            f"false alarms: {sums['false_alarms']} of {sums['healthy']} healthy programs; verdicts: {sums['learned']} learned, "
+            f"{sums['unproven']} unproven"
+        )
+    return [*lines, *peer_summary(results)]
+
+
+def peer_lines(results: Results) -> list[str]:
+    return [f"{one['name']}: {peer_in_words(one)}" for one in results.get("traincheck", [])]
+
+
+def peer_in_words(one: dict[str, Any]) -> str:
+    if "error" in one:
+        return f"no result: {one['error']}"
+    told = f"{len(one['violations'])} invariants violated that its healthy twin keeps"
+    return f"{'found' if one['detected'] else 'missed'}, {told} (of {one['invariants']}; twin itself, other seed: {one['twin_violations']})"
+
+
+def peer_summary(results: Results) -> list[str]:
+    peer = results.get("traincheck", [])
+    ran = [one for one in peer if "error" not in one]
+    if not peer:
+        return []
+    ours = {one["name"]: one.get("detected", False) for one in results["faulty"]}
+    alarmed = {one["twin"] for one in ran if one["twin_violations"]}
+    twins = {one["twin"] for one in ran}
+    return [
+        (f"TrainCheck, with the healthy twin as its reference run: {sum(one['detected'] for one in ran)} of {len(ran)} found "
+        f"({len(peer) - len(ran)} of {len(peer)} gave no result); violations on {len(alarmed)} of {len(twins)} healthy twins with "
+        f"another seed; Holdfast on the same {len(ran)}, without a reference: {sum(ours.get(one['name'], False) for one in ran)}")
+    ]
+
+
+def as_markdown(results: Results) -> str:
+    machine = results["machine"]
+    where = f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}, commit {machine['commit']}"
+    lines = [
+        f"{results['date']}, {where}.",
+        "",
+        *(f"- {text}" for text in summary(results)),
+        "",
+        "| faulty program | fault | found by | severity | steps | verdict | TrainCheck |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    peer = {one["name"]: one for one in results.get("traincheck", [])}
+    lines += [_faulty_row(one, peer.get(one["name"])) for one in results["faulty"]]
+    lines += ["", "| healthy program | could be taken for | verdict | alarms |", "|---|---|---|---|"]
+    lines += [_healthy_row(one) for one in results["healthy"]]
+    return "\n".join(lines)
+
+
+def _faulty_row(one: dict[str, Any], peer: dict[str, Any] | None) -> str:
+    if "error" in one:
+        return f"| {one['name']} | {one.get('fault', '')} | no result: {one['error']} | | | | |"
+    beside = "" if peer is None else "no result" if "error" in peer else "found" if peer["detected"] else "missed"
+    by = one["by"]
+    if by is None:
+        return f"| {one['name']} | {one['fault']} | **missed** | | | {one['verdict']} | {beside} |"
+    steps = one["delay"] if one["delay"] is not None else "at the end"
+    return (
+        f"| {one['name']} | {one['fault']} | {by['rule']} | {by['severity']} | {steps} | {one['verdict']} | {beside} |"
+    )
+
+
+def _healthy_row(one: dict[str, Any]) -> str:
+    if "error" in one:
+        return f"| {one['name']} | {one.get('looks_like', '')} | no result | {one['error']} |"
+    alarms = ", ".join(f"**{a['rule']}** ({a['severity']})" for a in one["alarms"])
+    return f"| {one['name']} | {one['looks_like']} | {one['verdict']} | {alarms} |"

@@ -1,0 +1,145 @@
+"""TrainCheck on the same faults. It needs a reference run: it gets the healthy twin of each program.
+
+Its own way, with its own commands: trace the twin, infer invariants, trace the faulty program, check. A fault counts as found
+when an invariant is violated that the twin, run once more with another seed, keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from cases import PROGRAMS, Faulty
+from running import ROOT, end, environment, scratch
+
+sys.path.insert(0, str(ROOT / "bench/overhead"))
+from variants import VENVS, ensure_venv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STEPS = 20
+"""Traced at ten to a hundred times the cost of a step; the twins' faults all show in the first few."""
+PART_LIMIT_S = 300
+EVERY_STEP = ("--sampling-interval", "1", "--warm-up-steps", "1")
+
+
+class NoResult(Exception):
+    """A part of it failed or took too long."""
+
+
+class TrainCheck:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.bin = VENVS["traincheck"][0] / "bin"
+        ensure_venv("traincheck", say)
+        self._references: dict[tuple[str, tuple[str, ...]], Reference | NoResult] = {}
+
+    def run(self, case: Faulty) -> dict[str, Any]:
+        began = time.monotonic()
+        result: dict[str, Any] = {"name": case.name, "twin": case.twin}
+        try:
+            reference = self.reference(str(case.twin), case.track)
+            with scratch() as folder:
+                trace = self.collect(case.path, case.track, folder, invariants=reference.invariants)
+                violated = self.check(trace, reference.invariants, folder)
+        except NoResult as error:
+            return {**result, "error": str(error), "seconds": round(time.monotonic() - began, 1)}
+        new = sorted(violated - reference.violated)
+        return {
+            **result,
+            "detected": bool(new),
+            "violations": new[:20],
+            "invariants": reference.count,
+            "twin_violations": len(reference.violated),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+
+    def reference(self, twin: str, track: tuple[str, ...]) -> Reference:
+        """Inferred once for each twin."""
+        key = (twin, track)
+        if key not in self._references:
+            self.say(f"TrainCheck: reference run and inference on {twin}")
+            try:
+                self._references[key] = self._infer(PROGRAMS / "healthy" / f"{twin}.py", track)
+            except NoResult as error:
+                self._references[key] = NoResult(f"reference: {error}")
+        known = self._references[key]
+        if isinstance(known, NoResult):
+            raise known
+        return known
+
+    def _infer(self, program: Path, track: tuple[str, ...]) -> Reference:
+        kept = ROOT / "bench/results" / f"traincheck-{program.stem}.json"
+        kept.parent.mkdir(exist_ok=True)
+        with scratch() as folder:
+            trace = self.collect(program, track, folder)
+            self._part("traincheck-infer", ["-f", str(trace), "-o", str(kept)], folder)
+        if not kept.exists():
+            raise NoResult("no invariants")
+        with scratch() as folder:
+            trace = self.collect(program, track, folder, seed=1, invariants=kept)
+            violated = self.check(trace, kept, folder)
+        return Reference(kept, len(kept.read_text().splitlines()), violated)
+
+    def collect(
+        self, program: Path, track: tuple[str, ...], folder: Path, seed: int = 0, invariants: Path | None = None
+    ) -> Path:
+        copied = shutil.copy(program, folder)  # it writes beside the script that it is given
+        trace = folder / "trace"
+        words = ["-p", str(copied), "--models-to-track", *track, "--output-dir", str(trace)]
+        if invariants is not None:
+            words += ["--invariants", str(invariants), *EVERY_STEP]
+        self._part("traincheck-collect", words, folder, SEED=str(seed), STEPS=str(STEPS))
+        if not any(trace.glob("trace_*")) and not any(trace.glob("proxy_log*")):
+            raise NoResult("traincheck-collect wrote no trace")
+        return trace
+
+    def check(self, trace: Path, invariants: Path, folder: Path) -> set[str]:
+        """The violated invariants, each as its text."""
+        out = folder / "checked"
+        words = ["-f", str(trace), "-i", str(invariants), "-o", str(out), "--no-html-report"]
+        self._part("traincheck-check", words, folder)
+        violated: set[str] = set()
+        for log in out.rglob("failed.log"):
+            violated.update(json.dumps(one["invariant"], sort_keys=True) for one in objects(log.read_text()))
+        return violated
+
+    def _part(self, program: str, words: list[str], folder: Path, **more: str) -> None:
+        with (folder / f"{program}.log").open("wb") as sink:
+            process = subprocess.Popen(
+                [str(self.bin / program), *words], cwd=folder, env={**environment(), **more}, stdin=subprocess.DEVNULL,
+                stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = process.wait(PART_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                raise NoResult(f"{program} not done after {PART_LIMIT_S} s") from None
+            finally:
+                end(process)
+        if code and program != "traincheck-collect":  # a faulty program may well die while it is traced
+            last = (folder / f"{program}.log").read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+            raise NoResult(f"{program} exit {code}: {last[0][:160]}")
+
+
+class Reference:
+    def __init__(self, invariants: Path, count: int, violated: set[str]) -> None:
+        self.invariants, self.count, self.violated = invariants, count, violated
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Its logs are JSON objects one after the other, each over many lines."""
+    decoder = json.JSONDecoder()
+    found, place = [], 0
+    while place < len(text):
+        if text[place] in " \r\n":
+            place += 1
+            continue
+        one, place = decoder.raw_decode(text, place)
+        found.append(one)
+    return found

@@ -1,0 +1,237 @@
+"""A record of a training that Holdfast did not watch, judged by the same rules as one that it did.
+
+recognise -> read as events -> engine and rules -> findings -> verdict -> explanation. Nothing is written, nothing is run, and
+what the record cannot say is said to be unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.judge import words
+from holdfast.judge.engine import Engine
+from holdfast.judge.explanation import Explanation, NextStep, explain
+from holdfast.judge.monitors.metrics import best_of, is_loss
+from holdfast.judge.picture import Picture
+from holdfast.judge.rules import all_rules, by_id
+from holdfast.judge.rules.probe_absent import reason as why_unseen
+from holdfast.judge.verdict import EXIT_STATUS, proofs_of, standing_against_learning, verdict
+from holdfast.observe.foreign import recognise
+from holdfast.observe.foreign.endings import check_exit_code
+from holdfast.observe.line_watch import LineWatch
+from holdfast.record.journal import Entry
+from holdfast.words import events
+from holdfast.words.verdicts import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.judge.picture import AttemptPicture
+    from holdfast.observe.foreign.reading import Reading
+    from holdfast.words.verdicts import Finding
+
+FATAL_FOUND = 3
+FEW = 3
+"""Fewer values than this say nothing of a course."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    path: str
+    reading: Reading
+    picture: Picture
+    verdict: Verdict | None
+    """None where the run goes on, or nothing was run."""
+    explanation: Explanation
+    facts: list[str]
+    """What the record shows beside findings: how far it came, where it was at its best."""
+    exit_status: int
+
+
+def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
+    """The record at a path, or on standard input where there is none."""
+    check_exit_code(exit_code)
+    lines = LineWatch(words.needles(), words.rules_speaking_of)
+    reading = recognise.read(path, exit_code=exit_code, lines=lines)
+    picture = _judged(reading)
+    came_to = _verdict(reading, picture)
+    if came_to is not None:
+        ended = events.RunEnded(
+            at=picture.last_at,
+            verdict=came_to.outcome.value,
+            reason=came_to.reason,
+            proofs=came_to.proofs,
+            exit_status=came_to.exit_status,
+        )
+        picture.fold(Entry(ended, picture.attempt.number))
+    return Diagnosis(
+        path=str(path) if path is not None else "-",
+        reading=reading,
+        picture=picture,
+        verdict=came_to,
+        explanation=_explained(reading, picture, came_to),
+        facts=_facts(reading, picture),
+        exit_status=_exit_status(picture),
+    )
+
+
+# --- from entries to findings -----------------------------------------------------------------------------------------
+
+
+def _judged(reading: Reading) -> Picture:
+    picture = Picture()
+    engine = Engine(picture, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
+    senseless = 0
+    for entry in reading.entries:
+        try:
+            _take(engine, entry)
+        except Exception:  # noqa: BLE001 - a record is anybody's: an entry that makes no sense must not hide the others
+            senseless += 1
+    if senseless:
+        reading.notes.append(f"{senseless} entries make no sense and were left out.")
+    return picture
+
+
+def _take(engine: Engine, entry: Entry) -> None:
+    for finding in list(engine.take(entry)):
+        if not _says_something(finding, engine.picture):
+            continue
+        step = finding.step or None  # a record without steps has no step 0
+        made = events.FindingMade(at=entry.event.at, finding=msgspec.structs.replace(finding, step=step))
+        _take(engine, Entry(made, engine.picture.attempt.number))
+
+
+def _says_something(finding: Finding, picture: Picture) -> bool:
+    """An exit status that nobody recorded is no status other than 0."""
+    ended = picture.attempt.ended
+    unknown = ended is not None and ended.code is None and ended.signal is None
+    return not (finding.rule == "exit-status-not-zero" and unknown)
+
+
+# --- what it came to --------------------------------------------------------------------------------------------------
+
+
+def _verdict(reading: Reading, picture: Picture) -> Verdict | None:
+    if not picture.attempts or picture.attempt.ended is None or not reading.over:
+        return None
+    if reading.own:
+        return verdict(picture)
+    came_to = verdict(picture)
+    end = reading.end
+    if end is not None and not end.known and came_to.outcome is Outcome.FAILED:
+        reason = "the record does not say how it ended, or whether it has: neither an exit code nor a signal is in it"
+        came_to = Verdict(
+            outcome=Outcome.UNPROVEN,
+            reason=reason,
+            proofs=proofs_of(picture),
+            exit_status=EXIT_STATUS[Outcome.UNPROVEN],
+        )
+    return _without_probe(came_to, picture)
+
+
+def _without_probe(came_to: Verdict, picture: Picture) -> Verdict:
+    """Nobody expected a probe in a record like this: that it is not there is no news."""
+    why, _ = why_unseen(picture.attempt)
+    proofs = [msgspec.structs.replace(proof, detail=proof.detail.replace(f" ({why})", "")) for proof in came_to.proofs]
+    return msgspec.structs.replace(came_to, reason=came_to.reason.replace(f" ({why})", ""), proofs=proofs)
+
+
+def _exit_status(picture: Picture) -> int:
+    """3 where a fatal finding stands at the end."""
+    if not picture.attempts:
+        return 0
+    rules = by_id()
+    fatal = [
+        rules[found.rule].kind
+        for found in picture.attempt.findings
+        if found.severity == "fatal" and found.rule in rules
+    ]
+    beyond_learning = any(kind not in ("learning", "proof") for kind in fatal)
+    return FATAL_FOUND if beyond_learning or standing_against_learning(picture) is not None else 0
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def _explained(reading: Reading, picture: Picture, came_to: Verdict | None) -> Explanation:
+    if not picture.attempts:
+        story = [f"{reading.name} is {reading.what}: nothing has run, so there is nothing to judge."]
+        return Explanation([*story, *reading.notes], None, "unknown", [], [], [])
+    explained = explain(picture)
+    if reading.own:
+        return explained
+    story = [_what_it_shows(reading, picture), *explained.story[1:]]
+    steps = _next_steps(reading, explained.next_steps, came_to)
+    if explained.next_steps or not steps:
+        return replace(explained, story=story, unknown=_unknown(reading, picture, explained), next_steps=steps)
+    story.append(f"Next: {steps[0].text}.")
+    return replace(explained, story=story, unknown=_unknown(reading, picture, explained), next_steps=steps)
+
+
+def _what_it_shows(reading: Reading, picture: Picture) -> str:
+    attempt = picture.attempt
+    came = f"it came to {reading.position}" if reading.position else "it does not say how far it came"
+    return f"{reading.name} is {reading.what}; {came} and {_ended(reading, attempt)}."
+
+
+def _ended(reading: Reading, attempt: AttemptPicture) -> str:
+    end, ended = reading.end, attempt.ended
+    if end is None or ended is None:
+        return "has not ended"
+    if not end.known:
+        return "how it ended is not recorded"
+    if end.finished:
+        return "finished"
+    if ended.signal:
+        return f"was ended by {ended.signal}"
+    return f"ended with exit code {ended.code}" if ended.code is not None else "ended with an error"
+
+
+def _unknown(reading: Reading, picture: Picture, explained: Explanation) -> list[str]:
+    found = list(explained.unknown)
+    end = reading.end
+    if end is not None and end.finished and "not recorded" in end.how:
+        found.insert(0, f"Its exit code: it is taken to have finished, by {end.how}. If it died, give --exit-code N.")
+    metrics = picture.attempt.metrics
+    tracked = [len(track.points) for name, track in metrics.tracks.items() if is_loss(name)]
+    if tracked and max(tracked) < FEW <= len(metrics.history):
+        found.append(
+            f"How the losses went: they are given for {max(tracked)} of {len(metrics.history)} epochs, so neither a fall nor "
+            "overfitting can be told. The whole results.csv has them."
+        )
+    return found
+
+
+def _next_steps(reading: Reading, steps: list[NextStep], came_to: Verdict | None) -> list[NextStep]:
+    ordered = list(steps)
+    learned_nothing = came_to is not None and came_to.outcome is Outcome.NOT_LEARNED
+    if reading.going_on is not None and not learned_nothing:
+        ordered.insert(min(1, len(ordered)), NextStep(reading.going_on.text, reading.going_on.command))
+    if reading.end is not None and not reading.end.known:
+        ordered += [
+            NextStep(
+                "start it under Holdfast, which records the signal, the last words and the memory",
+                "holdfast run -- COMMAND",
+            ),
+            NextStep(
+                "or give the exit code that the shell printed (`echo $?`)", "holdfast diagnose PATH --exit-code N"
+            ),
+            NextStep("before anything is called the cause: change one thing at a time, and repeat each more than once"),
+        ]
+    return ordered
+
+
+def _facts(reading: Reading, picture: Picture) -> list[str]:
+    if not picture.attempts:
+        return []
+    found = []
+    best = best_of([attempt.metrics for attempt in picture.attempts])
+    if best is not None and math.isfinite(best.value):
+        found.append(f"Best epoch: {best.epoch}, with {best.name} {best.value:.4g}.")
+    if reading.end is not None and reading.end.known:
+        found.append(f"How it ended, by {reading.end.how}.")
+    return found

@@ -1,0 +1,31 @@
+"""`holdfast drill`: known failures, reproduced on this machine, against the real supervisor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def drill(
+    name: str | None = typer.Argument(None, metavar="NAME|all", help="Which drill to run; without it they are listed."),
+    folder: Path | None = typer.Option(
+        None, "--dir", help="Where the drills' run folders go; a temporary folder by default."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Reproduce a known failure and show that it is caught: losses that are zero, a leak, a hang, a torn checkpoint, ...
+
+    Every drill runs a small training whose fault is injected, most of them on a simulated accelerator, under the same
+    supervisor as `holdfast run`. Exit status: 0 when all that ran have passed, 1 when one failed.
+    """
+    from holdfast.lab.drills import all_drills
+    from holdfast.lab.outcome import described
+    from holdfast.lab.running import chosen, run_all
+    from holdfast.show.drills import print_list, print_outcomes
+
+    if name is None:
+        print_list([described(drill) for drill in all_drills()], as_json=as_json)
+        return
+    drills = chosen(name)
+    raise typer.Exit(print_outcomes(run_all(drills, folder), len(drills), in_full=name != "all", as_json=as_json))

@@ -1,0 +1,24 @@
+"""`holdfast report`: what a run came to, as a page and as text."""
+
+from __future__ import annotations
+
+import typer
+
+
+def report(
+    reference: str | None = typer.Argument(
+        None, metavar="RUN", help="A run's name, name-n or folder; the newest by default."
+    ),
+    beside: str | None = typer.Option(None, metavar="RUN", help="Show it beside this run, a working one for instance."),
+    open_it: bool = typer.Option(False, "--open", help="Open the page in a browser."),
+    as_json: bool = typer.Option(False, "--json", help="Print what the report says as JSON."),
+) -> None:
+    """Write report.md and report.html of a run: what happened, why, what it cost, what to do next."""
+    from pathlib import Path
+
+    from holdfast.record.folder import find
+    from holdfast.show.report.command import make_report
+
+    root = Path.cwd()
+    other = find(beside, root=root) if beside is not None else None
+    make_report(find(reference, root=root), beside=other, open_it=open_it, as_json=as_json)

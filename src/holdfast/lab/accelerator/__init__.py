@@ -1,0 +1,46 @@
+"""A simulated accelerator: a real `torch.device` called "lab", in pure Python, over the memory of the CPU.
+
+    from holdfast.lab import accelerator
+    from holdfast.lab.accelerator.faults import NotANumber
+
+    accelerator.switch_on(NotANumber("addmm", after=40))
+    model.to("lab")                         # trains as on the CPU, bit for bit, until the fault fires
+
+It exists to be unreliable on purpose: single operators lie, memory runs out, leaks, or is reaped by the system, all at
+named calls and never by luck. Needs a torch that has `_setup_privateuseone_for_python_backend`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.lab.accelerator import faults as _faults
+from holdfast.lab.accelerator import ledger as _ledger
+
+if TYPE_CHECKING:
+    from holdfast.lab.accelerator.faults import Fault
+    from holdfast.lab.accelerator.ledger import Ledger
+
+NAME = "lab"
+
+
+def switch_on(*faults: Fault, ledger: Ledger | None = None) -> None:
+    """Make the device known to torch, with these faults and this memory; a later call replaces them."""
+    from holdfast.lab.accelerator import device  # noqa: PLC0415 - imports torch
+
+    device.register(NAME)
+    _faults.inject(faults)
+    _ledger.use(ledger or _ledger.Ledger())
+
+
+def why_not() -> str | None:
+    """Why this interpreter cannot simulate an accelerator; None where it can."""
+    try:
+        import torch.utils.backend_registration as registration  # noqa: PLC0415
+    except ImportError as error:
+        return f"torch cannot be imported ({error})"
+    if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
+        import torch  # noqa: PLC0415
+
+        return f"torch {torch.__version__} cannot have a device in Python; 2.13 can"
+    return None

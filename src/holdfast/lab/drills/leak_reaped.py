@@ -1,0 +1,43 @@
+"""Memory leaks with every step until the system kills the training: no traceback, no error, 70 hours gone."""
+
+# ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.lab.drill import Drill
+
+EACH = 2 << 20
+
+
+def program() -> None:
+    import time
+
+    from holdfast.lab import accelerator
+    from holdfast.lab.accelerator.faults import Leak
+    from holdfast.lab.accelerator.ledger import Ledger, Reaper
+    from holdfast.lab.trainings.plain import Training
+
+    def no_faster(_training: Any) -> None:
+        time.sleep(0.02)  # the forecast needs some seconds of samples
+
+    leak = Leak("mse_loss_backward", size=EACH)
+    accelerator.switch_on(leak, ledger=Ledger(reaper=Reaper(), held=256 << 20))
+    Training(steps=2000, before_step=no_faster).run()
+
+
+DRILL = Drill(
+    name="leak-reaped",
+    says="memory grows with every step until the system kills the training without a word",
+    reproduces="field report 004 (killed in epoch 94 of 100); F07, F08: ultralytics#7471, ultralytics#24065, pytorch#181213",
+    fault="every backward leaves 2 MB with the driver; a reaper sends SIGKILL when the machine's 1 GB is used up",
+    program=program,
+    finds={"memory-leak": "warn", "killed-out-of-memory": "fatal"},
+    verdicts=("failed",),
+    cause="killed-out-of-memory",
+    also=("memory-pressure",),
+    plan={"sample_every_s": 0.1},
+    world="unified memory",
+    quick=False,
+)

@@ -1,0 +1,48 @@
+"""One drill under the real supervisor: `python -m holdfast.lab.supervise NAME FOLDER`.
+
+A process of its own, so that its signals, its terminal and its output are those of any supervised run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from holdfast.act import supervisor
+from holdfast.judge.picture import picture_of
+from holdfast.lab.drills import drill_named
+from holdfast.lab.firing import FIRED
+from holdfast.lab.places import Places
+from holdfast.lab.world import surroundings
+from holdfast.record import folder as folders
+from holdfast.record.journal import replay
+from holdfast.record.plan_file import write_plan
+from holdfast.show.live import Narrator
+from holdfast.show.summary import summary_of, write_summary
+from holdfast.words.plan import Plan
+
+
+def main(name: str, folder: Path) -> int:
+    drill = drill_named(name)
+    assert drill is not None, name
+    places = Places(folder)
+    places.work.mkdir()
+    os.environ[FIRED] = str(places.fired)
+    plan = Plan(
+        command=[sys.executable, "-m", "holdfast.lab.program", name],
+        cwd=str(places.work),
+        max_attempts=max(1, drill.attempts),
+        backoff_s=0.0,
+        keep_awake=False,
+        **drill.plan,
+    )
+    run = folders.create(plan.command, root=folder, folder=places.run)
+    write_plan(run, plan)
+    verdict = supervisor.start(run, plan, [Narrator(run)], surroundings(drill.world, places.work))
+    write_summary(run, summary_of(run, picture_of(replay(run))))
+    return verdict.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

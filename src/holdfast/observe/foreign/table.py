@@ -1,0 +1,74 @@
+"""A CSV file as rows of named cells. Names lose their spaces: older Ultralytics pads them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+from holdfast.observe.foreign.reading import RecordUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.observe.foreign.text import Source
+
+Row = dict[str, str]
+LONGEST_LINE = 64 << 10
+MOST_COLUMNS = 1000
+
+
+class Table:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        lines = source.head.lstrip("\n\r ").splitlines()
+        self.columns = columns_of(lines[0]) if lines else []
+        self.spoiled = 0
+        """Rows that could not be read: cut, overlong, or with another number of cells."""
+        if not any(self.columns):
+            raise RecordUnknown(
+                f"{source.name} is empty."
+                if not lines
+                else f"{source.name} has no line with the names of its columns.",
+                next_step="give a results.csv or metrics.csv that a training has written, or the run's log",
+            )
+
+    def rows(self) -> Iterator[Row]:
+        """In order. The names may come again in the middle: a training that was started twice into one file."""
+        for line in _lines(self._source):
+            if not line.strip():
+                continue
+            cells = _cells(line)
+            if cells is None or len(cells) != len(self.columns):
+                # A row that was being written when the training died is cut: what it has of its last cell is not whole.
+                self.spoiled += 1
+                continue
+            if cells != self.columns:
+                yield dict(zip(self.columns, cells, strict=True))
+
+    @property
+    def note(self) -> str:
+        if not self.spoiled:
+            return ""
+        rows = "1 row" if self.spoiled == 1 else f"{self.spoiled} rows"
+        return f"{rows} of {self._source.name} could not be read (cut, or with another number of cells than columns)."
+
+
+def columns_of(line: str) -> list[str]:
+    return _cells(line) or []
+
+
+def _cells(line: str) -> list[str] | None:
+    if len(line) > LONGEST_LINE:
+        return None
+    try:
+        cells = next(csv.reader(io.StringIO(line)), [])
+    except csv.Error:
+        return None
+    return [cell.strip() for cell in cells] if len(cells) <= MOST_COLUMNS else None
+
+
+def _lines(source: Source) -> Iterator[str]:
+    yield from source.head.lstrip("\n\r ").splitlines()[1:]
+    if source.tail:
+        yield from source.tail.splitlines()[1:]

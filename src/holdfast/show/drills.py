@@ -1,0 +1,109 @@
+"""Drills: the list of them, what came of one in full, and of all as a table that grows while they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.show.plain import duration, plural, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Outcome = dict[str, Any]
+WIDTH = 22
+
+
+def print_list(drills: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(drills).decode())
+        return
+    for drill in drills:
+        print(f"{drill['name']:{WIDTH}}{drill['says']}")
+    print("\nholdfast drill NAME runs one of them, holdfast drill all runs all.")
+
+
+def print_outcomes(progress: Iterable[tuple[Any, Outcome | None]], count: int, *, in_full: bool, as_json: bool) -> int:
+    """Follows the drills as they run; the exit status."""
+    outcomes: list[Outcome] = []
+    for drill, outcome in progress:
+        if outcome is None:
+            _say_what_runs(drill.name, len(outcomes) + 1, count)
+            continue
+        outcomes.append(outcome)
+        if not as_json:
+            print("\n".join(_in_full(outcome) if in_full else _row(outcome)), flush=True)
+    if as_json:
+        print(msgspec.json.encode(outcomes).decode())
+    elif not in_full:
+        print(_sum(outcomes))
+    return 1 if any(outcome["status"] == "failed" for outcome in outcomes) else 0
+
+
+def _say_what_runs(name: str, number: int, count: int) -> None:
+    """On a terminal only, in a line that the result then takes."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{number} of {count}: {name} ...\r")
+        sys.stderr.flush()
+
+
+def _row(outcome: Outcome) -> list[str]:
+    head = f"{outcome['status']:8}{outcome['name']:{WIDTH}}"
+    if outcome["status"] == "skipped":
+        return [f"{head}{outcome['problems'][0]}"]
+    found = ", ".join(_where(finding) for finding in outcome["findings"] if finding["expected"])
+    verdict = outcome.get("verdict") or "no verdict"
+    lines = [f"{head}{found or 'nothing found'}; {verdict}, {duration(outcome['seconds'])}"]
+    if outcome["problems"]:
+        lines += [f"{'':8}{'':{WIDTH}}{printable(problem)}" for problem in outcome["problems"]]
+        lines.append(f"{'':8}{'':{WIDTH}}record: {outcome['dir']}")
+    return lines
+
+
+def _where(finding: dict[str, Any]) -> str:
+    if finding["step"] is None:
+        return f"{finding['severity']} {finding['rule']}"
+    return f"{finding['severity']} {finding['rule']} at step {finding['step']}"
+
+
+def _sum(outcomes: list[Outcome]) -> str:
+    by_status = [
+        f"{sum(outcome['status'] == status for outcome in outcomes)} {status}"
+        for status in ("passed", "failed", "skipped")
+    ]
+    return (
+        f"\n{plural(len(outcomes), 'drill')}: {', '.join(by_status)}, {duration(sum(o['seconds'] for o in outcomes))}"
+    )
+
+
+def _in_full(outcome: Outcome) -> list[str]:
+    lines = [
+        f"{outcome['name']}: {outcome['says']}",
+        f"  reproduces  {outcome['reproduces']}",
+        f"  fault       {outcome['fault']}",
+    ]
+    if outcome["status"] == "skipped":
+        return [*lines, f"  skipped     {outcome['problems'][0]}"]
+    lines += [
+        f"  fired       {printable(fired['what'])}, step {fired['step']}" + _detail(fired)
+        for fired in outcome.get("fired", [])
+    ]
+    for finding in outcome["findings"]:
+        after = f", {plural(finding['steps_after'], 'step')} after the fault" if outcome.get("fired") else ""
+        lines.append(f"  {finding['severity']:12}{finding['rule']} at step {finding['step']}{after}")
+        lines.append(f"              {printable(finding['message'])}")
+    if outcome.get("verdict") is not None:
+        attempts = plural(outcome["attempts"], "attempt")
+        lines.append(f"  verdict     {outcome['verdict']}: {printable(outcome['reason'])} ({attempts})")
+    lines.append(f"  record      {outcome['dir']}")
+    if outcome["status"] == "passed":
+        lines.append(f"passed in {duration(outcome['seconds'])}")
+    else:
+        lines += [f"failed: {printable(problem)}" for problem in outcome["problems"]]
+    return lines
+
+
+def _detail(fired: dict[str, Any]) -> str:
+    return f" ({printable(fired['detail'])})" if fired["detail"] else ""

@@ -1,0 +1,39 @@
+"""What `holdfast report` does: read a journal, write the report of it, and say where that is."""
+
+from __future__ import annotations
+
+import webbrowser
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.judge.picture import picture_of
+from holdfast.record.journal import replay
+from holdfast.show.report import write
+from holdfast.show.report.content import as_json as told_as_json
+from holdfast.show.report.content import report_of
+from holdfast.words.errors import FolderNotWritable
+
+if TYPE_CHECKING:
+    from holdfast.record.folder import RunFolder
+
+
+def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_json: bool) -> None:
+    other = picture_of(replay(beside)) if beside is not None else None
+    report = report_of(picture_of(replay(run)), title=run.name, reference=run.reference, beside=other)
+    try:
+        files = write(report, run.path)
+    except OSError as error:
+        raise FolderNotWritable(
+            f"The report cannot be written into {run.path}: {error.strerror}.",
+            next_step="make room, or copy the run folder to a place that you can write to and name it",
+        ) from error
+    if as_json:
+        print(msgspec.json.encode({**told_as_json(report), "files": [str(file) for file in files]}).decode())
+    else:
+        print(f"{report.title}: {report.verdict}")
+        for sentence in report.story:
+            print(f"  {sentence}")
+        print(*(f"  {file}" for file in files), sep="\n")
+    if open_it:
+        webbrowser.open(files[-1].as_uri())
