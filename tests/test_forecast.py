@@ -7,7 +7,14 @@ import random
 
 import pytest
 
+from holdfast.judge.cases_resources import life
+from holdfast.judge.engine import Engine
 from holdfast.judge.forecast import Growth, growth, meets
+from holdfast.judge.history import entries
+from holdfast.judge.monitors.memory import KEPT_POINTS, Memory
+from holdfast.judge.picture import Picture
+from holdfast.judge.rules import by_id
+from holdfast.words import events
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -172,3 +179,58 @@ def test_growth_that_slows_down_may_never_meet_the_limit():
 
 def test_limit_that_is_passed_is_met_now():
     assert meets(of(level=9.0), 8.0) == (10.0, 10.0, 10.0)
+
+
+def said(rule, history):
+    """All that a rule said, with the epoch in which it said it."""
+    picture = Picture()
+    engine = Engine(picture, [by_id()[rule]])
+    found = [(finding, picture.attempt.epoch) for entry in entries(history) for finding in engine.take(entry)]
+    return [(finding.severity, epoch or 0, finding.message) for finding, epoch in found]
+
+
+def test_fourth_field_report_is_told_days_ahead():
+    """70 hours and 94 epochs on 16 GB until it was killed: from a tenth of the way on the forecast is right."""
+    dice = random.Random(4)
+    history = life(
+        looks=94 * 40,
+        every=67.0,
+        steps=10,
+        epoch_of=400,
+        planned=100,
+        rss=lambda part: 2.5 + 11.5 * part + dice.gauss(0.0, 0.05),
+    )
+    warned = [(epoch, message) for severity, epoch, message in said("memory-leak", history) if severity == "warn"]
+    assert 4 <= warned[0][0] <= 15
+    near = [int(message.split("near epoch ")[1].split()[0]) for epoch, message in warned if epoch >= 15]
+    assert near
+    assert all(85 <= epoch <= 103 for epoch in near)
+    late = [message for epoch, message in warned if epoch >= 80]
+    assert all(" of 100" in message for message in late)
+
+
+def test_days_of_samples_stay_small():
+    """Neighbours are joined: the detail is even, the totals are kept."""
+    memory = Memory()
+    for i in range(126_000):
+        memory.fold_sample(
+            events.Sample(at=2.0 * i, rss=i, processes=1, available=1, swap=0, disk_free=1), step=i, epoch=None
+        )
+    assert KEPT_POINTS / 2 <= len(memory.points) <= KEPT_POINTS
+    assert sum(point.n for point in memory.points) == memory.count == 126_000
+    assert memory.points[-1].peak == 125_999
+    assert [point.rss for point in memory.points] == sorted(point.rss for point in memory.points)
+
+
+def test_samples_belong_to_the_evaluation_in_whose_time_they_fall():
+    """An evaluation is known only when it ends; what was measured meanwhile is its own, all else is training's."""
+    memory = Memory()
+    for i in range(100):
+        evaluating = 60 <= i <= 90
+        memory.fold_sample(
+            events.Sample(at=float(i), rss=9 if evaluating else 2, processes=1, available=5, swap=0, disk_free=1),
+            step=i,
+        )
+        if i == 90:
+            memory.fold_evaluation(events.Evaluation(at=90.5, step=60, seconds=31.0, fetches=8))
+    assert [(one.during.rss, one.training.rss) for one in memory.evaluations] == [(9, 2)]

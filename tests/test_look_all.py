@@ -23,6 +23,7 @@ def trained_weights(probe):
 
 def test_looks_change_no_number_and_draw_none(monkeypatch):
     """Weights and the state of the random numbers are the same bits with all looks and with none."""
+    monkeypatch.setattr(torch.nn.Module, "state_dict", torch.nn.Module.state_dict)
     monkeypatch.setattr(torch, "save", torch.save)
     parallel = torch.nn.parallel.DistributedDataParallel
     monkeypatch.setattr(parallel, "__init__", parallel.__init__)
@@ -36,6 +37,7 @@ def test_looks_change_no_number_and_draw_none(monkeypatch):
 
 def test_a_healthy_training_raises_no_alarm(monkeypatch):
     """One event of each ordinary kind, and nothing stuck, left over or outside."""
+    monkeypatch.setattr(torch.nn.Module, "state_dict", torch.nn.Module.state_dict)
     monkeypatch.setattr(torch, "save", torch.save)
     parallel = torch.nn.parallel.DistributedDataParallel
     monkeypatch.setattr(parallel, "__init__", parallel.__init__)

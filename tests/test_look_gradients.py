@@ -82,3 +82,35 @@ def test_sparse_gradients_have_a_norm():
     probe.take_step(torch.optim.SGD(table.parameters(), lr=0.1))
     (event,) = probe.of(Gradients)
     assert math.isclose(event.norm, math.sqrt(6), rel_tol=1e-5)
+
+
+def test_gradients_that_a_closure_computes_are_read_after_the_step():
+    """Before such a step there are none, and that means nothing."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    look = probe.looks[0]
+    for _ in range(4):
+        optimizer.zero_grad()
+        look.step_begins(optimizer, True)
+        probe.backward(model(torch.randn(4, 4)).square().mean())
+        optimizer.step()
+        probe.step += 1
+        look.step_ended(optimizer, True)
+    (event,) = probe.of(Gradients)
+    assert (event.step, event.tensors, event.missing, event.zero) == (1, 4, 0, 0)
+
+
+def test_steps_without_any_gradient_are_told_at_once():
+    """Nobody called backward: the optimizer holds four tensors and none has a gradient."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        probe.take_step(optimizer)
+    assert [(event.step, event.tensors, event.missing) for event in probe.of(Gradients)] == [(n, 0, 4) for n in (1, 2, 3)]
+
+
+def test_gradients_of_a_further_optimizer_are_told_as_such():
+    probe, model, other = gradients_probe(), small_model(), small_model(1)
+    train(probe, model, torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    train(probe, other, torch.optim.SGD(other.parameters(), lr=0.1), 1)
+    assert [event.beside for event in probe.of(Gradients)] == [False, True]

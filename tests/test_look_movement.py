@@ -5,7 +5,7 @@ from look_stub import small_model, train, with_look
 from holdfast.child.holdfast_child.looks import movement
 from holdfast.child.holdfast_child.looks.movement import MOST_BYTES, MovementLook
 from holdfast.child.holdfast_child.looks.turns import Turns
-from holdfast.child.holdfast_child.looks.updates import ulp
+from holdfast.child.holdfast_child.looks.updates import expected_ulps, ulp
 from holdfast.child.holdfast_child.names import Names
 from holdfast.words.events import Movement
 
@@ -206,7 +206,7 @@ def test_a_large_tensor_is_looked_at_in_parts():
         optimizer.zero_grad()
         probe.backward(table.square().sum())
         look.step_begins(optimizer, True)
-        held.append(sum(around.bytes() for chosen, _, _ in look._around.values() for *_, around in chosen))
+        held.append(sum(around.bytes() for chosen in look._around.values() for *_, around in chosen.around))
         optimizer.step()
         probe.optimizers = [optimizer]
         probe.step += 1
@@ -216,20 +216,66 @@ def test_a_large_tensor_is_looked_at_in_parts():
     assert {(tensor.rows, tensor.stuck) for tensor in stuck} == {(16, 1)}
 
 
-def test_a_closure_makes_no_claim():
-    """A step that computes its gradients itself is not judged by those from before it."""
+def steps_with_a_closure(probe, optimizer, model, *, steps, backwards=1):
+    """Each step computes its own gradient; what lies there before it is of other numbers, or nothing."""
+    look = probe.looks[0]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        look.step_begins(optimizer, True)
+        for _ in range(backwards):
+            probe.backward(model(torch.randn(4, 4)).square().mean())
+        optimizer.step()
+        if optimizer not in probe.optimizers:
+            probe.optimizers.append(optimizer)
+        probe.step += 1
+        look.step_ended(optimizer, True)
+
+
+def test_a_closure_is_judged_by_the_gradient_that_it_computed():
+    """Before the step there is no gradient: nothing is called without one, and what stays is found all the same."""
     probe, model = movement_probe(), small_model()
     optimizer = LeavesOneOut(model.parameters(), lr=0.1)
     optimizer.left_out = [(model[0].weight, slice(None))]
-    look = probe.looks[0]
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.randn(4, 4)).square().mean().backward()
-        look.step_begins(optimizer, True)
-        probe.backward(model(torch.randn(4, 4)).square().mean())
-        optimizer.step()
-        look.step_ended(optimizer, True)
+    steps_with_a_closure(probe, optimizer, model, steps=5)
+    events = told(probe)
+    assert all(event.no_gradient == [] for event in events)
+    assert {tensor.name for event in events for tensor in event.stuck} == {"0.weight"}
+
+
+def test_a_healthy_closure_moves():
+    probe, model = movement_probe(), small_model()
+    steps_with_a_closure(probe, torch.optim.SGD(model.parameters(), lr=0.1), model, steps=5)
+    assert [(event.moved, event.stuck, event.no_gradient) for event in told(probe)] == [(4, [], [])] * 2
+
+
+def test_several_backwards_inside_a_step_make_no_claim():
+    """No single gradient made the step, as in a line search."""
+    probe, model = movement_probe(), small_model()
+    optimizer = LeavesOneOut(model.parameters(), lr=0.1)
+    optimizer.left_out = [(model[0].weight, slice(None))]
+    steps_with_a_closure(probe, optimizer, model, steps=5, backwards=2)
     assert told(probe) == []
+
+
+def test_what_had_to_move_is_looked_at_until_it_is_sure():
+    """In the third step in a row the same row has stayed twice although it had to move; when it moves again, that is told."""
+    probe, model = movement_probe(), small_model()
+    optimizer = LeavesOneOut(model.parameters(), lr=0.1)
+    optimizer.left_out = [(model[2].weight, slice(1, 2))]
+    train(probe, model, optimizer, 3)
+    assert [(event.step, event.stuck[0].times) for event in probe.of(Movement) if event.stuck] == [(2, 1), (3, 2)]
+    optimizer.left_out = []
+    train(probe, model, optimizer, 5)
+    assert [name for event in told(probe) for name in event.moving_again] == ["2.weight"]
+
+
+def test_updates_below_the_smallest_normal_number_need_not_show():
+    """Devices flush them to zero: a weight of zero may stay although any number is many of its units."""
+    weight = torch.zeros(3)
+    group = {"lr": 1.0, "weight_decay": 0}
+    tiny, normal = torch.full((3,), 1e-40), torch.full((3,), 1e-30)
+    assert expected_ulps(torch, ("SGD", group), weight, tiny, {}).max() == 0
+    assert expected_ulps(torch, ("SGD", group), weight, normal, {}).min() > 1
 
 
 def test_lbfgs_is_said_not_to_be_seen():

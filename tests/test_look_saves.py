@@ -15,6 +15,7 @@ from holdfast.words.events import Saved
 @pytest.fixture
 def trained(monkeypatch):
     """A probe with the look at torch.save, and a model after two steps."""
+    monkeypatch.setattr(torch.nn.Module, "state_dict", torch.nn.Module.state_dict)
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe = StubProbe()
@@ -54,6 +55,7 @@ def test_names_may_have_a_prefix(trained, prefix, tmp_path):
 
 def test_saving_a_part_of_a_larger_model(monkeypatch, tmp_path):
     """The live names are longer than the saved ones when only the inner model is saved."""
+    monkeypatch.setattr(torch.nn.Module, "state_dict", torch.nn.Module.state_dict)
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe = StubProbe()
@@ -79,15 +81,15 @@ def test_other_weights_differ_and_are_named(trained, tmp_path):
     assert (saved(probe).matches, saved(probe).differing[0]) == ("differs", "0.weight")
 
 
-def test_an_average_differs_unless_it_is_known_as_one(trained, tmp_path):
-    """A moving average is not the live weights; where an adapter knows the average, it is told as such."""
+def test_an_average_is_near_unless_it_is_known_as_one(trained, tmp_path):
+    """A moving average is near the live weights; where an adapter knows the average, it is told as such."""
     probe, model, _ = trained
     average = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in average.parameters():
             parameter.mul_(0.9)
     torch.save(average.half().state_dict(), tmp_path / "a.pt")
-    assert saved(probe).matches == "differs"
+    assert (saved(probe).matches, saved(probe).differing) == ("near", [])
     probe.looks[0].averages.append(lambda: average)
     torch.save({"ema": average}, tmp_path / "a.pt")
     assert probe.of(Saved)[-1].matches == "average"
@@ -144,3 +146,62 @@ def test_saves_into_memory_can_get_their_file_later(trained):
     assert probe.of(Saved) == []
     probe.looks[0].tell(dict(held[0], path="/run/last.pt"))
     assert (saved(probe).path, saved(probe).matches) == ("/run/last.pt", "equal")
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_weights_that_were_copied_earlier_are_known_again(trained, cast, tmp_path):
+    """The best weights, copied in the middle and saved in the end, also in half precision."""
+    probe, model, optimizer = trained
+    best = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.neg_()  # far away, so that nothing else explains it
+    train(probe, model, optimizer, 3)
+    torch.save({name: tensor.half() for name, tensor in best.items()} if cast else best, tmp_path / "best.pt")
+    assert (saved(probe).matches, saved(probe).differing) == ("earlier", [])
+
+
+def test_the_weights_before_the_first_step_are_known_again(monkeypatch, tmp_path):
+    """Initial weights that are saved at the end, as for a lottery ticket."""
+    monkeypatch.setattr(torch.nn.Module, "state_dict", torch.nn.Module.state_dict)
+    monkeypatch.setattr(torch, "save", torch.save)
+    monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
+    probe, model = StubProbe(), small_model()
+    probe.looks.append(SavesLook(probe, Names(probe)))
+    initial = copy.deepcopy(model.state_dict())
+    train(probe, model, torch.optim.SGD(model.parameters(), lr=5.0), 9)
+    torch.save(initial, tmp_path / "initial.pt")
+    assert saved(probe).matches in ("earlier", "near")
+
+
+def test_a_model_that_was_trained_before_is_known_again(trained, tmp_path):
+    """The folds of a cross-validation, saved one by one in the end."""
+    probe, model, first = trained
+    other = small_model(9)
+    probe.optimizers.remove(first)
+    train(probe, other, torch.optim.Adam(other.parameters(), lr=0.1), 3)
+    torch.save(model.state_dict(), tmp_path / "fold-1.pt")
+    assert saved(probe).matches != "differs"
+
+
+def test_one_wrong_tensor_among_right_ones_differs(trained, tmp_path):
+    """All weights but one are what is live: that one is named."""
+    probe, model, _ = trained
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["2.weight"] = torch.randn(3, 8, generator=torch.Generator().manual_seed(4))
+    torch.save(state, tmp_path / "a.pt")
+    assert (saved(probe).matches, saved(probe).differing) == ("differs", ["2.weight"])
+
+
+def test_weights_of_zero_differ(trained, tmp_path):
+    probe, model, _ = trained
+    torch.save({name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}, tmp_path / "a.pt")
+    assert saved(probe).matches == "differs"
+
+
+def test_quantised_weights_are_not_compared(trained, tmp_path):
+    """Whole numbers that stand for others are not the weights, and are not held against them."""
+    probe, model, _ = trained
+    state = {name: (tensor * 100).to(torch.int8) for name, tensor in model.state_dict().items()}
+    torch.save(state, tmp_path / "a.pt")
+    assert saved(probe).matches == "not compared"

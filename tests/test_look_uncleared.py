@@ -18,7 +18,16 @@ def test_a_missing_zero_grad_is_told_from_the_second_step_on():
     told = probe.of(Uncleared)
     assert (told[0].step, told[0].tensors, told[0].of) == (2, 4, 4)
     assert told[0].names == ["0.weight", "0.bias", "2.weight", "2.bias"]
-    assert len(told) == 3, "the first times, then seldom"
+    assert [event.clean for event in told] == [0, 0, 0], "the first times, then seldom; it was never clean"
+
+
+def test_how_often_it_was_clean_is_told():
+    """Cleared in every other step: who reads it can tell a habit from a slip."""
+    probe, model = uncleared_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    turn = iter(range(100))
+    train(probe, model, optimizer, 7, clear=lambda: optimizer.zero_grad() if next(turn) % 2 == 0 else None)
+    assert [(event.step, event.clean) for event in probe.of(Uncleared)] == [(2, 0), (4, 1), (6, 2)]
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -194,3 +194,17 @@ def test_verdict_failed_says_why():
     reached = verdict(seen(started(), trains(), losses(1.0), ended(1, words=[*TRACEBACK, "ValueError: bad shape"])))
     assert (reached.outcome, reached.exit_status) == (Outcome.FAILED, 4)
     assert "ValueError: bad shape" in reached.reason
+
+
+@pytest.mark.parametrize(
+    ("last_words", "again"),
+    [
+        ("RuntimeError: operator torchvision::nms does not exist", False),
+        ("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.", False),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+    ],
+)
+def test_known_mistake_before_the_first_step_is_not_repeated(last_words, again):
+    """What would come again at the same place is not tried again; what passes is."""
+    decision = decided(seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, last_words])))
+    assert (decision.action is Action.RESTART) == again

@@ -121,9 +121,11 @@ def peer_summary(results: Results) -> list[str]:
     alarmed = {one["twin"] for one in ran if one["twin_violations"]}
     twins = {one["twin"] for one in ran}
     return [
-        (f"TrainCheck, with the healthy twin as its reference run: {sum(one['detected'] for one in ran)} of {len(ran)} found "
-        f"({len(peer) - len(ran)} of {len(peer)} gave no result); violations on {len(alarmed)} of {len(twins)} healthy twins with "
-        f"another seed; Holdfast on the same {len(ran)}, without a reference: {sum(ours.get(one['name'], False) for one in ran)}")
+        (
+            f"TrainCheck, with the healthy twin as its reference run: {sum(one['detected'] for one in ran)} of {len(ran)} found "
+            f"({len(peer) - len(ran)} of {len(peer)} gave no result); violations on {len(alarmed)} of {len(twins)} healthy twins with "
+            f"another seed; Holdfast on the same {len(ran)}, without a reference: {sum(ours.get(one['name'], False) for one in ran)}"
+        )
     ]
 
 

@@ -7,6 +7,7 @@ what the record cannot say is said to be unknown.
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,20 +20,20 @@ from holdfast.judge.monitors.metrics import best_of, is_loss
 from holdfast.judge.picture import Picture
 from holdfast.judge.rules import all_rules, by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
-from holdfast.judge.verdict import EXIT_STATUS, proofs_of, standing_against_learning, verdict
+from holdfast.judge.verdict import EXIT_STATUS, standing_against_learning, verdict
 from holdfast.observe.foreign import recognise
 from holdfast.observe.foreign.endings import check_exit_code
 from holdfast.observe.line_watch import LineWatch
 from holdfast.record.journal import Entry
 from holdfast.words import events
-from holdfast.words.verdicts import Outcome, Verdict
+from holdfast.words.verdicts import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.judge.picture import AttemptPicture
     from holdfast.observe.foreign.reading import Reading
-    from holdfast.words.verdicts import Finding
+    from holdfast.words.verdicts import Finding, Verdict
 
 FATAL_FOUND = 3
 FEW = 3
@@ -68,12 +69,13 @@ def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
             exit_status=came_to.exit_status,
         )
         picture.fold(Entry(ended, picture.attempt.number))
+    named = str(path) if path is not None else "-"
     return Diagnosis(
-        path=str(path) if path is not None else "-",
+        path=named,
         reading=reading,
         picture=picture,
         verdict=came_to,
-        explanation=_explained(reading, picture, came_to),
+        explanation=_explained(reading, picture, came_to, named),
         facts=_facts(reading, picture),
         exit_status=_exit_status(picture),
     )
@@ -123,13 +125,11 @@ def _verdict(reading: Reading, picture: Picture) -> Verdict | None:
     came_to = verdict(picture)
     end = reading.end
     if end is not None and not end.known and came_to.outcome is Outcome.FAILED:
-        reason = "the record does not say how it ended, or whether it has: neither an exit code nor a signal is in it"
-        came_to = Verdict(
-            outcome=Outcome.UNPROVEN,
-            reason=reason,
-            proofs=proofs_of(picture),
-            exit_status=EXIT_STATUS[Outcome.UNPROVEN],
-        )
+        unknown = "the record does not say how it ended, or whether it has"
+        shown = [proof.detail for proof in came_to.proofs if proof.positive and proof.answer == "holds"]
+        reason = "; ".join([unknown, *shown])
+        status = EXIT_STATUS[Outcome.UNPROVEN]
+        came_to = msgspec.structs.replace(came_to, outcome=Outcome.UNPROVEN, reason=reason, exit_status=status)
     return _without_probe(came_to, picture)
 
 
@@ -157,18 +157,17 @@ def _exit_status(picture: Picture) -> int:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _explained(reading: Reading, picture: Picture, came_to: Verdict | None) -> Explanation:
+def _explained(reading: Reading, picture: Picture, came_to: Verdict | None, path: str) -> Explanation:
     if not picture.attempts:
         story = [f"{reading.name} is {reading.what}: nothing has run, so there is nothing to judge."]
         return Explanation([*story, *reading.notes], None, "unknown", [], [], [])
-    explained = explain(picture)
+    explained = explain(picture, reading.reference)
     if reading.own:
         return explained
+    steps = _next_steps(reading, path, explained.next_steps, came_to)
     story = [_what_it_shows(reading, picture), *explained.story[1:]]
-    steps = _next_steps(reading, explained.next_steps, came_to)
-    if explained.next_steps or not steps:
-        return replace(explained, story=story, unknown=_unknown(reading, picture, explained), next_steps=steps)
-    story.append(f"Next: {steps[0].text}.")
+    if steps and not explained.next_steps:
+        story.append(f"Next: {steps[0].text}.")
     return replace(explained, story=story, unknown=_unknown(reading, picture, explained), next_steps=steps)
 
 
@@ -188,7 +187,7 @@ def _ended(reading: Reading, attempt: AttemptPicture) -> str:
         return "finished"
     if ended.signal:
         return f"was ended by {ended.signal}"
-    return f"ended with exit code {ended.code}" if ended.code is not None else "ended with an error"
+    return f"ended with exit code {ended.code}" if "exit code" in end.how else "ended with an error"
 
 
 def _unknown(reading: Reading, picture: Picture, explained: Explanation) -> list[str]:
@@ -206,22 +205,21 @@ def _unknown(reading: Reading, picture: Picture, explained: Explanation) -> list
     return found
 
 
-def _next_steps(reading: Reading, steps: list[NextStep], came_to: Verdict | None) -> list[NextStep]:
+def _next_steps(reading: Reading, path: str, steps: list[NextStep], came_to: Verdict | None) -> list[NextStep]:
     ordered = list(steps)
-    learned_nothing = came_to is not None and came_to.outcome is Outcome.NOT_LEARNED
-    if reading.going_on is not None and not learned_nothing:
+    if came_to is not None and came_to.outcome is Outcome.NOT_LEARNED:
+        return ordered
+    if reading.going_on is not None:
         ordered.insert(min(1, len(ordered)), NextStep(reading.going_on.text, reading.going_on.command))
     if reading.end is not None and not reading.end.known:
+        again = f"holdfast diagnose {shlex.quote(path)} --exit-code N"
         ordered += [
-            NextStep(
-                "start it under Holdfast, which records the signal, the last words and the memory",
-                "holdfast run -- COMMAND",
-            ),
-            NextStep(
-                "or give the exit code that the shell printed (`echo $?`)", "holdfast diagnose PATH --exit-code N"
-            ),
-            NextStep("before anything is called the cause: change one thing at a time, and repeat each more than once"),
+            NextStep("start it under Holdfast, which records signal, last words and memory", "holdfast run -- COMMAND"),
+            NextStep("or keep the exit code (`echo $?` right after it) and give it here", again),
         ]
+        if reading.has_log:
+            once = "before anything is called the cause: change one thing at a time, and repeat each more than once"
+            ordered.append(NextStep(once))
     return ordered
 
 

@@ -32,6 +32,7 @@ def life(
     driver: float | Callable[[float], float] | None = None,
     allocated: float | Callable[[float], float] = 0.4,
     device: str = "mps:0",
+    device_limit: float | None = None,
 ) -> list[events.AnyEvent]:
     """A run with so many looks at its memory, `every` seconds and `steps` steps apart. What changes is a function of the
     part of it that has passed, from 0 to 1.
@@ -62,6 +63,7 @@ def life(
                     device=device,
                     driver=int(on_device * GIB),
                     allocated=int(at(allocated, part) * GIB),
+                    limit=int(device_limit * GIB) if device_limit is not None else None,
                 )
             )
         held = at(rss, part) + at(others, part) + (on_device if device.startswith("mps") else 0.0)

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S = 60.0
 UNSEEN_PROGRESS_S = 60.0
 """Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
-MISTAKES = ("python-exception", "exit-status-not-zero", "device-out-of-memory")
+MISTAKES = frozenset(
+    (
+        *("python-exception", "exit-status-not-zero", "device-out-of-memory", "labels-missing"),
+        *("torchvision-mismatch", "op-not-implemented", "float64-unsupported", "watermark-invalid"),
+        *("backward-view-incompatible", "fork-after-metal", "openmp-duplicate"),
+    )
+)
 """Ends that come again at the same place when they come before the first step."""
 OUTSIDE = ("killed-externally",)
 """Ends that say nothing about the training: they spend attempts and nothing else."""
@@ -99,7 +105,10 @@ def reason_to_stop(picture: Picture, plan: Plan, *, attempts_left: int, resume: 
 
 def is_mistake(attempt: AttemptPicture) -> bool:
     """It failed before the first step, and not for a reason that passes."""
-    if attempt.ended is None or attempt.steps or cause_of(attempt) not in MISTAKES:
+    resume = attempt.started.resume
+    # Another attempt may take another file, but only if Holdfast chose this one.
+    torn = cause_of(attempt) == "checkpoint-torn" and (resume is None or resume.checkpoint is None)
+    if attempt.ended is None or attempt.steps or (cause_of(attempt) not in MISTAKES and not torn):
         return False
     unseen = attempt.hello is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
     return not unseen and not any(_TRANSIENT.search(line) for line in attempt.ended.last_words)

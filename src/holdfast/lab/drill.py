@@ -30,8 +30,10 @@ class Drill:
     """So many steps after the fault at most, for each of these rules."""
     cause: str | None = None
     """What the last attempt's end must be put down to."""
+    explained: tuple[str, ...] = ()
+    """Words that must be in what is said, or in its evidence."""
     also: tuple[str, ...] = ()
-    """Further rules that may be fatal about the same fault."""
+    """Further rules that may be fatal about the same fault. Where the cause is given, other rules about the end may be too."""
     attempts: int = 1
     """How often the training is to be started in all."""
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -44,4 +46,4 @@ class Drill:
     fires: bool = True
     """False for a training in which nothing is wrong."""
     quick: bool = True
-    """A few seconds at most."""
+    """Little more than the start of a training; the others must wait for something, or take long to start."""

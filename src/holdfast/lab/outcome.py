@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.judge.engine import WEIGHT
 from holdfast.judge.picture import picture_of
 from holdfast.judge.policy import cause_of
+from holdfast.judge.rules import all_rules
 from holdfast.lab.firing import firings
 from holdfast.record.folder import RunFolder
 from holdfast.record.journal import replay
@@ -92,6 +93,10 @@ def _problems(drill: Drill, picture: Picture, fired: list[dict[str, Any]]) -> It
         yield f"the end was put down to {cause}, and should be to {drill.cause}"
     if drill.attempts > 1 and len(picture.attempts) != drill.attempts:
         yield f"there were {len(picture.attempts)} attempts, and should be {drill.attempts}"
+    said = "\n".join(text for finding in picture.findings for text in (finding.message, *finding.evidence))
+    for words in drill.explained:
+        if words not in said:
+            yield f"nothing that was said has the words {words!r}"
     yield from _too_much(drill, picture)
 
 
@@ -112,6 +117,8 @@ def _too_much(drill: Drill, picture: Picture) -> Iterator[str]:
     """A wrong name for a failure misleads as much as silence: nothing else may be fatal, nor warn where all is well."""
     least = "fatal" if drill.fires else "warn"
     known = {*drill.finds, *drill.also}
+    if drill.cause is not None:  # which of those about the end names it best is told by the cause
+        known |= {rule.id for rule in all_rules() if rule.kind == "exit"}
     wrong = {f.rule for f in picture.findings if WEIGHT[f.severity] >= WEIGHT[least] and f.rule not in known}
     if wrong:
         yield f"also found, and wrong here: {', '.join(sorted(wrong))}"

@@ -12,6 +12,8 @@ MEMORY_FILE = "unified-memory"
 """In the training's folder: bytes that the driver holds now. The lab's machine reads it, as the OS knows its GPU's memory."""
 KERNEL_LOG = "kernel.log"
 """In the training's folder: what the reaper says when it kills."""
+SWAP_FILE = "swap"
+"""In the training's folder: bytes that the machine has moved to swap and back so far."""
 NAP_FILE = "nap"
 """In the training's folder: seconds that the machine has slept so far."""
 

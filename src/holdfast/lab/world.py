@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.act.supervisor import Surroundings
 from holdfast.lab.accelerator.ledger import SMALL_MACHINE
-from holdfast.lab.places import KERNEL_LOG, MEMORY_FILE, NAP_FILE
+from holdfast.lab.places import KERNEL_LOG, MEMORY_FILE, NAP_FILE, SWAP_FILE
 from holdfast.observe.machine import KillCounters, ProcessFacts, SystemMemory, this_machine
 from holdfast.words.events import Evidence
 
@@ -63,11 +63,12 @@ class UnifiedMemory(Simulated):
 
     def memory(self) -> SystemMemory:
         held = int(_text(self._folder / MEMORY_FILE) or 0)
+        swapped = int(_text(self._folder / SWAP_FILE) or 0)
         return SystemMemory(
             total=SMALL_MACHINE,
             available=max(0, SMALL_MACHINE - held),
-            swap_used=0,
-            swap_in=0,
+            swap_used=swapped,
+            swap_in=swapped,
             limit=SMALL_MACHINE,
             limited_by="physical memory",
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.observe.output_log import LINE_CHARACTERS, readable_lines
 
@@ -20,7 +21,8 @@ LONGEST_LINE = LINE_CHARACTERS
 _LINE_END = re.compile(rb"[\r\n]")
 
 
-class Heard(NamedTuple):
+@dataclass(frozen=True)
+class Heard:
     topic: str
     stream: str
     text: str

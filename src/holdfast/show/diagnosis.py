@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,13 +35,19 @@ MOST_REMEDIES = 3
 def show(diagnosis: Diagnosis, *, report: Path | None, as_json: bool) -> None:
     files = _write_report(diagnosis, report) if report is not None else []
     if as_json:
-        told = {**as_builtins(diagnosis), "report": [str(file) for file in files]}
-        print(msgspec.json.encode(told).decode())
+        print(as_json_text({**as_builtins(diagnosis), "report": [str(file) for file in files]}))
         return
     console = Console(file=sys.stdout)
     console.print(panel(diagnosis))
     for file in files:
         console.print(Text(f"  {file}"))
+
+
+def as_json_text(told: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(told).decode()
+    except UnicodeEncodeError:  # half a character in a name of somebody else's: only escaped it can be written
+        return json.dumps(told)
 
 
 def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -73,13 +80,13 @@ def panel(diagnosis: Diagnosis) -> Panel:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for label, style, text in _rows(diagnosis, outcome, colour):
-        grid.add_row(Text(label, style=style), Text(printable(text, 600)))
-    title = Text(f" holdfast · diagnose {printable(diagnosis.reading.name, 80)} ")
+        grid.add_row(Text(label, style=style), Text(_shown(text)))
+    title = Text(f" holdfast · diagnose {_shown(diagnosis.reading.name, 80)} ")
     return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
 
 
 def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
-    explained = diagnosis.explanation
+    explained, reading = diagnosis.explanation, diagnosis.reading
     for n, sentence in enumerate(explained.story):
         yield outcome if n == 0 else "", f"bold {colour}", sentence
     for fact in diagnosis.facts:
@@ -87,7 +94,7 @@ def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
     yield from _findings(diagnosis)
     if explained.cause is not None:
         yield "cause", "bold", f"{explained.cause} ({explained.confidence})"
-    elif diagnosis.picture.attempts and outcome not in ("learned", "not ended"):
+    elif outcome == "failed" or (reading.has_log and reading.end is not None and not reading.end.known):
         yield "cause", "bold", "not known from this record"
     for question in explained.unknown:
         yield "not known", "bold", question
@@ -96,8 +103,12 @@ def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
         if step.command is not None:
             yield "", "", f"$ {step.command}"
     if diagnosis.picture.attempts:
-        for note in diagnosis.reading.notes:
+        for note in reading.notes:
             yield "read", "bold", note
+
+
+def _shown(text: str, most: int = 600) -> str:
+    return printable(text, most).encode("utf-8", "replace").decode()
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Row]:

@@ -291,6 +291,8 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     driver: int | None = None
     reserved: int | None = None
     peak: int | None = None
+    limit: int | None = None
+    """What the device can hold in all, where it says so."""
     rss: int | None = None
 
 

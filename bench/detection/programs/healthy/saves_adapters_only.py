@@ -17,13 +17,14 @@ class LowRank(nn.Module):
         return self.linear(x) + x @ self.down.T @ self.up.T
 
 
-model = nn.Sequential(LowRank(nn.Linear(24, 24)), nn.ReLU(), LowRank(nn.Linear(24, 24)))
+base = nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 24))
+model = nn.Sequential(*map(LowRank, base))
 adapters = [p for p in model.parameters() if p.requires_grad]
 optimizer = torch.optim.AdamW(adapters, lr=5e-3)
-change = torch.randn(24, 24) * 0.1
+change = torch.randn(24, 2) @ torch.randn(2, 24) * 0.1
 for step in range(1, 501):
     x = torch.randn(32, 24)
-    loss = nn.functional.mse_loss(model(x), x @ change)
+    loss = nn.functional.mse_loss(model(x), base(x) + x @ change)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -6,8 +6,8 @@ from torch import nn
 torch.manual_seed(66)
 embed = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 8))
 optimizer = torch.optim.Adam(embed.parameters(), lr=2e-3)
-criterion = nn.TripletMarginLoss(margin=0.5)
-centres = torch.randn(10, 12) * 2
+criterion = nn.TripletMarginLoss(margin=1.0)
+centres = torch.randn(10, 12)
 
 
 def sample(kind, spread):
@@ -15,7 +15,7 @@ def sample(kind, spread):
 
 
 for step in range(500):
-    spread = 0.3 if step < 250 else 1.2
+    spread = 0.5 if step < 250 else 1.2
     same = torch.randint(10, (8,))
     other = (same + torch.randint(1, 10, (8,))) % 10
     loss = criterion(embed(sample(same, spread)), embed(sample(same, spread)), embed(sample(other, spread)))

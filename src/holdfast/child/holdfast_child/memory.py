@@ -16,6 +16,7 @@ class Memory(object):
         self.next_at = 0.0
         self._next_step = 0
         self._device = None
+        self._limit = None
 
     def sample(self, now):
         """At a step or a loader fetch, once `next_at` is reached. Before the first step the device is unknown."""
@@ -37,6 +38,10 @@ class Memory(object):
         device = self._device_of_training()
         fields = {"step": probe.step, "device": str(device)}
         fields.update(_device_memory(probe.torch, device))
+        if len(fields) > 2 and self._limit is None:
+            self._limit = _device_limit(probe.torch, device)
+        if self._limit:
+            fields["limit"] = self._limit
         resident = _resident()
         if resident is not None:
             fields["rss"] = resident
@@ -61,6 +66,17 @@ def _device_memory(torch, device):
         return {"allocated": module.current_allocated_memory(), "driver": module.driver_allocated_memory()}
     readers = {"allocated": "memory_allocated", "reserved": "memory_reserved", "peak": "max_memory_allocated"}
     return {name: getattr(module, reader)(device) for name, reader in readers.items() if hasattr(module, reader)}
+
+
+def _device_limit(torch, device):
+    """What the device can hold in all; 0 where it does not say. Asked once."""
+    module = getattr(torch, device.type, None)
+    try:
+        if device.type == "mps":
+            return int(module.recommended_max_memory())
+        return int(module.mem_get_info(device)[1])
+    except Exception:
+        return 0
 
 
 def _resident():

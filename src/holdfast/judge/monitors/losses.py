@@ -13,6 +13,8 @@ EARLY = 20
 """So many of the first losses stand for what the untrained model makes."""
 FAR = 10.0
 """A loss is far off when it is this many times the highest of the first ones."""
+LEAP = 5.0
+"""A loss has left its start when it is this many times the very first one, which no step has touched yet."""
 RECENT = 128
 
 
@@ -40,6 +42,10 @@ class Losses:
         """The newest finite ones."""
         self.far_steps = 0
         """Steps in a row, up to the newest, whose losses are all far above the first ones."""
+        self.left_steps = 0
+        """Steps in a row, up to the newest, whose losses are all above the very first one by LEAP; and how many losses
+        had come when the first of them did."""
+        self.left_after = 0
         self.same_at_rate = 0
         """Steps in a row, up to the newest, with exactly the same loss and a learning rate that is not zero."""
         self.others = 0
@@ -84,6 +90,12 @@ class Losses:
         self.recent.append(Recent(event.step if isinstance(event, Step) else event.last, n, mean))
         rate = n if event.lr and max(event.lr) > 0.0 else 0
         self.same_at_rate = self.same_at_rate + rate if self.whole.same_in_a_row == same + n else rate
+        first = self.whole.first
+        if first is not None and low > LEAP * first > 0.0:
+            self.left_after = self.whole.count - n if not self.left_steps else self.left_after
+            self.left_steps += n
+        else:
+            self.left_steps = 0
         if len(self.early) < EARLY:
             self.early.extend([mean] * min(n, EARLY - len(self.early)))
             highest = max(self.early)

@@ -72,6 +72,11 @@ class Memory:
         """Since the last evaluation. That one has begun is known only when it ends."""
 
     @property
+    def time_to_look(self) -> bool:
+        """A long series changes slowly, and to fit it costs a millisecond: every few samples, ever fewer of them."""
+        return self.count % max(4, self.count // 64) == 0
+
+    @property
     def on_mps(self) -> bool:
         """The device's memory is the machine's own."""
         return self.device is not None and self.device.device.startswith("mps")

@@ -19,6 +19,8 @@ KEPT_PAUSES = 256
 WINDOW_SECONDS = 60.0
 """Step time is compared between windows of at least this long, and of at least so many steps."""
 WINDOW_STEPS = 5
+COMPARED_FROM = 5.0
+"""Seconds. Shorter epochs, of which there may be very many, are not compared with those before them."""
 
 
 class Pause(NamedTuple):
@@ -251,19 +253,22 @@ class Pace:
     def fold_epoch(self, event: events.Epoch) -> None:
         done, self._epoch = self._epoch, EpochPace()
         self._epoch.after(done)
-        before = list(self.epochs)
         done.epoch, done.at, done.last_step, done.batches = event.epoch, event.at, event.step, event.batches
-        done.wall = event.at - before[-1].at if before else None
+        done.wall = event.at - self.epochs[-1].at if self.epochs else None
         done.seconds = _training_seconds(done, event)
-        if self.epochs_done >= 3:
-            settled = before[1:] if len(before) == self.epochs_done else before
+        if self.epochs_done >= 3 and max(event.seconds, done.wall or 0.0) >= COMPARED_FROM:
+            settled = self._settled()
             done.usual = _usual(settled, done.batches)
             walls = [epoch.wall for epoch in settled if epoch.wall is not None]
             done.usual_wall = median(walls) if walls else None
         self.epochs.append(done)
         self.epochs_done += 1
-        settled = list(self.epochs)[1 if len(self.epochs) == self.epochs_done else 0 :]
-        self.usual_epoch = median(epoch.seconds for epoch in settled) if len(settled) >= 3 else None
+        if self.epochs_done >= 4 and (self.epochs_done <= 64 or self.epochs_done % 256 == 0):
+            self.usual_epoch = median(epoch.seconds for epoch in self._settled())
+
+    def _settled(self) -> list[EpochPace]:
+        """All but the very first."""
+        return list(self.epochs)[1 if len(self.epochs) == self.epochs_done else 0 :]
 
     def _pause(self, pause: Pause) -> None:
         self._epoch.pause(pause)

@@ -34,12 +34,14 @@ from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
+    from holdfast.words.verdicts import Confidence
 
 _WORDS = (
     r"shape mismatch: value tensor of shape \[.*\] cannot be broadcast to indexing result of shape \[",
     r"The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0",
     r"index \d+ is out of bounds: 0, range 0 to \d+",
 )
+_CONFIDENCE: dict[bool | None, Confidence] = {True: "proven", None: "likely", False: "possible"}
 _ASSIGNER = re.compile(r"ultralytics/utils/tal\.py")
 
 
@@ -60,7 +62,7 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="assigner-shape-mismatch",
         severity="fatal",
-        confidence={True: "proven", None: "likely", False: "possible"}[mps],
+        confidence=_CONFIDENCE[mps],
         message=f"The label assigner selected two different numbers of boxes {where(picture.attempt)}: {why}.",
         evidence=[words, frame.strip()],
         remedies=[

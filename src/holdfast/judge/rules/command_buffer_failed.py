@@ -22,7 +22,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_signatures import device, on_mac, printed, unknown_machine
-from holdfast.judge.death import death, said
+from holdfast.judge.death import death, said, where
 from holdfast.judge.history import ended, losses, started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.judge.versions import newest_torch, on_mps
@@ -56,7 +56,7 @@ def judge(picture: Picture) -> Finding | None:
         severity="fatal" if certain else "warn",
         confidence="proven" if certain else "possible",
         since=attempt.last_step,
-        message=f"Apple's GPU gave up work after step {attempt.last_step}"
+        message=f"Apple's GPU gave up work {where(attempt)}"
         + (" for lack of memory" if no_memory else "")
         + ": what the model learned since then rests on numbers that were never computed.",
         evidence=[text, f"said {count} time{'s' if count != 1 else ''}"],

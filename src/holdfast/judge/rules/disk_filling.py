@@ -27,8 +27,7 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
 
-LOOK_EVERY = 4
-LIMITS = {"least_mb": 500.0, "hours": 12.0, "epochs": 4, "reach": 3.0, "reach_without_epochs": 1.0, "fallen_mib": 256.0}
+LIMITS = {"least_mb": 500.0, "hours": 12.0, "epochs": 4, "reach": 3.0, "reach_without_epochs": 1.5, "fallen_mib": 256.0}
 
 
 def judge(picture: Picture) -> Finding | None:
@@ -39,7 +38,7 @@ def judge(picture: Picture) -> Finding | None:
     free = memory.points[-1].disk_free
     if free < limits["least_mb"] * 1e6:
         return _finding(picture.attempt, f"Only {size(free)} are free on the disk of the run folder.", free)
-    if memory.count % LOOK_EVERY:
+    if not memory.time_to_look:
         return None
     then = memory.points[len(memory.points) // 3].disk_free
     if then - free < limits["fallen_mib"] * MIB:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from holdfast.judge.picture import AttemptPicture, Picture
 
-LOOK_EVERY = 4
 LIMITS = {"least_gib": 2.0, "times": 8.0, "part_of_memory": 0.5, "swap_gib": 2.0, "epochs": 4, "minutes": 10.0}
 
 
@@ -45,7 +44,7 @@ def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
     memory = attempt.memory
     device = memory.device
-    if device is None or device.allocated is None or memory.count % LOOK_EVERY:
+    if device is None or device.allocated is None or not memory.time_to_look:
         return None
     limits = picture.tuned("driver-memory-bloat", LIMITS)
     driver = device.driver if device.driver is not None else device.reserved

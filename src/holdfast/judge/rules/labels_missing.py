@@ -70,7 +70,7 @@ _VALIDATION = "WARNING ⚠️ no labels found in detect set, cannot compute metr
 
 RULE = Rule(
     id=ID,
-    kind="watching",
+    kind="exit",
     on=(events.Printed, events.AttemptEnded),
     judge=judge,
     page=__doc__ or "",

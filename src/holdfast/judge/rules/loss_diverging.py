@@ -7,13 +7,15 @@ are not cleared between steps, a sign that is wrong in the loss, half precision 
 
 **What to do.** Go back to a checkpoint from before it rose. Divide the learning rate by ten, add warm-up, clip gradients.
 
-**What it needs to see.** 50 steps in a row with every loss more than 10 times the highest of the first 20, and on average 100
-times (1000 times where no data loader is seen). It is fatal only beyond a million times, while it still rises from ten steps to
+**What it needs to see.** 50 steps in a row with every loss more than 10 times the highest of the first 20, and the newest 100
+times (1000 times where no data loader is seen). Or a leap in the first 20 steps, as with a rate that is far too high: 100 steps in a
+row with every loss more than 5 times the very first one, and the newest 10 times. It is fatal only beyond a million times, while it still rises from ten steps to
 the next ten and the gradients have grown a thousandfold too.
 
 **When it stays silent.** On losses that go below zero (policy gradients, densities), where several optimizers step (adversarial
 training) or one takes over from another, on spikes that pass, and while the loss is coming down again: it may have been
-given a further term.
+given a further term. A leap counts only from a first loss of 0.1 or more: one that begins at nearly nothing (a student that is
+a copy of its teacher) can only rise.
 
 Sources: the public lists of training faults (learning rate 100 times off, inputs not normalised, no zero_grad: SO-60335387).
 """
@@ -26,41 +28,78 @@ from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_series import note, steps
 from holdfast.judge.history import started, trains
+from holdfast.judge.monitors.losses import EARLY, LEAP
 from holdfast.judge.objective import HANDOVER, from_a_loader, is_one, is_positive
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.judge.monitors.losses import Recent
     from holdfast.judge.picture import AttemptPicture, Picture
 
-LIMITS = {"steps": 50, "times": 100, "times_without_a_loader": 1000, "times_of_proof": 1e6}
+LIMITS = {
+    "steps": 50,
+    "times": 100,
+    "times_without_a_loader": 1000,
+    "times_of_proof": 1e6,
+    "steps_after_a_leap": 100,
+    "times_after_a_leap": 10,
+    "least_first_loss": 0.1,
+}
 STRETCHES = 5
 GRADIENTS_GROWN = 1e3
 
 
 def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
+    losses = attempt.losses
     limits = picture.tuned("loss-diverging", LIMITS)
-    if attempt.losses.far_steps < limits["steps"] or not is_positive(attempt) or not is_one(attempt):
+    if losses.far_steps < limits["steps"] and losses.left_steps < limits["steps_after_a_leap"]:
         return None
-    stretch = _newest(attempt, int(min(attempt.losses.far_steps, 4 * limits["steps"])))
-    level, began = statistics.median(point.mean for point in stretch[-10:]), max(attempt.losses.early)
+    if not is_positive(attempt) or not is_one(attempt):
+        return None
+    return _far_off(attempt, limits) or _leapt(attempt, limits)
+
+
+def _far_off(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+    losses = attempt.losses
+    if losses.far_steps < limits["steps"]:
+        return None
+    stretch = _newest(attempt, int(min(losses.far_steps, 4 * limits["steps"])))
+    level, began = _level(stretch), max(losses.early)
     times = level / began
     if times < limits["times" if from_a_loader(attempt) else "times_without_a_loader"] or _comes_down(stretch):
         return None
     proven = times > limits["times_of_proof"] and _rises(stretch) and _gradients_grew(attempt)
-    since = attempt.last_step - attempt.losses.far_steps + 1
+    said = f"every one of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
+    return _finding(attempt, level, began, losses.far_steps, said, proven=proven)
+
+
+def _leapt(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+    losses, began = attempt.losses, attempt.loss.first
+    if losses.left_steps < limits["steps_after_a_leap"] or losses.left_after >= EARLY:
+        return None
+    stretch = _newest(attempt, losses.left_steps)
+    level = _level(stretch)
+    if began is None or began < limits["least_first_loss"] or level < limits["times_after_a_leap"] * began:
+        return None
+    if _resumed(attempt) or _comes_down(stretch):
+        return None
+    said = f"every one of the last {losses.left_steps} losses is more than {LEAP:g} times the very first"
+    return _finding(attempt, level, began, losses.left_steps, said, proven=False)
+
+
+def _finding(attempt: AttemptPicture, level: float, began: float, steps: int, said: str, *, proven: bool) -> Finding:
+    since = attempt.last_step - steps + 1
     return Finding(
         rule="loss-diverging",
         severity="fatal" if proven else "warn",
-        message=f"The loss is {times:.3g} times what it was at the start ({level:.4g} against {began:.4g}) and has been far "
+        message=f"The loss is {level / began:.3g} times what it was at the start ({level:.4g} against {began:.4g}) and has been far "
         f"above it since step {since}" + (", still rising: this does not come back." if proven else "."),
-        evidence=[
-            f"every one of the last {attempt.losses.far_steps} losses is more than 10 times the highest of the first ones",
-            f"the newest are about {level:.4g}; the first were at most {began:.4g}",
-        ],
+        evidence=[said, f"the newest are about {level:.4g}, at the start it was {began:.4g}"],
         remedies=[
             f"go back to a checkpoint from before step {since}",
             "divide the learning rate by ten, or add warm-up",
@@ -70,6 +109,14 @@ def judge(picture: Picture) -> Finding | None:
         confidence="proven" if proven else "likely",
         since=since,
     )
+
+
+def _resumed(attempt: AttemptPicture) -> bool:
+    return attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
+
+
+def _level(stretch: list[Recent]) -> float:
+    return statistics.median(point.mean for point in stretch[-10:])
 
 
 def _newest(attempt: AttemptPicture, wanted: int) -> list[Recent]:
@@ -126,6 +173,21 @@ RULE = Rule(
             "blown up and stays there",
             [*started(), *steps(*WANDERS, *[900.0 + 50 * (n % 7) for n in range(80)], loader=True)],
             "warn",
+        ),
+        Case(
+            "leaps in the first steps: a rate far too high",
+            [*started(), *steps(49.9, 222.6, 912.9, *[900.0 + 90 * (n % 9) for n in range(120)])],
+            "warn",
+        ),
+        Case(
+            "a leap that is made good",
+            [*started(), *steps(2.3, 9.0, *[90.0 * 0.97**n for n in range(150)])],
+            None,
+        ),
+        Case(
+            "a first batch that was easy",
+            [*started(), *steps(0.2, *[2.3 + 3 * (n % 7) * 0.4 - 1.5 for n in range(150)])],
+            None,
         ),
         Case("a spike that passes", [*started(), *steps(*WANDERS, *[5e4] * 30, *WANDERS, loader=True)], None),
         Case(

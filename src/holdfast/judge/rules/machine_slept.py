@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.judge.amounts import duration
 from holdfast.judge.history import losses, started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
@@ -27,7 +28,7 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="machine-slept",
         severity="note",
-        message=f"The machine slept for {slept / 60:.0f} minutes: that time is not the training's.",
+        message=f"The machine slept for {duration(slept)}: that time is not the training's.",
         evidence=[f"the wall clock ran {slept:.0f} s ahead of the machine's running time"],
         remedies=["keep the lid open and the charger in while a run lives"],
     )

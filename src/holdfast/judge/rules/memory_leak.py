@@ -11,9 +11,10 @@ driver that caches one graph for every shape of input (MPS), a library's leak.
 forecast is reached.
 
 **What it needs.** Samples of memory over some time, after the first step. A warning needs a limit that is met before the
-planned end, or within two days where no end is known, and a growth that was watched long enough for the forecast: 20 times
-the time watched once four epochs are done, the same time again where no epochs are known. Memory left is what was available
-plus what the training held at the last look; on a Mac the driver's memory counts, because it is the same memory.
+planned end, or within two days where no end is known, and a growth that was watched long enough: the forecast may lie 20 times
+as far ahead as the window it is made from once four epochs are done, but where no epochs tell whether it stops by itself, half of
+what there was must be gone. Memory left is what was available plus what the training held at the last look; on a Mac the driver's
+memory counts, because it is the same memory. `budget_gib` sets a lower limit by hand.
 
 **When it stays silent.** Caches that fill and stop (also those that fill ever slower), saw-teeth of a garbage collector,
 single jumps, noise, the warm-up; and in the first four epochs of a loader, while half is left. A steady growth that does not reach the limit in time is a note.
@@ -40,14 +41,12 @@ if TYPE_CHECKING:
     from holdfast.judge.monitors.memory import Point
     from holdfast.judge.picture import AttemptPicture, Picture
 
-LOOK_EVERY = 4
-"""Samples between two looks: the fit costs a millisecond or two."""
 LIMITS = {
     "least_mib": 128.0,
     "budget_gib": 0.0,
     "epochs": 4,
     "reach": 20.0,
-    "reach_without_epochs": 1.0,
+    "reach_without_epochs": 1.5,
     "hours": 48.0,
 }
 
@@ -59,17 +58,16 @@ class Leak(NamedTuple):
     which: str
     by_step: bool
     growth: Growth
-    limit: float | None
-    forecast: Forecast | None
-
-    @property
-    def window(self) -> list[Point]:
-        return [point for point in self.points if (point.step if self.by_step else point.at) >= self.growth.since]
+    first: Point
+    last: Point
+    """Of the window that the growth was seen in."""
+    limit: float | None = None
+    forecast: Forecast | None = None
 
 
 def judge(picture: Picture) -> Finding | None:
     memory = picture.attempt.memory
-    if memory.count % LOOK_EVERY or len(memory.points) < 12:
+    if not memory.time_to_look or len(memory.points) < 12:
         return None
     limits = picture.tuned("memory-leak", LIMITS)
     then, now = memory.points[len(memory.points) // 3], memory.points[-1]
@@ -113,23 +111,29 @@ def _leak(picture: Picture, limits: Mapping[str, float]) -> Leak | None:
 
 
 def _leak_on_device(picture: Picture) -> Leak | None:
-    """A device with memory of its own: what it can hold is not in the record, so there is no forecast."""
+    """A device with memory of its own; there is a forecast where it says what it can hold."""
     device = picture.attempt.memory.device
     if device is None or device.allocated is None or picture.attempt.memory.on_mps:
         return None
-    return _growing(picture.attempt, lambda point: point.allocated or 0.0, f"tensors on {device.device}")
+    found = _growing(picture.attempt, lambda point: point.allocated or 0.0, f"tensors on {device.device}")
+    if found is None or device.limit is None:
+        return found
+    return found._replace(limit=float(device.limit), forecast=meets(found.growth, device.limit))
 
 
 def _growing(attempt: AttemptPicture, held: Callable[[Point], float], which: str) -> Leak | None:
     by_step = attempt.first_step_at is not None
     points = [point for point in attempt.memory.points if point.at >= (attempt.first_step_at or 0.0)]
     found = growth([(float(point.step) if by_step else point.at, held(point)) for point in points])
-    return None if found is None else Leak(points, held, which, by_step, found, None, None)
+    if found is None:
+        return None
+    first = next(point for point in points if (point.step if by_step else point.at) >= found.since)
+    return Leak(points, held, which, by_step, found, first, points[-1])
 
 
 def _is_settled(attempt: AttemptPicture, leak: Leak, limits: Mapping[str, float]) -> bool:
     """Whole epochs went by and it grew through all of them: what is filled once in an epoch is full by then."""
-    passed = sum(epoch.at >= leak.window[0].at for epoch in attempt.pace.epochs)
+    passed = sum(epoch.at >= leak.first.at for epoch in attempt.pace.epochs)
     return attempt.pace.epochs_done >= limits["epochs"] and passed >= 0.5 * limits["epochs"]
 
 
@@ -150,7 +154,7 @@ def _seconds(leak: Leak, x: float) -> float:
     """From now until the forecast's x."""
     if not leak.by_step:
         return x - leak.growth.until
-    first, last = leak.window[0], leak.window[-1]
+    first, last = leak.first, leak.last
     return (
         (x - leak.growth.until) * (last.at - first.at) / (last.step - first.step)
         if last.step > first.step
@@ -193,7 +197,7 @@ def _when(attempt: AttemptPicture, leak: Leak, forecast: Forecast) -> str:
 
 
 def _evidence(picture: Picture, leak: Leak) -> list[str]:
-    first, last = leak.window[0], leak.window[-1]
+    first, last = leak.first, leak.last
     total = picture.started.memory_total if picture.started is not None else None
     evidence = [
         f"{leak.which}: {size(leak.held(first))} at step {first.step}, {size(leak.held(last))} at step {last.step}",
@@ -209,7 +213,7 @@ def _evidence(picture: Picture, leak: Leak) -> list[str]:
 
 
 def _remedies(picture: Picture, leak: Leak) -> list[str]:
-    first, last = leak.window[0], leak.window[-1]
+    first, last = leak.first, leak.last
     grown = last.rss - first.rss
     elsewhere = None not in (leak.limit, first.own, last.own) and (last.own or 0.0) - (first.own or 0.0) < 0.5 * grown
     remedies = []
@@ -264,11 +268,22 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "tensors on a device with memory of its own",
+            "tensors on a device that does not say what it can hold",
             life(
                 planned=100, device="cuda:0", driver=lambda part: 2.0 + 6.0 * part, allocated=lambda part: 1 + 6 * part
             ),
             "note",
+        ),
+        Case(
+            "tensors on a device with memory of its own",
+            life(
+                planned=100,
+                device="cuda:0",
+                driver=lambda part: 2.0 + 6.0 * part,
+                allocated=lambda part: 1 + 6 * part,
+                device_limit=16.0,
+            ),
+            "warn",
         ),
         Case("it would take far longer than the training", life(planned=30, rss=lambda part: 2.0 + part), "note"),
         Case("a leak after caches were filled", life(planned=100, rss=lambda p: 3 * min(1, p * 5) + 4 * p), "warn"),

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
 
 ID = "nan-logged-as-zero"
-WORDS = (r"loss['\"]: ['\"]?0(?:\.0+)?['\"]?, ['\"]grad_norm['\"]: ['\"]?nan",)
-_MASKED = re.compile(WORDS[0])
-_LOGGED = re.compile(r"['\"]loss['\"]: ")
+WORDS = (r"'loss': 0\.0, 'grad_norm': nan", r"'loss': '0', 'grad_norm': 'nan'")
+_MASKED = re.compile("|".join(WORDS))
+_LOGGED = re.compile(r"'loss': ")
 LIMITS = {"last_lines": 3}
 
 

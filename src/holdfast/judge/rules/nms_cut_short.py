@@ -64,7 +64,7 @@ _SAID = "WARNING ⚠️ NMS time limit 2.800s exceeded"
 
 RULE = Rule(
     id=ID,
-    kind="watching",
+    kind="learning",
     on=(events.Printed,),
     judge=judge,
     limits=LIMITS,

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.lab.accelerator import ledger
 from holdfast.lab.firing import fired, step_now
+from holdfast.lab.places import SWAP_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -172,13 +173,19 @@ class Leak(Fault):
 
 @dataclass
 class Slow(Fault):
-    """Every call takes this much longer: a machine that swaps."""
+    """Every call takes longer, and moves memory to swap and back: a machine that has run out of it."""
 
     seconds: float = 0.0
+    swaps: int = 0
+    """Bytes a call, as the machine will say. Nothing is swapped in truth."""
+    _swapped: int = field(default=0, init=False)
 
     def strike(self, call: Call) -> Any:
         self.tell(call, f"{self.seconds} s more each")
         time.sleep(self.seconds)
+        if self.swaps:
+            self._swapped += self.swaps
+            ledger.write_figure(SWAP_FILE, self._swapped)
         return call.compute()
 
 

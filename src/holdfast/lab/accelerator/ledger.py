@@ -27,9 +27,7 @@ class Reaper:
     total: int = SMALL_MACHINE
 
     def look(self, driver: int) -> None:
-        handle = os.open(MEMORY_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
-        os.pwrite(handle, b"%020d" % driver, 0)  # never shorter than before, so that no reader finds half a number
-        os.close(handle)
+        write_figure(MEMORY_FILE, driver)
         if driver >= self.total:
             fired("the reaper", f"driver memory {driver / GB:.1f} GB of {self.total / GB:.1f} GB")
             name = Path(sys.executable).name
@@ -39,6 +37,13 @@ class Reaper:
                     file=log,
                 )
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_figure(name: str, value: int) -> None:
+    """For the lab's machine. Never shorter than before, so that no reader finds half a number."""
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.pwrite(handle, b"%020d" % value, 0)
+    os.close(handle)
 
 
 class Ledger:

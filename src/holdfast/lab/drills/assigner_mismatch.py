@@ -38,5 +38,5 @@ DRILL = Drill(
     verdicts=("failed",),
     within=1,
     cause="assigner-shape-mismatch",
-    also=("python-exception",),
+    explained=("shape mismatch: value tensor of shape", "ultralytics/utils/tal.py"),
 )

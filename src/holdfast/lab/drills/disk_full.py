@@ -49,5 +49,5 @@ DRILL = Drill(
     verdicts=("failed",),
     within=1,
     cause="disk-full",
-    also=("python-exception", "checkpoint-torn"),
+    also=("checkpoint-torn",),
 )

@@ -31,5 +31,5 @@ DRILL = Drill(
     verdicts=("failed",),
     within=1,
     cause="openmp-duplicate",
-    also=("crashed-abort",),
+    explained=("OMP: Error #15",),
 )

@@ -28,7 +28,7 @@ def program() -> None:
         return parts.sum()
 
     accelerator.switch_on(ScalarWriteSpreads())
-    Training(steps=400, loss=in_three_parts).run()
+    Training(steps=64, loss=in_three_parts).run()
 
 
 DRILL = Drill(

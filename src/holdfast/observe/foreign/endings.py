@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 KEPT_LINES = 60
 """Last words: a traceback with its message fits."""
 _SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
-_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK = re.compile(r"^(?:\[rank\d+\]: ?)?(?:╭[─ ]*)?Traceback \(most recent call last\)")
+_KERNEL = re.compile(r"memorystatus: killing|Out of memory: Kill(?:ed)? process|oom-kill:|oom_reaper: reaped")
+_CGROUP = re.compile(r"slurmstepd: error: .*oom[-_ ]kill|Memory cgroup out of memory", re.IGNORECASE)
+_TIME_LIMIT = re.compile(r"slurmstepd: error: .*CANCELLED AT .*DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
+_INTERRUPTED = ("KeyboardInterrupt", "^C")
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class End:
     evidence: list[events.Evidence] = field(default_factory=list)
     how: str = ""
     """How this is known; empty where nothing is."""
+    stopped_by: str | None = None
 
     @property
     def known(self) -> bool:
@@ -48,6 +53,7 @@ class End:
             first_step=first_step,
             last_step=last_step,
             seconds=at,
+            stopped_by=self.stopped_by,
             evidence=self.evidence,
             last_words=self.words,
         )
@@ -58,18 +64,36 @@ def end_of(exit_code: int | None, words: Sequence[str] = (), *, finished: str = 
     last = list(words[-KEPT_LINES:])
     if exit_code is not None:
         code, signal = _split(exit_code)
-        found = evidence_of(code, signal, last) if code != 0 else []
+        found = [*evidence_of(code, signal, last), *_by_system(last)] if code != 0 else []
         return End(code, signal, last if code != 0 else last[-5:], found, f"the exit code {exit_code} that you gave")
-    found = evidence_of(None, None, last)
+    found = [*_by_system(last), *evidence_of(None, None, last)]
     told = next((item for item in reversed(found) if _SIGNAL.search(item.text)), None)
     if told is not None:
         named = _SIGNAL.search(told.text)
         return End(None, named[0] if named else None, last, found, f"its last words: {told.text}")
-    if any(line.startswith(_TRACEBACK) for line in last):
-        return End(None, None, last, found, "a traceback in its last words")
+    if any(line.strip() in _INTERRUPTED for line in last[-5:]):
+        return End(
+            None, "SIGINT", last, found, "its last words: it was interrupted from the keyboard", stopped_by="user"
+        )
+    if any(_TRACEBACK.match(line) for line in last):
+        return End(1, None, last, found, "a traceback in its last words")
     if finished:
         return End(0, None, last[-5:], [], finished)
     return End(None, None, last, found)
+
+
+def _by_system(lines: Sequence[str]) -> list[events.Evidence]:
+    """Words of the kernel or of a scheduler that somebody kept in the log."""
+    found = []
+    for line in lines:
+        if _KERNEL.search(line):
+            source = "kernel log" if "python" in line.lower() else "kernel log, other"
+            found.append(events.Evidence(source, f"{line.strip()[:300]} (SIGKILL)"))
+        elif _CGROUP.search(line):
+            found.append(events.Evidence("cgroup", f"{line.strip()[:300]} (SIGKILL)"))
+        elif _TIME_LIMIT.search(line):
+            found.append(events.Evidence("scheduler", f"{line.strip()[:300]} (SIGTERM)"))
+    return found[-5:]
 
 
 def check_exit_code(code: int | None) -> None:

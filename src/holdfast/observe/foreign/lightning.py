@@ -62,10 +62,8 @@ def read_table(source: Source, path: Path | None, *, exit_code: int | None) -> R
     reading = Reading("a CSV log of steps and epochs", folder.name if folder is not None else source.name, iter(()))
     if source.note:
         reading.notes.append(source.note)
-    planned = None
-    if folder is not None and (folder / "hparams.yaml").is_file():
-        settings = read_settings(folder / "hparams.yaml")
-        planned = whole(settings.get("max_epochs") or settings.get("epochs"))
+    settings = read_settings(folder / "hparams.yaml", reading.notes) if folder is not None else {}
+    planned = whole(settings.get("max_epochs") or settings.get("epochs"))
     reading.entries = as_entries(_events(_Course(table, source, planned), reading, exit_code, folder))
     return reading
 

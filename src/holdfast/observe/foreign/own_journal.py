@@ -20,7 +20,10 @@ CONCLUSIONS = (events.FindingMade, events.RunEnded)
 
 
 def read_run(folder: Path) -> Reading:
-    return _reading(replay(RunFolder(folder)), folder.resolve().name)
+    run = RunFolder(folder.resolve())
+    reading = _reading(replay(run), run.name)
+    reading.reference = run.reference
+    return reading
 
 
 def read_copy(path: Path) -> Reading:

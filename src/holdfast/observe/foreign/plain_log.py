@@ -104,7 +104,7 @@ class PlainLog:
         words = list(self._after) or list(self._newest)
         return end_of(exit_code, words, finished=self._finished or finished)
 
-    def events(self) -> Iterator[events.AnyEvent]:
+    def history(self) -> Iterator[events.AnyEvent]:
         """Everything that the log says of the training."""
         for block in _blocks(self._source):
             for line in block:
@@ -121,7 +121,7 @@ class PlainLog:
 
     def words_only(self) -> Iterator[events.Printed]:
         """Only what rules asked to be told of: the numbers are known from somewhere better."""
-        for event in self.events():
+        for event in self.history():
             if isinstance(event, events.Printed):
                 yield event
 
@@ -141,7 +141,7 @@ class PlainLog:
         elif (said := said_by(line)) is not None:
             yield from self._follow(said)
         if says_finished(line):
-            self._finished = f"its own words: {line.strip()[:120]}"
+            self._finished = f"its own words: {line.strip().rstrip('.')[:120]}"
         if (self._place, self._step, self._done) != came:
             self._after.clear()
             self._finished = ""
@@ -166,6 +166,7 @@ class PlainLog:
 
     def _epoch_of(self, done: EpochSoFar) -> Iterator[events.AnyEvent]:
         self._done, self._epochs = done.epoch, done.epochs
+        self.losses += len(done.values)
         self.at += done.seconds
         yield self._epoch_event(done.epoch, "ultralytics", batches=done.batches, seconds=done.seconds)
         values = {name: told(value) for name, value in done.values.items()}
@@ -179,9 +180,8 @@ class PlainLog:
         if said.by_trainer and said.batch is None and not self._epoch:
             said.batch, said.batches = self._place[1] or None, self._batches
         inside = said.batch is not None or said.step is not None
-        if said.batch is not None:
-            self._place = max(self._place, (self._epoch, said.batch))
-            self._batches = said.batches
+        if said.batch is not None and (self._epoch, said.batch) >= self._place:
+            self._place, self._batches = (self._epoch, said.batch), said.batches
         if said.losses:
             self.losses += len(said.losses)
             if inside:
@@ -251,7 +251,7 @@ class PlainLog:
 
 def read_log(source: Source, *, name: str, exit_code: int | None, lines: LineWatch) -> Reading:
     log = PlainLog(source, lines)
-    reading = Reading("a plain log", name, iter(()))
+    reading = Reading("a plain log", name, iter(()), has_log=True)
     if source.note:
         reading.notes.append(source.note)
     reading.entries = as_entries(_whole_log(log, reading, exit_code))
@@ -262,7 +262,7 @@ def _whole_log(log: PlainLog, reading: Reading, exit_code: int | None) -> Iterat
     yield from opening(reading.name, platform="macos" if log.on_mps else "")
     if log.banner is not None:
         yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
-    yield from log.events()
+    yield from log.history()
     yield events.Observed(at=log.at, kinds=_seen(log), step_source="the log's own count" if log.first_step else "none")
     reading.position = log.position
     reading.end = log.end(exit_code)

@@ -47,8 +47,12 @@ class Reading:
     end: End | None = None
     """How it ended, as far as the record tells; None where events say it themselves."""
     going_on: GoingOn | None = None
+    has_log: bool = False
+    """It shows what was printed up to the end: where that does not say how it ended, nothing else does."""
     own: bool = False
     """Holdfast's own journal: the probe was there, and the record knows how it ended."""
+    reference: str | None = None
+    """What `holdfast resume` calls it by, where it is a run of Holdfast's."""
     over: bool = True
     """False for a journal of a run that goes on, or whose supervisor is gone."""
 

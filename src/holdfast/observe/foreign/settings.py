@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.observe.foreign.reading import RecordUnknown
+from holdfast.observe.foreign.text import read_source
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-from holdfast.observe.foreign.text import read_source
 
 Settings = dict[str, str]
 MOST_LINES = 5000
@@ -27,8 +28,15 @@ _NOT_OF_ULTRALYTICS = {
 """Names that are often taken for arguments of Ultralytics."""
 
 
-def read_settings(path: Path) -> Settings:
-    return settings_in(read_source(path).head)
+def read_settings(path: Path, notes: list[str]) -> Settings:
+    """Empty where there are none, or none that can be read: that is said in the notes, and keeps nothing else from being read."""
+    if not path.is_file():
+        return {}
+    try:
+        return settings_in(read_source(path).head)
+    except RecordUnknown as error:
+        notes.append(error.what)
+        return {}
 
 
 def settings_in(text: str) -> Settings:

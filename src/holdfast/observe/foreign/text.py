@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import stat
 import sys
 from collections import deque
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-HEAD_BYTES = 8 << 20
-TAIL_BYTES = 8 << 20
+HEAD_BYTES = 4 << 20
+TAIL_BYTES = 4 << 20
 SCANNED_BYTES = 64 << 20
 """Of what lies between, at most this much is looked through for known words."""
 STREAM_BYTES = 8 << 30
@@ -34,6 +35,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_HOLES = re.compile(rb"\0{8,}")
+"""A log that was emptied while a program wrote to it has a hole where its beginning was."""
 _MAGIC = {
     b"PK\x03\x04": "a zip archive, as torch.save writes",
     b"\x80\x02": "a pickle",
@@ -81,6 +84,8 @@ class Source:
 
 def read_source(path: Path | None, *, scan: Callable[[str], object] | None = None) -> Source:
     """A file's text, or standard input's where there is no path. `scan` is shown what lies between, piece by piece."""
+    if path is None and sys.stdin is None:
+        raise RecordUnknown("Standard input is closed.", next_step="pipe a log into it, or give a path")
     if path is None:
         return _from_stream(sys.stdin.buffer, "standard input", scan)
     try:
@@ -109,7 +114,9 @@ def encoding_of(head: bytes, name: str) -> str:
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding
-    sample = head[:SNIFFED]
+    sample = _HOLES.sub(b"", head)[:SNIFFED]
+    if head and not sample:
+        raise _binary(name, head)
     zeros = sample.count(0)
     if zeros > len(sample) // 8:
         encoding = "utf-16-le" if sample[1::2].count(0) >= sample[::2].count(0) else "utf-16-be"
@@ -140,8 +147,9 @@ def _readable(text: str) -> bool:
 
 def _binary(name: str, head: bytes) -> RecordUnknown:
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "no text")
+    why = ". Holdfast does not load what can run code" if "torch.save" in kind or kind == "a pickle" else ""
     return RecordUnknown(
-        f"{name} is {kind}, which Holdfast does not open: a checkpoint can run code when it is loaded.",
+        f"{name} is {kind}{why}.",
         next_step="give the folder of the run, its results.csv, metrics.csv, trainer_state.json, or its log",
     )
 

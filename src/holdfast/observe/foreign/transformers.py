@@ -224,8 +224,9 @@ class _Course:
 
 def _printed(entry: Entry) -> str:
     """As the Trainer printed it when it was logged."""
-    said = {name: entry[name] for name in ("loss", "grad_norm", "learning_rate", "epoch") if name in entry}
-    return str(said or {name: value for name, value in entry.items() if name != "step"})[:400]
+    order: tuple[str, ...] = ("loss", "grad_norm", "learning_rate", "epoch")
+    names = [name for name in order if name in entry] or [name for name in entry if name != "step"]
+    return str({name: entry[name] for name in names})[:400]
 
 
 def _finite(value: float | None) -> float | None:

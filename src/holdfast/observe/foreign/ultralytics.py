@@ -37,7 +37,7 @@ FITNESS = (
     "metrics/accuracy_top1",
 )
 """What its patience looks at, by task."""
-LOGS = ("*.log", "*.out", "*.txt", "*.err")
+LOGS = ("*.log", "*.out", "*.err")
 
 
 class Folder:
@@ -46,23 +46,24 @@ class Folder:
     def __init__(self, path: Path | None, table: Source | None, lines: LineWatch) -> None:
         self.path = path
         self.table = Table(table) if table is not None else None
-        self.settings: Settings = {}
         self.notes = [table.note] if table is not None and table.note else []
-        if path is not None and (path / "args.yaml").is_file():
-            self.settings = read_settings(path / "args.yaml")
+        self.settings: Settings = read_settings(path / "args.yaml", self.notes) if path is not None else {}
         self.log = self._log(lines)
 
     def _log(self, lines: LineWatch) -> PlainLog | None:
-        found = [file for pattern in LOGS for file in sorted(self.path.glob(pattern))] if self.path is not None else []
-        for file in [file for file in found if file.is_file() and file.stat().st_size][-1:]:
-            try:
-                source = read_source(file)
-            except RecordUnknown as error:
-                self.notes.append(error.what)
-                continue
-            self.notes.append(f"{file.name} in the folder was read as the run's log.")
-            return PlainLog(source, lines)
-        return None
+        """The newest that lies in the folder."""
+        found = [file for pattern in LOGS for file in self.path.glob(pattern)] if self.path is not None else []
+        written = [(status.st_mtime, file) for file in found if file.is_file() and (status := file.stat()).st_size]
+        if not written:
+            return None
+        file, between = max(written)[1], lines.on("log")
+        try:
+            source = read_source(file, scan=lambda text: between.feed(text.encode("utf-8", "replace")))
+        except RecordUnknown as error:
+            self.notes.append(error.what)
+            return None
+        self.notes += [f"{file.name} in the folder was read as the run's log.", *([source.note] if source.note else [])]
+        return PlainLog(source, lines)
 
     @property
     def planned(self) -> int | None:
@@ -79,9 +80,20 @@ class Folder:
 
 
 def read_folder(path: Path, *, exit_code: int | None, lines: LineWatch) -> Reading:
-    table = path / "results.csv"
-    folder = Folder(path, read_source(table) if table.is_file() else None, lines)
-    return _read(folder, "a run folder of Ultralytics", path.name, exit_code)
+    """A table that cannot be read is no loss where a log tells the same."""
+    table, trouble = None, None
+    if (path / "results.csv").is_file():
+        try:
+            table = read_source(path / "results.csv")
+            Table(table)
+        except RecordUnknown as error:
+            table, trouble = None, error
+    folder = Folder(path, table, lines)
+    if trouble is not None:
+        if folder.log is None:
+            raise trouble
+        folder.notes.insert(0, trouble.what)
+    return _read(folder, "a run folder of Ultralytics", path.resolve().name, exit_code)
 
 
 def read_table(source: Source, path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Reading:
@@ -93,7 +105,7 @@ def read_table(source: Source, path: Path | None, *, exit_code: int | None, line
 
 
 def _read(folder: Folder, what: str, name: str, exit_code: int | None) -> Reading:
-    reading = Reading(what, name, iter(()), notes=folder.notes)
+    reading = Reading(what, name, iter(()), notes=folder.notes, has_log=folder.log is not None)
     reading.entries = as_entries(_events(folder, reading, exit_code))
     return reading
 
@@ -114,7 +126,7 @@ def _events(folder: Folder, reading: Reading, exit_code: int | None) -> Iterator
             )
         reading.notes += course.notes(folder.table)
     if log is not None:
-        yield from log.events() if not course.rows else log.words_only()
+        yield from log.history() if not course.rows else log.words_only()
     yield events.Observed(at=course.at, kinds=_seen(course, log), step_source="none")
     reading.position = course.position or (log.position if log is not None else "")
     reading.end = _end(folder, course, exit_code)

@@ -23,6 +23,7 @@ _BANNER = re.compile(
     r"Ultralytics (?:YOLOv)?(?P<ultralytics>\d+(?:\.\d+)+).{0,20}?Python-(?P<python>\S+) torch-(?P<torch>\S+) (?P<device>.{0,60})"
 )
 _ELAPSED = re.compile(r"(?:\[|(?:it/s|s/it) )(?:(?P<clock>(?:\d{1,4}:)?\d{1,4}:\d\d)|(?P<seconds>\d{1,2}\.\d)s)")
+_VALIDATING = re.compile(r"^\s*Class\s+Images\s+Instances\b")
 _AT_THE_END = re.compile(r"^\s*Validating \S+\.pt\.\.\.")
 _METRICS = (
     "precision(B)",
@@ -84,6 +85,8 @@ class Console:
         if _AT_THE_END.match(line):
             self._at_the_end = True
             return True, self.rest()
+        if _VALIDATING.match(line):
+            return True, None
         if bar := _BAR.match(line):
             return self._bar(bar)
         if (row := _ALL.match(line)) and (self._names or self.now is not None):

@@ -18,7 +18,8 @@ from holdfast.judge.rules import by_id
 from holdfast.judge.usable import checkpoints, last_good
 from holdfast.show.plain import duration, plural, size
 from holdfast.show.report.beside import Beside, beside_of
-from holdfast.show.report.charts import SEVERE, Chart, charts_of
+from holdfast.show.report.charts import SEVERE, Chart
+from holdfast.show.report.curves import charts_of
 from holdfast.show.report.timeline import Timeline, timeline_of, tone_of
 from holdfast.show.report.wording import clean, clean_line, count, moment, percent
 from holdfast.show.summary import goodput
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.words.verdicts import Finding
 
-MOST_FINDINGS = 30
-MOST_EVIDENCE = 8
-MOST_CHECKPOINTS = 30
+MOST_FINDINGS = 24
+MOST_EVIDENCE = 6
+MOST_CHECKPOINTS = 20
 MOST_LAST_WORDS = 40
 TONES = {"learned": "good", "unproven": "open", "not-learned": "bad", "failed": "bad", "interrupted": "open"}
 ANSWERS = {"holds": "✓", "fails": "✗", "missing": "?", "does not apply": "·"}
@@ -206,11 +207,13 @@ def _figures(picture: Picture) -> list[str]:
     attempt = picture.attempt
     facts = [plural(len(picture.attempts), "attempt")]
     last = max(each.last_step for each in picture.attempts)
-    facts.append(f"{count(last)} steps" if last != 1 else "1 step")
+    if last or not attempt.epoch:
+        facts.append(f"{count(last)} steps" if last != 1 else "1 step")
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         facts.append(f"{attempt.epoch}{of} epochs")
-    facts.append(duration(goodput(picture)["wall_s"]))
+    wall = goodput(picture)["wall_s"]
+    facts += [duration(wall)] if wall else []  # a log need not have a clock
     most = max(each.memory.most_rss for each in picture.attempts)
     return [*facts, f"at most {size(most)} of memory"] if most else facts
 
@@ -293,7 +296,9 @@ def _cost(picture: Picture) -> Cost:
     spent = goodput(picture)
     wall = spent["wall_s"]
     if not spent["buckets"] or wall <= 0:
-        return Cost("Nothing was started.", ())
+        return Cost("", ())
+    if not any(attempt.steps for attempt in picture.attempts) and picture.attempt.epoch:
+        return Cost(_price(picture, wall, 0.0), ())  # a log of epochs does not say where the time went
     shares = [
         Share(name, BUCKETS.get(name, clean(name, 40)), duration(took), percent(took / wall), 0.0, name in LOST)
         for name, took in spent["buckets"].items()
@@ -313,12 +318,13 @@ def _price(picture: Picture, wall: float, useful: float) -> str:
     """In words, also what the time was good for in the end."""
     took, useful = f"It took {duration(wall)}", min(useful, wall)
     verdict = picture.ended.verdict if picture.ended is not None else None
-    if not any(attempt.steps for attempt in picture.attempts):
-        return f"{took}; no training step was seen in it."
     good = last_good(picture)
     if verdict == "not-learned":
         kept = f" What was saved up to step {count(good.step)} is still usable." if good is not None else ""
-        return f"{took}, {duration(useful)} of it in training steps. The model did not learn: that time is lost.{kept}"
+        steps = f", {duration(useful)} of it in training steps" if useful else ""
+        return f"{took}{steps}. The model did not learn: that time is lost.{kept}"
+    if not any(attempt.steps for attempt in picture.attempts):
+        return f"{took}." if picture.attempt.epoch else f"{took}; no training step was seen in it."
     said = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) was training that counts."
     if verdict in ("failed", "interrupted") and tone_of(picture.attempt) != "good":
         last = picture.attempt.last_step
@@ -375,7 +381,7 @@ def _last_words(picture: Picture) -> tuple[int, tuple[str, ...]]:
     for attempt in reversed(picture.attempts):
         ended = attempt.ended
         if ended is not None and tone_of(attempt) == "bad" and (ended.last_words or ended.evidence):
-            said = [clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8]]
+            said = [clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"]
             words = [clean_line(line) for line in ended.last_words[-MOST_LAST_WORDS:]]
             return attempt.number, tuple(said + words)
     return 0, ()

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from holdfast.show.report.plots import draw
+from holdfast.show.report.timeline import FIRST_TOLD
 from holdfast.show.report.wording import pieces
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def as_html(report: Report) -> str:
     template = environment.from_string(_HERE.joinpath("report.html.j2").read_text("utf-8"))
     return template.render(
         report=report,
+        first_told=FIRST_TOLD,
         style=Markup(_HERE.joinpath("report.css").read_text("utf-8")),  # noqa: S704 - our own file
         plots=[draw(chart) for chart in report.charts],
         beside_plot=draw(report.beside.chart)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.show.report.plots import sparkline
+from holdfast.show.report.timeline import FIRST_TOLD
 from holdfast.show.report.wording import pieces
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def as_markdown(report: Report) -> str:
         _section("What ran", [f"- {text(name)}: {code(value)}" for name, value in report.setup]),
         _last_words(report),
         ["---"],
-        ["Written by Holdfast from the run's journal. `report.html` beside this file has the plots."],
+        ["Written by Holdfast. `report.html` beside this file has the plots."],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -105,13 +106,13 @@ def _verdict(report: Report) -> list[str]:
 
 def _attempts(report: Report) -> list[str]:
     lines = []
-    for attempt in report.timeline.told:
+    for n, attempt in enumerate(report.timeline.told):
+        if n == FIRST_TOLD and report.timeline.between:
+            lines.append(f"- {report.timeline.between}")
         facts = ", ".join(fact for fact in (attempt.steps, attempt.took, attempt.how) if fact)
         lines.append(f"- **attempt {attempt.number}**: {text(facts)}")
         lines += [f"  - {text(more)}" for more in (attempt.began, attempt.why, attempt.then) if more]
         lines += [f"  - kept safe: {text(attempt.kept)}"] if attempt.kept else []
-    if report.timeline.left_out:
-        lines.append(f"- {report.timeline.left_out} more attempts are in the journal.")
     return _section("Attempts", lines)
 
 
@@ -144,7 +145,7 @@ def _finding(finding: Told) -> Iterator[str]:
 
 
 def _cost(report: Report) -> list[str]:
-    lines = [text(report.cost.says), ""]
+    lines = [text(report.cost.says), ""] if report.cost.says else []
     if report.cost.shares:
         lines += ["| where the time went | | |", "|---|---:|---:|"]
         lines += [f"| {text(share.says)} | {share.took} | {share.part} |" for share in report.cost.shares]

@@ -28,6 +28,7 @@ FEW_DOTS = 40
 MARK_ROOM = 5.0
 """Percent of the width that the badge of a finding takes on a phone."""
 MOST_ROWS = 4
+MOST_RESTARTS = 12
 TINY, HUGE = 1e-250, 1e250
 """Beyond these the arithmetic of a scale itself is no longer finite."""
 
@@ -102,11 +103,9 @@ def _up(chart: Chart) -> Scale:
         return Scale(0.0, 1.0)
     low, high = min(dot.mean for dot in dots), max(dot.mean for dot in dots)
     if _has_band(chart):
-        # A single spike must not flatten everything else: what is far out of the curve's own range is cut off.
-        room = (high - low) or abs(high)
-        lowest, highest = min(dot.low for dot in dots), max(dot.high for dot in dots)
-        low = min(low, max(lowest, low / 3 if chart.log else low - room / 2))
-        high = max(high, min(highest, high * 3 if chart.log else high + room / 2))
+        # A few spikes must not flatten everything else: the band is shown where most of it is.
+        low = min(low, sorted(dot.low for dot in dots)[len(dots) // 20])
+        high = max(high, sorted(dot.high for dot in dots)[-1 - len(dots) // 20])
     if chart.log:
         return Scale(max(low, TINY) / 1.15, min(high, HUGE) * 1.15, log=True)
     low, high = max(low, -HUGE), min(high, HUGE)
@@ -114,7 +113,7 @@ def _up(chart: Chart) -> Scale:
         low = 0.0  # time and memory are amounts; a curve that comes near zero is read against it
     if high - low <= max(TINY, abs(high) * 1e-12):
         # A constant is drawn against zero.
-        return Scale(min(0.0, low * 1.25), max(0.0, low * 1.25)) if abs(low) > TINY else Scale(-1.0, 1.0)
+        return Scale(min(0.0, low * 1.25), max(0.0, low * 1.25)) if abs(low) > TINY else Scale(-0.05, 1.0)
     room = (high - low) * 0.06
     return Scale(low if low == 0.0 else low - room, high + room)
 
@@ -145,12 +144,14 @@ def _time_ticks(scale: Scale) -> tuple[Tick, ...]:
     return tuple(Tick(round(100 * scale(value * each), 2), f"{value:g} {unit}") for value in values)
 
 
+SIZES = {"bytes": (1e9, 1e6), "seconds": (3600.0, 60.0)}
+"""In which sizes amounts are counted, so that ticks stand at whole ones."""
+
+
 def _value_ticks(scale: Scale, unit: str) -> tuple[Tick, ...]:
     if not scale.log:
-        values = _even(scale.low, scale.high, 5)
-        if unit == "bytes":
-            each = 1e9 if scale.high >= 2e9 else 1e6
-            values = [value * each for value in _even(scale.low / each, scale.high / each, 5)]
+        each = next((size for size in SIZES.get(unit, ()) if scale.high >= 2 * size), 1.0)
+        values = [value * each for value in _even(scale.low / each, scale.high / each, 5)]
     else:
         low, high = math.log10(scale.low), math.log10(scale.high)
         if high - low < 2.2:
@@ -159,17 +160,23 @@ def _value_ticks(scale: Scale, unit: str) -> tuple[Tick, ...]:
             values = values if len(values) <= 5 else values[:: math.ceil(len(values) / 5)]
         else:
             values = [10.0**e for e in _even(low, high, 5, least=1.0)]
-    return tuple(Tick(round(100 * (1 - scale(value)), 2), _value(value, unit)) for value in values)
+    digits = 4
+    if not scale.log and len(values) > 1:
+        # Neighbours must not look the same: 1.00001 beside 1.00002.
+        digits += max(0, round(math.log10(max(abs(values[0]), abs(values[-1])) / (values[1] - values[0]))) - 2)
+    return tuple(Tick(round(100 * (1 - scale(value)), 2), _value(value, unit, digits)) for value in values)
 
 
-def _value(value: float, unit: str) -> str:
+def _value(value: float, unit: str, digits: int) -> str:
     if abs(value) < 1e-12:
-        return "0" if abs(value) < TINY or unit else number(value)
+        return "0" if abs(value) < TINY or unit else number(value, digits)
     if unit == "bytes":
         return f"{value / 1e9:g} GB" if value >= 1e9 else f"{value / 1e6:g} MB"
     if unit == "seconds":
-        return f"{value * 1000:g} ms" if 0 < value < 1 else f"{value:g} s"
-    return number(value)
+        if value >= 60:
+            return f"{value / 3600:.3g} h" if value >= 7200 else f"{value / 60:.3g} min"
+        return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+    return number(value, digits)
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------------------
@@ -227,7 +234,8 @@ def _bad(chart: Chart, across: Scale) -> str:
 
 
 def _uprights(chart: Chart, across: Scale) -> str:
-    restarts = "".join(f"M{round(SIDE * across(place))} 0V{SIDE}" for place in chart.restarts)
+    places = chart.restarts if len(chart.restarts) <= MOST_RESTARTS else ()  # more would be a fence
+    restarts = "".join(f"M{round(SIDE * across(place))} 0V{SIDE}" for place in places)
     drawn = f'<path class="restart" d="{restarts}"/>' if restarts else ""
     for mark in chart.marks:
         severity = mark.severity if mark.severity in SEVERE else "note"

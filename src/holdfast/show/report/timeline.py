@@ -14,8 +14,8 @@ from holdfast.words.verdicts import Action
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
 
-MOST_TOLD = 16
-"""Attempts that are told in words; of more, the first two and the newest."""
+FIRST_TOLD, LAST_TOLD = 2, 6
+"""Attempts that are told in words; those between are in the journal."""
 MOST_DRAWN = 200
 LONGEST_GAP = 0.04
 """A wait is drawn at most this long, as a share of all attempts: a night between two would leave nothing else to see."""
@@ -60,21 +60,26 @@ class Told:
 class Timeline:
     stretches: tuple[Stretch, ...]
     told: tuple[Told, ...]
-    left_out: int
-    """Attempts that are only in the journal."""
+    between: str
+    """Which attempts are told in the journal only."""
+    count: int
     last_step: int
     total: str
 
 
 def timeline_of(picture: Picture) -> Timeline:
     attempts = picture.attempts
-    told = attempts if len(attempts) <= MOST_TOLD else [*attempts[:2], *attempts[2 - MOST_TOLD :]]
+    few = len(attempts) <= FIRST_TOLD + LAST_TOLD
+    told = attempts if few else [*attempts[:FIRST_TOLD], *attempts[-LAST_TOLD:]]
     following = {attempt.number: after for attempt, after in pairwise(attempts)}
     last = max((attempt.last_step for attempt in attempts), default=0)
     return Timeline(
-        stretches=_stretches(picture, attempts[-MOST_DRAWN:]) if attempts else (),
-        told=tuple(_told(attempt, following.get(attempt.number), last) for attempt in told),
-        left_out=len(attempts) - len(told),
+        stretches=_stretches(picture, attempts[-MOST_DRAWN:]) if _length(picture) else (),
+        told=tuple(_told(picture, attempt, following.get(attempt.number), last) for attempt in told),
+        between=""
+        if few
+        else f"Attempts {told[FIRST_TOLD - 1].number + 1} to {told[FIRST_TOLD].number - 1} are in the journal.",
+        count=len(attempts),
         last_step=last,
         total=duration(_length(picture)),
     )
@@ -114,6 +119,12 @@ def tone_of(attempt: AttemptPicture) -> Tone:
     return "good" if ended.code == 0 and ended.stopped_by is None else "bad"
 
 
+def _tone(picture: Picture, attempt: AttemptPicture) -> Tone:
+    """An attempt that ended well and taught nothing did not end well."""
+    in_vain = picture.ended is not None and picture.ended.verdict == "not-learned" and attempt is picture.attempt
+    return "bad" if in_vain and tone_of(attempt) == "good" else tone_of(attempt)
+
+
 def _seconds(picture: Picture, attempt: AttemptPicture) -> float:
     if attempt.ended is not None:
         return max(attempt.ended.seconds, 0.0)
@@ -137,22 +148,23 @@ def _stretches(picture: Picture, attempts: list[AttemptPicture]) -> tuple[Stretc
     for n, (attempt, seconds) in enumerate(zip(attempts, lengths, strict=True)):
         place += gaps[n]
         following = attempts[n + 1] if n + 1 < len(attempts) else None
-        drawn.append(_stretch(attempt, following, place / whole, seconds, seconds / whole))
+        tone = _tone(picture, attempt)
+        drawn.append(_stretch(attempt, following, tone, place / whole, seconds, seconds / whole))
         place += seconds
     return tuple(drawn)
 
 
 def _stretch(
-    attempt: AttemptPicture, following: AttemptPicture | None, left: float, seconds: float, width: float
+    attempt: AttemptPicture, following: AttemptPicture | None, tone: Tone, left: float, seconds: float, width: float
 ) -> Stretch:
-    start_up, lost = 1.0, 0.0
+    start_up, lost = 0.0 if attempt.epoch else 1.0, 0.0
     if attempt.steps:
         begun = (attempt.first_step_at or attempt.started.at) - attempt.started.at
         start_up = min(1.0, max(0.0, begun / seconds)) if seconds else 0.0
         lost = (1.0 - start_up) * lost_steps(attempt, following) / attempt.steps
     return Stretch(
         number=attempt.number,
-        tone=tone_of(attempt),
+        tone=tone,
         left=round(100 * left, 2),
         width=round(100 * width, 2),
         start_up=round(100 * start_up, 1),
@@ -161,15 +173,15 @@ def _stretch(
     )
 
 
-def _told(attempt: AttemptPicture, following: AttemptPicture | None, last: int) -> Told:
+def _told(picture: Picture, attempt: AttemptPicture, following: AttemptPicture | None, last: int) -> Told:
     cause = cause_of(attempt)
     finding = attempt.found(cause) if cause is not None else None
     first = (attempt.first_step or 1) - 1
     return Told(
         number=attempt.number,
-        tone=tone_of(attempt),
+        tone=_tone(picture, attempt),
         steps=_steps(attempt),
-        took=duration(attempt.ended.seconds) if attempt.ended is not None else "",
+        took=duration(attempt.ended.seconds) if attempt.ended is not None and attempt.ended.seconds else "",
         how=how_it_ended(attempt),
         began=_began(attempt),
         why=f"{clean(finding.rule, 60)}: {clean(finding.message, 400)}" if finding is not None else "",
@@ -182,7 +194,7 @@ def _told(attempt: AttemptPicture, following: AttemptPicture | None, last: int) 
 
 def _steps(attempt: AttemptPicture) -> str:
     if not attempt.steps:
-        return "no step seen"
+        return f"up to epoch {attempt.epoch}" if attempt.epoch else "no step seen"
     return f"steps {count(attempt.first_step or 0)} to {count(attempt.last_step)}"
 
 

@@ -30,23 +30,19 @@ def clean_line(text: str, most: int = 300) -> str:
     return printable(_DIRECTIONS.sub("", whole), most).rstrip()
 
 
-def number(value: float | None) -> str:
+def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return NOTHING
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
-    far = value and (abs(value) >= 1e6 or abs(value) < 1e-4)
-    return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e") if far else _plain(value)
-
-
-def _plain(value: float) -> str:
-    """Four digits, without an exponent."""
-    return f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
+        return f"{value:.{digits - 1}g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def count(value: float) -> str:
-    """A whole number with its thousands apart: 1 234 567."""
-    return f"{round(value):,}".replace(",", "\u202f")
+    """A whole number, written as in the rules' own sentences, so that it can be searched for."""
+    return f"{round(value)}"
 
 
 def short_count(value: float) -> str:

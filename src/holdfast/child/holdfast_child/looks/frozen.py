@@ -163,7 +163,7 @@ class Models(object):
                 self._modules.extend((name, weakref.ref(module)) for name, module in inside)
 
     def frozen(self, torch, census):
-        """name -> parameter for what is frozen, and name -> (parameter, statistics) for layers with nothing else."""
+        """Name -> parameter for what is frozen, and name -> (parameter, statistics) for layers with nothing else."""
         parameters, layers = {}, {}
         for name, reference in self._modules:
             module = reference()

@@ -27,18 +27,26 @@ class GradientsLook(Look):
         self._turns = turns
         self._paces = {}  # id of an optimizer -> its paces for ordinary and for odd gradients
         self._closures = Closures()
+        self._empty = None  # a look that found no gradient before a step
 
     def backward_begins(self, loss, first):
         self._closures.backward_begins()
 
     def step_begins(self, optimizer, clock):
         self._closures.step_begins(optimizer)
+        self._empty = None
         if not self._closures.has(optimizer):
             give_norm = self.probe.steps.record.expect_norm if clock else None
             self._look_if_allowed(optimizer, Sighting(self.probe.step + 1, optimizer, clock), give_norm)
 
     def step_ended(self, optimizer, clock):
-        if self._closures.step_ended():
+        empty, self._empty = self._empty, None
+        made_inside = self._closures.step_ended() > 0
+        if empty is not None and not made_inside:
+            made_inside = any(parameter.grad is not None for parameter in trainable(optimizer))
+            if not made_inside:
+                self._learn(empty, [], None)
+        if made_inside:
             self._look_if_allowed(optimizer, Sighting(self.probe.step + (not clock), optimizer, clock), None)
 
     def step_over(self, optimizer_id):
@@ -59,7 +67,7 @@ class GradientsLook(Look):
             self.probe.see(self.name, "not seen: the gradients lie on several devices")
             return
         if not with_gradient:
-            self._learn(sighting, [], None)
+            self._empty = sighting
             return
         sighting.parameters = [weakref.ref(parameter) for parameter in with_gradient]
         lengths = norms(self.probe.torch, [values_of(self.probe.torch, gradient) for gradient in gradients])

@@ -93,7 +93,7 @@ class MovementLook(Look):
         if chosen is not None and not backwards:
             for position, reference in chosen.without:
                 parameter = reference()
-                if parameter is not None:
+                if parameter is not None and parameter.grad is None:
                     self._outcomes[(id(optimizer), position)] = Outcome(parameter, gradient=False)
         if around:
             began = time.perf_counter()
@@ -281,7 +281,7 @@ class Chosen(object):
     def __init__(self):
         self.around = []
         self.without = []
-        """Parameters that have no gradient before the step; a closure may still give them one."""
+        """Parameters that have no gradient before the step; the step itself may still give them one."""
         self.modelled = 0.0
         """What it should cost, before correction."""
         self.seconds = 0.0
@@ -315,15 +315,17 @@ class Rotation(object):
         self._suspects = deque()
 
     def suspect(self, position, span):
-        if len(self._suspects) < MOST_TENSORS:
+        if len(self._suspects) < MOST_TENSORS and (position, span) not in self._suspects:
             self._suspects.append((position, span))
 
     def positions(self, optimizer):
         """(position, whether it is a second look), first those to be looked at again; at most once around."""
+        again = set()
         for position, span in list(self._suspects):
             self._suspects.popleft()
             if _exists(optimizer, position):
                 self._starts[position] = span[0]
+                again.add(position)
                 yield position, True
         first = None
         for _ in range(MOST_POSITIONS):
@@ -331,7 +333,10 @@ class Rotation(object):
             if position is None or position == first:
                 return
             first = first or position
-            yield position, False
+            if position in again:
+                self.passed(position)
+            else:
+                yield position, False
 
     def passed(self, position):
         """It had its turn."""

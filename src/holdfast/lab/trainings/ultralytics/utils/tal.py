@@ -11,7 +11,6 @@ class Assigner(nn.Module):  # type: ignore[misc] # torch's types are not read
 
     def forward(self, overlaps: torch.Tensor, boxes: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
         targets = torch.zeros_like(overlaps)
-        chosen = overlaps.detach()[inside]
-        weights = boxes[inside]
-        targets[inside] = chosen * weights
+        largest = boxes[inside].amax().clamp(min=1.0)
+        targets[inside] = overlaps.detach()[inside] / largest
         return targets

@@ -1,0 +1,114 @@
+"""Every gradient is exactly zero.
+
+**What it means.** The loss is there and is not zero, backward runs, and all that arrives at the weights is 0.0. Nothing is
+learned from there on.
+
+**Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too large.
+A loss through something without a slope (`round`, `argmax`, a comparison, a clamp that is always at its bound). A loss that
+reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS.
+
+**What to do.** Look for what has no slope between the weights and the loss. Lower the learning rate or add warm-up where it
+died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors.
+
+**When it stays silent.** A loss of zero, or one that has fallen to a thousandth of what it was: the task is solved. A
+learning rate of zero. From the start it needs ten steps; where gradients were there before, fifty.
+
+Sources: pytorch#180201 (expanded tensors on MPS); dead ReLUs are among the public lists of silent training errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.judge.cases_relations import look, steps
+from holdfast.judge.history import started, trains
+from holdfast.judge.rule import Case, Rule
+from holdfast.words import events
+from holdfast.words.verdicts import Finding
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import AttemptPicture, Picture
+
+ID = "gradients-zero"
+LIMITS = {"sightings": 3, "steps_at_first": 10, "steps_later": 50, "solved_below": 1e-3}
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    zero = attempt.gradients.zero
+    if not zero.count:
+        return None
+    limits = picture.tuned(ID, LIMITS)
+    from_the_start = not attempt.gradients.seen_nonzero
+    least = limits["steps_at_first" if from_the_start else "steps_later"]
+    if zero.count < limits["sightings"] or zero.steps < least or not _has_a_loss(attempt, limits["solved_below"]):
+        return None
+    if attempt.rates.latest and not max(attempt.rates.latest):
+        return None
+    when = f"in all {zero.steps} steps so far" if from_the_start else f"since step {zero.since}"
+    return Finding(
+        rule=ID,
+        severity="fatal",
+        step=zero.since,
+        message=f"Every gradient is exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
+        evidence=[
+            f"{zero.count} looks at all gradients from step {zero.since} to step {zero.until}, all of them 0.0",
+            f"the newest loss is {attempt.loss.last:.6g}"
+            + ("" if attempt.loss.first is None else f", the first was {attempt.loss.first:.6g}"),
+        ],
+        remedies=[
+            "look for a step without a slope between weights and loss: round, argmax, a comparison, a clamp at its bound",
+            "lower the learning rate or add warm-up if the units died, or use a leaky activation",
+            *(
+                ["call .contiguous() on expanded tensors: they lose gradients on some macOS"]
+                if picture.on_macos
+                else []
+            ),
+        ],
+    )
+
+
+def _has_a_loss(attempt: AttemptPicture, solved_below: float) -> bool:
+    """A loss that is there, not zero, and not all but solved."""
+    loss = attempt.loss
+    if not loss.count or loss.last is None or loss.last == 0.0 or loss.bad_in_a_row:
+        return False
+    return abs(loss.last) > solved_below * max(abs(loss.highest), abs(loss.lowest))
+
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Step, events.Steps, events.Gradients),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("zero from the first step on", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
+        Case(
+            "seen by looks alone",
+            [
+                *started(),
+                *steps(12, loss=2.3),
+                *(e for s in (2, 3, 12) for e in look(s, norm=0.0, zero=4)),
+                *steps(1, first=13),
+            ],
+            "fatal",
+        ),
+        Case("dead in the middle", [*started(), *steps(40, norm=1.0), *steps(60, first=41, norm=0.0)], "fatal"),
+        Case(
+            "a few steps without gradient in the middle",
+            [*started(), *steps(40, norm=1.0), *steps(20, first=41, norm=0.0)],
+            None,
+        ),
+        Case(
+            "solved: the loss is zero too",
+            [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=0.0, norm=0.0)],
+            None,
+        ),
+        Case("all but solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
+        Case("warm-up from zero", [*started(), *steps(30, norm=0.0, lr=0.0)], None),
+        Case("one layer without gradient", [*started(), *steps(30), *look(30, zero=3)], None),
+        Case("too early", [*started(), *steps(9, norm=0.0)], None),
+    ],
+)

@@ -1,0 +1,52 @@
+"""Every validation takes twice the memory of training, and leaves almost nothing."""
+
+# ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from holdfast.lab.drill import Drill
+
+
+def program() -> None:
+    import torch
+
+    from holdfast.lab import accelerator
+    from holdfast.lab.accelerator.ledger import Ledger, Reaper
+    from holdfast.lab.firing import fired
+    from holdfast.lab.trainings.plain import Training
+
+    def no_faster(_training: Any) -> None:
+        time.sleep(0.05)  # samples of memory are taken a few times a second
+
+    def validate(training: Any) -> None:
+        """Collects all predictions before it scores them; none is small."""
+        kept = []
+        with torch.no_grad():
+            for batch, _ in training.loader:
+                training.model(batch.to("lab"))
+                kept.append(torch.ones(10 << 20, device="lab"))
+                time.sleep(0.1)
+        fired("a validation that collects everything", f"{len(kept)} predictions of 40 MB")
+        del kept
+        torch.lab.empty_cache()
+
+    accelerator.switch_on(ledger=Ledger(reaper=Reaper(), held=350 << 20, scale=2))
+    Training(steps=24, before_step=no_faster, after_epoch=validate).run()
+
+
+DRILL = Drill(
+    name="validation-spike",
+    says="every validation takes twice the memory of training, and leaves almost nothing",
+    reproduces="field report 004 (killed near the validation of epoch 94)",
+    fault="validation collects its predictions: 320 MB, which count twice, on a machine of 1 GB",
+    program=program,
+    finds={"validation-memory-spike": "warn"},
+    verdicts=("learned", "unproven"),
+    # The machine is small, and so must be the least that counts.
+    plan={"sample_every_s": 0.1, "rules": {"validation-memory-spike": {"more_gib": 0.25}}},
+    world="unified memory",
+    quick=False,
+)
