@@ -106,7 +106,9 @@ def test_steps_without_any_gradient_are_told_at_once():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         probe.take_step(optimizer)
-    assert [(event.step, event.tensors, event.missing) for event in probe.of(Gradients)] == [(n, 0, 4) for n in (1, 2, 3)]
+    assert [(event.step, event.tensors, event.missing) for event in probe.of(Gradients)] == [
+        (n, 0, 4) for n in (1, 2, 3)
+    ]
 
 
 def test_gradients_of_a_further_optimizer_are_told_as_such():

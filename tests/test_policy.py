@@ -200,7 +200,10 @@ def test_verdict_failed_says_why():
     ("last_words", "again"),
     [
         ("RuntimeError: operator torchvision::nms does not exist", False),
-        ("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.", False),
+        (
+            "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.",
+            False,
+        ),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
     ],
 )

@@ -11,13 +11,13 @@ from holdfast.cli.app import app
 from holdfast.show.rules import as_markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-COMMANDS = ("run", "status", "resume", "rules")
 
 
 def commands_page() -> str:
     """Every command's --help, as it is printed at 100 columns."""
     parts = ["# Commands", "", "Made from `--help` by `make docs`; a test checks that it is up to date.", ""]
-    for command in ((), *((name,) for name in COMMANDS)):
+    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    for command in ((), *((name,) for name in names)):
         shown = CliRunner().invoke(app, [*command, "--help"], terminal_width=100, prog_name="holdfast")
         text = "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
         parts += [f"## holdfast {' '.join(command)}".rstrip(), "", "```text", text, "```", ""]

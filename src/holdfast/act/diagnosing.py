@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from holdfast.judge.picture import AttemptPicture
     from holdfast.observe.foreign.reading import Reading
-    from holdfast.words.verdicts import Finding, Verdict
+    from holdfast.words.verdicts import Verdict
 
 FATAL_FOUND = 3
 FEW = 3
@@ -100,18 +100,9 @@ def _judged(reading: Reading) -> Picture:
 
 def _take(engine: Engine, entry: Entry) -> None:
     for finding in list(engine.take(entry)):
-        if not _says_something(finding, engine.picture):
-            continue
         step = finding.step or None  # a record without steps has no step 0
         made = events.FindingMade(at=entry.event.at, finding=msgspec.structs.replace(finding, step=step))
         _take(engine, Entry(made, engine.picture.attempt.number))
-
-
-def _says_something(finding: Finding, picture: Picture) -> bool:
-    """An exit status that nobody recorded is no status other than 0."""
-    ended = picture.attempt.ended
-    unknown = ended is not None and ended.code is None and ended.signal is None
-    return not (finding.rule == "exit-status-not-zero" and unknown)
 
 
 # --- what it came to --------------------------------------------------------------------------------------------------

@@ -47,7 +47,10 @@ def killed_by(ended: AttemptEnded) -> str | None:
 def where(attempt: AttemptPicture) -> str:
     """For a sentence: at which step, in which epoch."""
     if not attempt.steps:
-        return "before the first step"
+        if attempt.epoch:
+            return f"after epoch {attempt.epoch}"
+        # A record of somebody else's has no process: that it shows no step does not mean that there was none.
+        return "before the first step" if attempt.started.pid else "where its record ends"
     done = f", {attempt.epoch} epoch{'s' if attempt.epoch != 1 else ''} done" if attempt.epoch else ""
     return f"after step {attempt.last_step}{done}"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-model = nn.Sequential(nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10))
+model = nn.Sequential(nn.Linear(100, 900), nn.ReLU(), nn.Linear(900, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 checkpoint = Path("last.pt")
 torch.save({"model": model.state_dict(), "step": 1200}, checkpoint)

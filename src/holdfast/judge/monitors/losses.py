@@ -89,7 +89,8 @@ class Losses:
             low = mean = float(loss)
         self.recent.append(Recent(event.step if isinstance(event, Step) else event.last, n, mean))
         rate = n if event.lr and max(event.lr) > 0.0 else 0
-        self.same_at_rate = self.same_at_rate + rate if self.whole.same_in_a_row == same + n else rate
+        goes_on = self.whole.same_in_a_row == same + n
+        self.same_at_rate = self.same_at_rate + rate if goes_on else min(rate, self.whole.same_in_a_row)
         first = self.whole.first
         if first is not None and low > LEAP * first > 0.0:
             self.left_after = self.whole.count - n if not self.left_steps else self.left_after

@@ -45,21 +45,29 @@ def judge(picture: Picture) -> Finding | None:
     total = picture.started.memory_total if picture.started else None
     last = attempt.memory.samples[-1] if attempt.memory.samples else None
     scarce = last is not None and total is not None and last.available < SCARCE * total
-    if not system_says and not scarce:
+    unwatched = picture.started is not None and not picture.started.supervisor and last is None
+    if not system_says and not scarce and not unwatched:
         return None
     evidence = quoted(gone)
     if last is not None:
         evidence.append(
             f"last sample: the training held {_gib(last.rss)}, {_gib(last.available)} were left, {_gib(last.swap)} in swap"
         )
+    if unwatched and not system_says:
+        evidence.append("nobody recorded the memory or the system's words; memory that ran out is the usual reason")
     certain = (
-        "was killed" if system_says else "was most likely killed (memory was almost gone; the system left no word)"
+        "was killed"
+        if system_says
+        else "was most likely killed (memory was almost gone; the system left no word)"
+        if scarce
+        else "was killed (SIGKILL), most likely"
     )
     return Finding(
         rule="killed-out-of-memory",
         severity="fatal",
         message=f"The training {certain} because memory ran out, {where(attempt)}.",
         evidence=evidence,
+        confidence="proven" if system_says else "likely",
         remedies=[
             "use a smaller batch with more gradient accumulation: the effective batch stays the same",
             "switch off dataset caching (Ultralytics: cache=False)",

@@ -12,7 +12,7 @@ def program() -> None:
     from holdfast.lab.trainings.plain import Training
 
     accelerator.switch_on()
-    Training(steps=160).run()
+    Training(steps=112).run()
 
 
 DRILL = Drill(

@@ -25,6 +25,5 @@ DRILL = Drill(
     finds={"loss-not-finite": "fatal"},
     verdicts=("not-learned",),
     within=5,
-    cause="loss-not-finite",
     also=("gradients-not-finite",),
 )

@@ -21,13 +21,13 @@ def program() -> None:
     from holdfast.lab.trainings.plain import Training
 
     def falls_asleep(training: Any) -> None:
-        if training.step == 60:
+        if training.step == 40:
             Path(NAP_FILE).write_text(str(HOURS * 3600))
             fired("sleep", f"{HOURS} hours")
-        time.sleep(0.01 if training.step < 60 else 0.02)
+        time.sleep(0.02)
 
     accelerator.switch_on()
-    Training(steps=160, before_step=falls_asleep).run()
+    Training(steps=96, before_step=falls_asleep).run()
 
 
 DRILL = Drill(

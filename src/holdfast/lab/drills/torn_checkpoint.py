@@ -39,7 +39,7 @@ def program() -> None:
         fired("a kill while it saved", str(path))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Training(steps=80, model=model, after_epoch=save, step=start["step"] if start is not None else 0).run()
+    Training(steps=56, model=model, after_epoch=save, step=start["step"] if start is not None else 0).run()
 
 
 DRILL = Drill(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.observe.foreign.reading import Reading, RecordUnknown
+from holdfast.observe.foreign.reading import Reading
 from holdfast.record.folder import RunFolder
 from holdfast.record.journal import Entry, Tail, replay
 from holdfast.words import events
-from holdfast.words.errors import JournalUnreadable
+from holdfast.words.errors import JournalUnreadable, RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from holdfast.observe.foreign.endings import KEPT_LINES, end_of
 from holdfast.observe.foreign.epochs import plain_name
 from holdfast.observe.foreign.log_lines import Said, said_by, says_finished
-from holdfast.observe.foreign.reading import Reading, RecordUnknown, as_entries, one_loss, opening, told
+from holdfast.observe.foreign.reading import Reading, as_entries, one_loss, opening, told
 from holdfast.observe.foreign.ultralytics_console import Console, banner_in
 from holdfast.words import events
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.record.journal import Entry
 from holdfast.words import events
-from holdfast.words.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 LARGEST = 3.5e38
 """No float32 is larger: beyond it a training's number is taken for infinite."""
 MOST_EPOCHS = 10**9
-
-
-class RecordUnknown(UsageError):
-    """A path that is no record of a training, or none that can be read."""
 
 
 @dataclass(frozen=True)

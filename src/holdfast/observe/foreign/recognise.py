@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.observe.foreign import lightning, own_journal, plain_log, transformers, ultralytics
-from holdfast.observe.foreign.reading import Reading, RecordUnknown
+from holdfast.observe.foreign.reading import Reading
 from holdfast.observe.foreign.settings import looks_like_settings, not_of_ultralytics, settings_in
 from holdfast.observe.foreign.table import columns_of
 from holdfast.observe.foreign.text import Source, encoding_of, read_source, sniff
 from holdfast.words import events
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.observe.foreign.reading import RecordUnknown
 from holdfast.observe.foreign.text import read_source
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from pathlib import Path

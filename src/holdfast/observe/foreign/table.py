@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from holdfast.observe.foreign.reading import RecordUnknown
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

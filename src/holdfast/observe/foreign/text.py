@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from holdfast.observe.foreign.reading import RecordUnknown
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,6 @@ from holdfast.observe.foreign.epochs import plain_name
 from holdfast.observe.foreign.reading import (
     GoingOn,
     Reading,
-    RecordUnknown,
     as_entries,
     number,
     one_loss,
@@ -26,6 +25,7 @@ from holdfast.observe.foreign.reading import (
 )
 from holdfast.observe.foreign.text import read_source
 from holdfast.words import events
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

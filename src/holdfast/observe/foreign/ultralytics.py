@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from holdfast.observe.foreign.endings import end_of
 from holdfast.observe.foreign.epochs import EpochEvents, EpochRow, epoch_row
 from holdfast.observe.foreign.plain_log import PlainLog
-from holdfast.observe.foreign.reading import GoingOn, Reading, RecordUnknown, as_entries, opening, whole
+from holdfast.observe.foreign.reading import GoingOn, Reading, as_entries, opening, whole
 from holdfast.observe.foreign.settings import read_settings
 from holdfast.observe.foreign.table import Table
 from holdfast.observe.foreign.text import read_source
 from holdfast.record.torn import is_torn
 from holdfast.words import events
+from holdfast.words.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

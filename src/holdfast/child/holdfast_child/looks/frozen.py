@@ -107,7 +107,9 @@ class FrozenLook(Look):
             stacked = torch.stack([flag for _, flag in pairs]).to(torch.float32)
             keys = [key for key, _ in pairs]
             step = self.probe.step if before is None else before.step
-            self.probe.scalars.later(stacked, functools.partial(self._tell, keys, (self.probe.step, step, self._pieces)))
+            self.probe.scalars.later(
+                stacked, functools.partial(self._tell, keys, (self.probe.step, step, self._pieces))
+            )
 
     def _tell(self, keys, when, values):
         found = {key for key, value in zip(keys, values) if value}

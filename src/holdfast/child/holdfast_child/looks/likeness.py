@@ -124,7 +124,6 @@ class Copy(object):
                     self.matches, self.differing = "average", []
                     return
 
-
     def explain(self, torch, earlier):
         """Weights that were live before, or that are near the live ones, differ from them for a reason."""
         if earlier is not None and earlier.explains(self.prefixless):
