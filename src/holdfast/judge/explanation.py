@@ -75,7 +75,7 @@ def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> 
     story = [_what_ran(picture)]
     if finding is not None:
         doubt = {"proven": "", "likely": "Most likely: ", "possible": "Possibly: "}[finding.confidence]
-        story.append(doubt + finding.message)
+        story.append(finding.message if "likely" in finding.message else doubt + finding.message)
     elif picture.ended is not None:
         story.append(f"The verdict is {picture.ended.verdict}: {picture.ended.reason}.")
     elif _died(attempt):

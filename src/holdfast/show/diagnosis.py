@@ -117,8 +117,9 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Row]:
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
         for evidence in finding.evidence[:MOST_EVIDENCE]:
             yield "  seen", "", evidence
-        for remedy in finding.remedies[:MOST_REMEDIES]:
-            yield "  do", "", remedy
+        if finding.severity == "note":  # what to do about the others stands under "next"
+            for remedy in finding.remedies[:MOST_REMEDIES]:
+                yield "  do", "", remedy
 
 
 def _write_report(diagnosis: Diagnosis, folder: Path) -> list[Path]:
