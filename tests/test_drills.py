@@ -7,6 +7,7 @@ ultralytics and takes long to start; the leak, the validation spike and the slow
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -14,16 +15,17 @@ from pathlib import Path
 import pytest
 from running import holdfast
 
-pytest.importorskip("torch")
-
 from holdfast.judge.rules import by_id
 from holdfast.lab import running
-from holdfast.lab.accelerator import why_not
 from holdfast.lab.drills import all_drills, drill_named, names
 from holdfast.lab.outcome import judged as judge_again
 from holdfast.lab.places import Places
 
+if importlib.util.find_spec("torch") is None:  # without importing it: the drills do that themselves
+    pytest.skip("no torch", allow_module_level=True)
+
 DRILLS = all_drills()
+NO_ACCELERATOR = running._no_accelerator()
 SHOWN = "not-a-number"
 """The one that is run through the command."""
 QUICK = [drill for drill in DRILLS if drill.quick and drill.name not in (SHOWN, "healthy")]
@@ -37,8 +39,8 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def healthy(root):
     """The drill with no fault, run once."""
-    if why_not() is not None:
-        pytest.skip(why_not())
+    if NO_ACCELERATOR is not None:
+        pytest.skip(NO_ACCELERATOR)
     drill = drill_named("healthy")
     return drill, running.run_drill(drill, root)
 
@@ -46,8 +48,8 @@ def healthy(root):
 @pytest.mark.parametrize("drill", QUICK, ids=lambda drill: drill.name)
 def test_quick_drills_pass(drill, root):
     """The fault fires, the rule finds it in time, nothing else is blamed, and the verdict is right."""
-    if drill.accelerator and why_not() is not None:
-        pytest.skip(why_not())
+    if drill.accelerator and NO_ACCELERATOR is not None:
+        pytest.skip(NO_ACCELERATOR)
     outcome = running.run_drill(drill, root)
     assert outcome["status"] == "passed", json.dumps(outcome, indent=1)
 

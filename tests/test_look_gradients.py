@@ -116,3 +116,18 @@ def test_gradients_of_a_further_optimizer_are_told_as_such():
     train(probe, model, torch.optim.SGD(model.parameters(), lr=0.1), 1)
     train(probe, other, torch.optim.SGD(other.parameters(), lr=0.1), 1)
     assert [event.beside for event in probe.of(Gradients)] == [False, True]
+
+
+def test_gradients_that_died_are_found_where_looks_cannot_be_paid_for(monkeypatch):
+    """One small gradient is read now and then; only where that is zero, all of them are."""
+    probe, model = gradients_probe(), small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(probe, model, optimizer, 2)
+    monkeypatch.setattr(probe.budget, "allows", lambda seconds: False, raising=False)
+    train(probe, model, optimizer, 30)
+    assert [event.step for event in probe.of(Gradients)] == [1], "healthy ones are not looked at"
+    for _ in range(30):
+        optimizer.zero_grad()
+        probe.backward(model(torch.randn(4, 4)).sum() * 0)
+        probe.take_step(optimizer)
+    assert [(event.step, event.zero) for event in probe.of(Gradients)[1:]] == [(39, 4), (51, 4)]

@@ -295,3 +295,24 @@ def test_units_in_the_last_place(dtype):
     )
     expected = steps.to(ulp(torch, values).dtype) if steps is not None else torch.tensor([2**-10, 2**-9, 2**-14, 2**-9])
     assert torch.equal(ulp(torch, values), expected)
+
+
+def test_a_layer_that_is_given_nothing_but_zeros_is_told_again():
+    """Its weight has a gradient of zero and its bias has not; a head without any gradient is something else."""
+    probe, model = movement_probe(), small_model()
+    train(probe, model, torch.optim.SGD(model.parameters(), lr=0.1), 50, batch=torch.zeros(4, 4))
+    events = told(probe)
+    assert [event.zero_input for event in events] == [["0.weight"]] * len(events)
+    assert [event.step for event in events[:3]] == [1, 21, 41]
+
+
+def test_a_branch_of_weight_zero_is_no_layer_with_zero_input():
+    probe, model = movement_probe(), torch.nn.ModuleList([small_model(), torch.nn.Linear(4, 3)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        inputs = torch.randn(4, 4)
+        probe.backward(model[0](inputs).square().mean() + 0.0 * model[1](inputs).mean())
+        probe.take_step(optimizer)
+    first = told(probe)[0]
+    assert (first.zero_gradient, first.zero_input) == (["1.weight", "1.bias"], [])

@@ -41,7 +41,12 @@ def look(step: int, *, norm: float | str = 1.0, tensors: int = 4, **more: int) -
 
 
 def movement(
-    step: int, *stuck: events.StuckTensor, checked: int = 4, moved: int | None = None, again: tuple[str, ...] = ()
+    step: int,
+    *stuck: events.StuckTensor,
+    checked: int = 4,
+    moved: int | None = None,
+    again: tuple[str, ...] = (),
+    zero_input: tuple[str, ...] = (),
 ) -> list[events.AnyEvent]:
     count = checked - len(stuck) if moved is None else moved
     return [
@@ -53,6 +58,7 @@ def movement(
             moved=count,
             stuck=list(stuck),
             moving_again=list(again),
+            zero_input=list(zero_input),
         )
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,12 +70,18 @@ def _where(finding: dict[str, Any]) -> str:
 
 
 def _sum(outcomes: list[Outcome]) -> str:
-    by_status = [
+    counts = [
         f"{sum(outcome['status'] == status for outcome in outcomes)} {status}"
         for status in ("passed", "failed", "skipped")
     ]
-    return (
-        f"\n{plural(len(outcomes), 'drill')}: {', '.join(by_status)}, {duration(sum(o['seconds'] for o in outcomes))}"
+    took = duration(sum(outcome["seconds"] for outcome in outcomes))
+    folders = sorted({str(Path(outcome["dir"]).parents[1]) for outcome in outcomes if outcome["dir"]})
+    return "\n".join(
+        [
+            "",
+            f"{plural(len(outcomes), 'drill')}: {', '.join(counts)}, {took}",
+            *(f"records: {path}" for path in folders),
+        ]
     )
 
 

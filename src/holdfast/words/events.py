@@ -243,6 +243,8 @@ class Movement(Event, frozen=True, kw_only=True, tag="movement"):
     state_moved: int = 0
     no_gradient: list[str] = []
     zero_gradient: list[str] = []
+    zero_input: list[str] = []
+    """Weights whose gradient is exactly zero while that of the bias beside them is not: their layer is given only zeros."""
     stuck: list[StuckTensor] = []
     moving_again: list[str] = []
     """Told as stuck before, and seen to move since."""

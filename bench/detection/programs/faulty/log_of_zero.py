@@ -7,7 +7,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1), nn.Sigmoid())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 for step in range(800):
-    x = torch.randn(64, 4) * 30
+    x = torch.randn(64, 4) * 6
     y = (x[:, :1] + x[:, 1:2] > 0).float()
     p = model(x)
     loss = -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()

@@ -54,10 +54,13 @@ class Gradients:
         self.uncleared_count = 0
         self.never_cleared = Streak()
         """Intervals between steps that began with left-over gradients, of an optimizer that never had clean ones."""
+        self.others = False
+        """Whether further optimizers step beside the one whose steps are the run's."""
         self._skipped_after: int | None = None
         self._norm_before = 0.0
 
     def fold_steps(self, event: events.Step | events.Steps) -> None:
+        self.others = self.others or bool(event.beside)
         if event.grad_norm is None:
             return
         add(self.norms, event, event.grad_norm)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.judge.monitors.typical import Streak
+
 if TYPE_CHECKING:
     from holdfast.words import events
 
@@ -47,6 +49,8 @@ class Weights:
         """How many of those had to."""
         self.no_gradient: list[str] = []
         """Tensors that had none when last looked at, a few by name."""
+        self.zero_input: dict[str, Streak] = {}
+        """Weights of layers that were given nothing but zeros, at every look so far."""
         self.graph: events.Graph | None = None
         self.frozen: list[events.Frozen] = []
         """What became of frozen weights, oldest first."""
@@ -67,6 +71,7 @@ class Weights:
         self.first_look = event.step if self.first_look is None else self.first_look
         self.most_moved = max(self.most_moved, event.moved)
         self.no_gradient = event.no_gradient
+        self._fold_zero_input(event)
         for name in event.moving_again:
             self.stuck.pop(name, None)
         for tensor in event.stuck:
@@ -77,6 +82,16 @@ class Weights:
             elif len(self.stuck) < KEPT_NAMES:
                 self.stuck[tensor.name] = Stuck(tensor.times, event.step, tensor)
         self.had_to_move = sum(stuck.had_to_move for stuck in self.stuck.values())
+
+    def _fold_zero_input(self, event: events.Movement) -> None:
+        if self.looks == 1:
+            self.zero_input = {name: Streak() for name in event.zero_input}
+        # Only a look at all tensors says of those that it does not name that they were given something.
+        elif self.zero_input and event.checked >= event.of:
+            self.zero_input = {name: seen for name, seen in self.zero_input.items() if name in event.zero_input}
+        for name in event.zero_input:
+            if name in self.zero_input:
+                self.zero_input[name].add(event.step)
 
     def fold_frozen(self, event: events.Frozen) -> None:
         if len(self.frozen) < KEPT_FROZEN:

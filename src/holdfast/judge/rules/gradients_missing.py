@@ -1,7 +1,7 @@
 """Tensors that the optimizer holds get no gradient at all.
 
 **What it means.** The optimizer steps, and `.grad` of its parameters is None: no backward has reached them. Where that is
-so for all of them, the training does nothing.
+so for all of them, the training does nothing; where it is so for most, most of the model stays as it was.
 
 **Why it happens.** `loss.backward()` is missing, or runs on another model. The loss was cut off from the model by
 `.detach()`, `.item()`, `.data`, `torch.no_grad()` or a round trip through NumPy. The optimizer was made with the
@@ -11,7 +11,7 @@ parameters of a model that was replaced, wrapped or moved afterwards.
 its device.
 
 **When it stays silent.** Some parameters without a gradient are common and healthy (unused heads, layers dropped at random,
-experts that were not chosen): that is a note. One or two steps prove nothing: a step is sometimes taken for its side effects.
+experts that were not chosen): that is a note, unless no loss of ten steps reaches half of all tensors. One or two steps prove nothing: a step is sometimes taken for its side effects.
 Where several optimizers step, one may rightly wait for its turn: then it needs long, and only warns.
 """
 
@@ -29,22 +29,30 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
 
 ID = "gradients-missing"
-LIMITS = {"looks": 3, "looks_without_a_loss": 5, "looks_later": 20, "looks_at_some": 3, "steps_for_some": 20}
+LIMITS = {
+    "looks": 3,
+    "looks_without_a_loss": 5,
+    "looks_later": 20,
+    "looks_at_some": 3,
+    "steps_for_some": 20,
+    "part_that_is_most": 0.5,
+}
 
 
 def judge(picture: Picture) -> Finding | None:
     gradients = picture.attempt.gradients
     if gradients.missing.count:
         return _all(picture)
-    return _some(picture) if gradients.fewest_missing else None
+    if not gradients.fewest_missing:
+        return None
+    return _most(picture) or _some(picture)
 
 
 def _all(picture: Picture) -> Finding | None:
     attempt = picture.attempt
     missing = attempt.gradients.missing
     limits = picture.tuned(ID, LIMITS)
-    others = attempt.observed is not None and len(attempt.observed.optimizers) > 1
-    from_the_start = not attempt.gradients.looks_with_some and not others
+    from_the_start = not attempt.gradients.looks_with_some and not attempt.gradients.others
     if from_the_start:
         least = limits["looks" if attempt.loss.count >= limits["looks"] - 1 else "looks_without_a_loss"]
     else:
@@ -68,6 +76,30 @@ def _all(picture: Picture) -> Finding | None:
             if attempt.loss.count
             else "call loss.backward() before optimizer.step()",
             "make the optimizer after the model is complete, wrapped and on its device",
+        ],
+    )
+
+
+def _most(picture: Picture) -> Finding | None:
+    """The graph of ten steps shows it: what the loss uses ends long before what the optimizer holds."""
+    attempt = picture.attempt
+    graph = attempt.weights.graph
+    if graph is None or graph.unused is None or graph.outside or attempt.gradients.others:
+        return None
+    if graph.unused < picture.tuned(ID, LIMITS)["part_that_is_most"] * graph.held:
+        return None
+    return Finding(
+        rule=ID,
+        severity="warn",
+        step=graph.step,
+        message=f"No loss reaches {graph.unused} of the {graph.held} tensors that the optimizer holds: most of the model stays as it is.",
+        evidence=[
+            f"in the graphs of all losses up to step {graph.step}",
+            f"not reached: {', '.join(graph.held_not_used[:5])}",
+        ],
+        remedies=[
+            "look for what cuts the model in two: detach, item, data, no_grad, NumPy",
+            "if that part is meant to stay fixed, give the optimizer only what is to be trained",
         ],
     )
 
@@ -98,12 +130,17 @@ def _names(attempt: AttemptPicture) -> list[str]:
     return [f"without a gradient: {', '.join(names[:5])}"] if names else []
 
 
-_TWO = events.Observed(at=0.5, kinds={}, step_source="optimizer", optimizers=["SGD", "SGD#2"])
+def _graph(unused: int) -> list[events.AnyEvent]:
+    names = [f"encoder.{n}.weight" for n in range(min(unused, 8))]
+    return [events.Graph(at=10.0, step=10, used=10 - unused, held=10, held_not_used=names, outside=0, unused=unused)]
+
+
+_TWO = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, beside={"SGD#2": 1})
 
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Gradients, events.AttemptEnded),
+    on=(events.Gradients, events.Graph, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -130,6 +167,7 @@ RULE = Rule(
             [*started(), *look(1), *steps(60), *(e for s in range(61, 81) for e in look(s, tensors=0, missing=4))],
             "warn",
         ),
+        Case("cut in two by detach()", [*started(), *look(1, missing=8, tensors=2), *steps(9), *_graph(8)], "warn"),
         Case(
             "an unused head",
             [*started(), *steps(30), *(e for s in (1, 10, 30) for e in look(s, missing=2))],
@@ -142,7 +180,7 @@ RULE = Rule(
         ),
         Case(
             "one of two optimizers waits for its turn",
-            [*started(), _TWO, *(e for s in range(1, 9) for e in [*look(s, tensors=0, missing=4), *steps(1, first=s)])],
+            [*started(), _TWO, *(e for s in range(2, 9) for e in [*look(s, tensors=0, missing=4), *steps(1, first=s)])],
             None,
         ),
         Case(

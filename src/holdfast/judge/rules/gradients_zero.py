@@ -1,17 +1,21 @@
-"""Every gradient is exactly zero.
+"""Gradients are exactly zero.
 
 **What it means.** The loss is there and is not zero, backward runs, and all that arrives at the weights is 0.0. Nothing is
-learned from there on.
+learned from there on. Or that is so for the weights of one layer while its bias has a gradient: then the layer is given
+nothing but zeros, and its weights learn nothing.
 
 **Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too large.
 A loss through something without a slope (`round`, `argmax`, a comparison, a clamp that is always at its bound). A loss that
-reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS.
+reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS. Inputs that were scaled with
+whole numbers (`pictures // 255`) and are all zero.
 
 **What to do.** Look for what has no slope between the weights and the loss. Lower the learning rate or add warm-up where it
-died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors.
+died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors. Print the smallest and the
+largest value of one batch.
 
 **When it stays silent.** A loss of zero, or one that has fallen to a thousandth of what it was: the task is solved. A
-learning rate of zero. From the start it needs ten steps; where gradients were there before, fifty.
+learning rate of zero. From the start it warns after three steps and needs ten to be fatal; where gradients were there
+before, it needs fifty. A head or a branch without any gradient is left alone: its weight in the loss may be zero for now.
 
 Sources: pytorch#180201 (expanded tensors on MPS); dead ReLUs are among the public lists of silent training errors.
 """
@@ -20,35 +24,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.judge.cases_relations import look, steps
+from holdfast.judge.cases_relations import look, movement, steps
 from holdfast.judge.history import started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.judge.picture import AttemptPicture, Picture
 
 ID = "gradients-zero"
-LIMITS = {"sightings": 3, "steps_at_first": 10, "steps_later": 50, "solved_below": 1e-3}
+LIMITS = {"sightings": 3, "steps_at_first": 10, "steps_later": 50, "steps_of_a_layer": 30, "solved_below": 1e-3}
 
 
 def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
-    zero = attempt.gradients.zero
-    if not zero.count:
+    if not (attempt.gradients.zero.count or attempt.weights.zero_input):
         return None
     limits = picture.tuned(ID, LIMITS)
+    if not _has_a_loss(attempt, limits["solved_below"]) or (attempt.rates.latest and not max(attempt.rates.latest)):
+        return None
+    return _all(picture, limits) or _a_layer(attempt, limits)
+
+
+def _all(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
+    attempt = picture.attempt
+    zero = attempt.gradients.zero
     from_the_start = not attempt.gradients.seen_nonzero
-    least = limits["steps_at_first" if from_the_start else "steps_later"]
-    if zero.count < limits["sightings"] or zero.steps < least or not _has_a_loss(attempt, limits["solved_below"]):
+    if zero.count < limits["sightings"] or (not from_the_start and zero.steps < limits["steps_later"]):
         return None
-    if attempt.rates.latest and not max(attempt.rates.latest):
-        return None
+    lasting = not from_the_start or zero.steps >= limits["steps_at_first"]
     when = f"in all {zero.steps} steps so far" if from_the_start else f"since step {zero.since}"
     return Finding(
         rule=ID,
-        severity="fatal",
+        severity="fatal" if lasting else "warn",
         step=zero.since,
         message=f"Every gradient is exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
         evidence=[
@@ -68,6 +79,31 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
+def _a_layer(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+    seen = {
+        name: streak
+        for name, streak in attempt.weights.zero_input.items()
+        if streak.count >= limits["sightings"] - 1 and streak.steps >= limits["steps_of_a_layer"]
+    }
+    if not seen:
+        return None
+    name, streak = next(iter(seen.items()))
+    return Finding(
+        rule=ID,
+        severity="warn",
+        step=streak.since,
+        message=f"{name} gets a gradient of exactly 0 while its bias gets another: its layer is given nothing but zeros.",
+        evidence=[
+            f"{streak.count} looks from step {streak.since} to step {streak.until}, each the same",
+            f"layers concerned: {', '.join(list(seen)[:5])}",
+        ],
+        remedies=[
+            "print the smallest and the largest value of one batch: scaling with // makes whole numbers, mostly 0",
+            "if inputs are right, the layer before is dead: lower the learning rate or use a leaky activation",
+        ],
+    )
+
+
 def _has_a_loss(attempt: AttemptPicture, solved_below: float) -> bool:
     """A loss that is there, not zero, and not all but solved."""
     loss = attempt.loss
@@ -79,7 +115,7 @@ def _has_a_loss(attempt: AttemptPicture, solved_below: float) -> bool:
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Step, events.Steps, events.Gradients),
+    on=(events.Step, events.Steps, events.Gradients, events.Movement),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -109,6 +145,21 @@ RULE = Rule(
         Case("all but solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
         Case("warm-up from zero", [*started(), *steps(30, norm=0.0, lr=0.0)], None),
         Case("one layer without gradient", [*started(), *steps(30), *look(30, zero=3)], None),
-        Case("too early", [*started(), *steps(9, norm=0.0)], None),
+        Case("three steps of zeros", [*started(), *steps(5, norm=0.0)], "warn"),
+        Case("too early", [*started(), *steps(2, norm=0.0)], None),
+        Case(
+            "pictures divided to zero",
+            [
+                *started(),
+                *steps(50, norm=1.0),
+                *(e for s in (1, 21, 41) for e in movement(s, zero_input=("0.weight",))),
+            ],
+            "warn",
+        ),
+        Case(
+            "inputs of zero for a while",
+            [*started(), *steps(50, norm=1.0), *movement(1, zero_input=("0.weight",)), *movement(21), *movement(41)],
+            None,
+        ),
     ],
 )

@@ -11,7 +11,7 @@ CPU. If it is zero there too, look at the labels of one batch.
 
 **When it stays silent.** A loss that reaches zero after it was something else is a solved task, not a fault. Some losses are
 zero by construction and have a gradient all the same (`s - s.detach()` in policy gradients and score distillation): where a
-gradient was seen that is not zero, this is a warning and nothing is stopped.
+gradient was seen that is not zero, this is a note and nothing is stopped.
 
 Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to it.
 """
@@ -41,7 +41,7 @@ def judge(picture: Picture) -> Finding | None:
     moves = attempt.gradients.seen_nonzero
     return Finding(
         rule="loss-all-zero",
-        severity="warn" if moves else "fatal",
+        severity="note" if moves else "fatal",
         message=f"The loss was exactly 0 in all {zeros} steps"
         + (
             "; its gradient was not, so it may be meant that way." if moves else ": the model is not learning anything."
@@ -74,7 +74,7 @@ RULE = Rule(
         Case(
             "zero by construction, with a gradient",
             [*started(), *losses(*[0.0] * 5, grad_norm=3.1), *losses(*[0.0] * 30, first=6)],
-            "warn",
+            "note",
         ),
         Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
         Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),

@@ -6,14 +6,16 @@ learned, and mAP stays at 0, although the loss as a whole looks alive. It shows 
 losses are zero.
 
 **Why it happens.** Labels that reach the device broken (copies to MPS that did not wait, ultralytics 8.3.203 on M3 and M4),
-boxes that are empty or outside their pictures, an assigner that fails on the device.
+boxes that are empty or outside their pictures, an assigner that fails on the device. On any device: objects of so few pixels
+that no prediction of an untrained model overlaps them.
 
 **What to do.** Look at `train_batch0.jpg`: if the boxes are wrong there, the labels are. Run a few steps with `device=cpu`: if
-box is not 0 there, the device is at fault; ultralytics 8.3.204 or newer does not copy that way. Never `non_blocking=True` to MPS.
+box is not 0 there, the device is at fault; ultralytics 8.3.204 or newer does not copy that way. Never `non_blocking=True` to MPS. Where objects
+are only a few pixels wide, use a larger `imgsz`, or start from pretrained weights.
 
 **What it needs to see.** Loss parts, by an adapter or in the columns of a results file. It is fatal where every part about
-boxes was 0 from the start in 10 steps (20 where the labelled objects of a batch are not counted) or in a whole epoch, and
-another part was not.
+boxes was 0 from the start in 10 steps with 30 labelled objects (20 steps where objects are not counted) or in a whole epoch,
+and another part was not.
 
 **When it stays silent.** On batches without labelled objects, where box may rightly be 0. Any other part that is 0 from the
 start (a weight set to 0, a mask loss without masks, dfl where the model has none), and one that fell to 0 and stays there
@@ -36,11 +38,11 @@ from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.judge.picture import AttemptPicture, Picture
 
-LIMITS = {"steps": 10, "steps_where_objects_are_not_counted": 20, "steps_of_a_note": 100}
+LIMITS = {"steps": 10, "objects": 30, "steps_where_objects_are_not_counted": 20, "steps_of_a_note": 100}
 BOX = re.compile(r"(?:^|[^a-z])(?:b?box|[gcd]iou)(?:$|[^a-z])")
 WITH_BOX = re.compile(r"(?:^|[^a-z])(?:dfl|l1|iou)(?:$|[^a-z])")
 """Further parts that a box has: they are zero with it where nothing is matched."""
@@ -53,13 +55,11 @@ def judge(picture: Picture) -> Finding | None:
     if len(series) > 1:
         if not any(part.last == 0.0 for part in series.values()):
             return None
-        return _from_the_start(attempt, limits["steps"], limits["steps_where_objects_are_not_counted"]) or _note(
-            attempt, limits["steps_of_a_note"]
-        )
+        return _from_the_start(attempt, limits) or _note(attempt, limits["steps_of_a_note"])
     return _whole_epochs(attempt)
 
 
-def _from_the_start(attempt: AttemptPicture, counted: float, uncounted: float) -> Finding | None:
+def _from_the_start(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
     """Boxes never had a loss, something else had."""
     series = attempt.losses.parts
     zero = _all_about_boxes(series)
@@ -68,7 +68,10 @@ def _from_the_start(attempt: AttemptPicture, counted: float, uncounted: float) -
     steps = min(attempt.losses.labelled_zeros_at_first.get(name, 0) for name in zero)
     objects = attempt.losses.objects
     alive = [name for name, part in series.items() if name not in zero and part.zeros < part.count]
-    if steps < (uncounted if objects is None else counted) or not alive:
+    seen_enough = steps >= limits["steps_where_objects_are_not_counted"]
+    if objects is not None:
+        seen_enough = steps >= limits["steps"] and objects >= limits["objects"]
+    if not seen_enough or not alive:
         return None
     said = [f"{name} is 0.0 in {steps} of {steps} steps" for name in zero]
     said += [f"{name} was between {series[name].lowest:.4g} and {series[name].highest:.4g}" for name in alive]
@@ -111,6 +114,7 @@ def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], at
             "look at the boxes in train_batch0.jpg: if they are wrong there, the labels are",
             *device_first,
             *upgrade,
+            "if the objects are only a few pixels wide, use a larger imgsz or start from pretrained weights",
         ],
         since=attempt.first_step,
     )
@@ -167,9 +171,10 @@ RULE = Rule(
         ),
         Case(
             "a transformer detector that matches nothing",
-            [*started(), *parts(10, instances=5, giou_loss=0.0, cls_loss=2.0, l1_loss=0.0)],
+            [*started(), *parts(10, instances=8, giou_loss=0.0, cls_loss=2.0, l1_loss=0.0)],
             "fatal",
         ),
+        Case("a few tiny objects, now and then", [*started(), *_unmatched(25, 1)], None),
         Case("too early to tell", [*started(), *_unmatched(9, 12)], None),
         Case("pictures without objects", [*started(), *_unmatched(60, 0)], None),
         Case(

@@ -4,9 +4,10 @@
     from holdfast.lab.accelerator.faults import NotANumber
 
     accelerator.switch_on(NotANumber("addmm", after=40))
-    model.to("lab")                         # trains as on the CPU, bit for bit, until the fault fires
+    model.to("lab")                         # trains as on the CPU until the fault fires
 
-It exists to be unreliable on purpose: single operators lie, memory runs out, leaks, or is reaped by the system, all at
+Without a fault, linear layers, norms and optimizers compute bit for bit what the CPU does; convolutions may differ in the
+last digits, because gradients are laid out differently. It exists to be unreliable on purpose: single operators lie, memory runs out, leaks, or is reaped by the system, all at
 named calls and never by luck. Needs a torch that has `_setup_privateuseone_for_python_backend`.
 """
 

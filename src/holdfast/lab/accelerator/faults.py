@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,6 +32,12 @@ class Call:
 
     def compute(self) -> Any:
         return self.function(*self.args, **self.kwargs)
+
+    def struck_by(self, fault: Fault) -> Call:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return fault.take(replace(self, args=args, kwargs=kwargs))
+
+        return replace(self, function=function)
 
     @property
     def in_place(self) -> bool:
@@ -223,17 +229,6 @@ def inject(faults: Iterable[Fault]) -> None:
 
 def computed(call: Call) -> Any:
     """The call, through whatever faults there are for its operator."""
-    faults = _injected.get(call.operator)
-    if not faults:
-        return call.compute()
-    first, *others = faults
-    for fault in others:  # the others see the call as the first one leaves it
-        call = Call(call.operator, _through(fault, call.function), call.args, call.kwargs, call.tensors)
-    return first.take(call)
-
-
-def _through(fault: Fault, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fault.take(Call(fault.operator.partition("|")[0], function, args, kwargs, args))
-
-    return call
+    for fault in _injected.get(call.operator, ()):
+        call = call.struck_by(fault)
+    return call.compute()

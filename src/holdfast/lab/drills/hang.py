@@ -14,7 +14,7 @@ def program() -> None:
     from holdfast.lab.trainings.plain import Training
 
     accelerator.switch_on(Hang("mse_loss", after=40))
-    Training().run()
+    Training(pace=0.05).run()
 
 
 DRILL = Drill(

@@ -4,27 +4,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.lab.drill import Drill
 
 EACH = 2 << 20
 
 
 def program() -> None:
-    import time
-
     from holdfast.lab import accelerator
     from holdfast.lab.accelerator.faults import Leak
     from holdfast.lab.accelerator.ledger import Ledger, Reaper
     from holdfast.lab.trainings.plain import Training
 
-    def no_faster(_training: Any) -> None:
-        time.sleep(0.02)  # the forecast needs some seconds of samples
-
     leak = Leak("mse_loss_backward", size=EACH)
     accelerator.switch_on(leak, ledger=Ledger(reaper=Reaper(), held=256 << 20))
-    Training(steps=2000, before_step=no_faster).run()
+    Training(steps=2000, pace=0.02).run()
 
 
 DRILL = Drill(
@@ -36,6 +29,7 @@ DRILL = Drill(
     finds={"memory-leak": "warn", "killed-out-of-memory": "fatal"},
     verdicts=("failed",),
     cause="killed-out-of-memory",
+    explained=("memory is used up near", "memorystatus: killing"),
     also=("memory-pressure",),
     plan={"sample_every_s": 0.1},
     world="unified memory",

@@ -12,7 +12,6 @@ HOURS = 10
 
 
 def program() -> None:
-    import time
     from pathlib import Path
 
     from holdfast.lab import accelerator
@@ -24,10 +23,9 @@ def program() -> None:
         if training.step == 40:
             Path(NAP_FILE).write_text(str(HOURS * 3600))
             fired("sleep", f"{HOURS} hours")
-        time.sleep(0.02)
 
     accelerator.switch_on()
-    Training(steps=96, before_step=falls_asleep).run()
+    Training(steps=96, pace=0.02, before_step=falls_asleep).run()
 
 
 DRILL = Drill(

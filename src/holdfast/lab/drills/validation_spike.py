@@ -18,9 +18,6 @@ def program() -> None:
     from holdfast.lab.firing import fired
     from holdfast.lab.trainings.plain import Training
 
-    def no_faster(_training: Any) -> None:
-        time.sleep(0.05)  # samples of memory are taken a few times a second
-
     def validate(training: Any) -> None:
         """Collects all predictions before it scores them; none is small."""
         kept = []
@@ -28,13 +25,13 @@ def program() -> None:
             for batch, _ in training.loader:
                 training.model(batch.to("lab"))
                 kept.append(torch.ones(10 << 20, device="lab"))
-                time.sleep(0.1)
+                time.sleep(0.15)
         fired("a validation that collects everything", f"{len(kept)} predictions of 40 MB")
         del kept
         torch.lab.empty_cache()
 
     accelerator.switch_on(ledger=Ledger(reaper=Reaper(), held=350 << 20, scale=2))
-    Training(steps=24, before_step=no_faster, after_epoch=validate).run()
+    Training(steps=32, pace=0.05, after_epoch=validate).run()
 
 
 DRILL = Drill(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ def nothing(_training: Training) -> None:
 class Training:
     device: str = "lab"
     steps: int = 200
+    pace: float = 0.0
+    """Seconds that each step takes longer: what happens outside, a few times a second, then happens within few steps."""
     loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = mean_square
     model: nn.Module | None = None
     optimizer: Callable[..., Any] = torch.optim.AdamW
@@ -50,6 +53,7 @@ class Training:
             for batch, target in loader:
                 self.step += 1
                 at_step(self.step)
+                time.sleep(self.pace)
                 self.before_step(self)
                 optimizer.zero_grad()
                 self.loss(model, batch.to(self.device), target.to(self.device)).backward()

@@ -3,17 +3,16 @@
 A parameter that asks for no gradient is frozen, in a model that an optimizer trains. Trainings of several models freeze
 each other's parameters for a while and on purpose, so a parameter that an optimizer holds counts as frozen only where it
 is so in that optimizer's own steps. That takes a few steps to find out: a census. Pieces of what is frozen are kept, and
-compared after the next census, each one eight times later than the one before.
+compared after the next census, each one eight times later than the one before; sooner where something was frozen anew.
 
 The running statistics of a normalisation layer follow the data in training mode even where all its parameters are frozen.
 """
 
 import functools
-import time
 import weakref
 
-from ..names import MOST_MODULES, all_of_type, outermost, plain
-from . import Look
+from ..names import MOST_MODULES, outermost, plain
+from . import Look, modules
 from .tensors import bits_type, local, trainable
 
 CENSUS_STEPS = 4
@@ -23,6 +22,8 @@ AGAIN_AFTER = 8
 TIMES_LATER = 8
 MOST_TENSORS = 48
 MOST_NAMES = 8
+LOOK_AGAIN_MASK = 15
+"""Once in so many steps, and one more, it is counted what is frozen."""
 PIECE_ROWS = 2
 PIECE_ELEMENTS = 256
 STATISTICS = ("running_mean", "running_var")
@@ -35,15 +36,18 @@ class FrozenLook(Look):
     def __init__(self, probe, names):
         super().__init__(probe)
         self._names = names
-        self._models = None
         self._due = FIRST_CENSUS
         self._interval = AGAIN_AFTER
         self._census = None
         self._pieces = None  # as the census before found them
         self._before_step = ()
+        self._counts = {}  # id of an optimizer -> how many of its parameters were frozen
+        modules.watch(probe.torch)
 
     def step_begins(self, optimizer, clock):
         self._before_step = ()
+        if not self.probe.step & LOOK_AGAIN_MASK:
+            self._count(optimizer)
         if self._census is None:
             if not clock or self.probe.step - self.probe.first_step < self._due:
                 return
@@ -60,6 +64,14 @@ class FrozenLook(Look):
             with torch.no_grad():
                 self._before_step = [(p, piece_of(torch, p)) for p in held]
 
+    def _count(self, optimizer):
+        """Where something was frozen or thawed since, the next census is due now."""
+        count = sum(not p.requires_grad for group in optimizer.param_groups for p in group["params"])
+        if self._counts.setdefault(id(optimizer), count) != count:
+            self._counts[id(optimizer)] = count
+            self._due = min(self._due, max(FIRST_CENSUS, self.probe.step - self.probe.first_step))
+            self._interval = AGAIN_AFTER
+
     def step_ended(self, optimizer, clock):
         census = self._census
         if census is None:
@@ -75,7 +87,6 @@ class FrozenLook(Look):
             self._census = None
             self._due = self.probe.step - self.probe.first_step + self._interval
             self._interval *= TIMES_LATER
-            self._find_models()
             with self.probe.budget.spending(self.name), torch.no_grad():
                 self._conclude(census)
 
@@ -87,16 +98,9 @@ class FrozenLook(Look):
         self._pieces, self._before_step, self._census = None, (), None
         return kept
 
-    def _find_models(self):
-        """One walk over all objects in a run. The looks do not pay for it: it would blind them for many steps."""
-        if self._models is None:
-            began = time.monotonic()
-            self._models = Models(self.probe)
-            self.probe.budget.credit += time.monotonic() - began
-
     def _conclude(self, census):
         torch = self.probe.torch
-        parameters, layers = self._models.frozen(torch, census)
+        parameters, layers = Models(self.probe).frozen(torch, census)
         before, self._pieces = self._pieces, Pieces(torch, self.probe.step, parameters, layers)
         flags = census.around_steps + (before.moved(self._pieces) if before is not None else [])
         self.probe.see(self.name, "seen" if parameters or flags else "seen: nothing is frozen")
@@ -112,10 +116,10 @@ class FrozenLook(Look):
             )
 
     def _tell(self, keys, when, values):
-        found = {key for key, value in zip(keys, values) if value}
-        names = [sorted(name for kind, name in found if kind == which) for which in (MOVED, STATISTICS_MOVED)]
+        found = [key for key, value in zip(keys, values) if value]
+        names = [[name for kind, name in found if kind == which] for which in (MOVED, STATISTICS_MOVED)]
         their = {name for kind, name in found if kind == THEIR_PARAMETER}
-        tensors = [reference() for kind, reference in found if kind == BY_OPTIMIZER]
+        tensors = {id(p): p for p in (reference() for kind, reference in found if kind == BY_OPTIMIZER)}
         step, since, pieces = when
         self.probe.emit(
             "frozen",
@@ -124,7 +128,7 @@ class FrozenLook(Look):
             tensors=len(pieces.parameters),
             statistics=len(pieces.layers),
             moved=names[0][:MOST_NAMES],
-            moved_by_optimizer=self._names.several((p for p in tensors if p is not None), MOST_NAMES),
+            moved_by_optimizer=self._names.several((p for p in tensors.values() if p is not None), MOST_NAMES),
             statistics_moved=[name for name in names[1] if name not in their][:MOST_NAMES],
         )
 
@@ -153,24 +157,18 @@ class Models(object):
     """Every module of the models that hold a parameter which some optimizer trains, and what optimizers hold."""
 
     def __init__(self, probe):
-        torch = probe.torch
-        things = all_of_type((torch.nn.Module, torch.optim.Optimizer))
-        optimizers = [thing for thing in things if issubclass(type(thing), torch.optim.Optimizer)]
-        modules = [thing for thing in things if issubclass(type(thing), torch.nn.Module)]
+        optimizers = probe.optimizers
         self._held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         self._modules = []
-        for root in outermost(modules):
+        for root in outermost(modules.living()):
             inside = list(modules_in(root))
             if any(id(p) in self._held for _, module in inside for _, p in own_parameters(module)):
-                self._modules.extend((name, weakref.ref(module)) for name, module in inside)
+                self._modules.extend(inside)
 
     def frozen(self, torch, census):
         """Name -> parameter for what is frozen, and name -> (parameter, statistics) for layers with nothing else."""
         parameters, layers = {}, {}
-        for name, reference in self._modules:
-            module = reference()
-            if module is None:
-                continue
+        for name, module in self._modules:
             own = own_parameters(module)
             frozen = [(n, p) for n, p in own if census.finds_frozen(p, id(p) in self._held) and _is_plain(torch, p)]
             if len(parameters) < MOST_TENSORS:

@@ -15,6 +15,8 @@ ORDINARY_SECONDS = 10.0
 ODD_SECONDS = 1.0
 ODD_AT_FIRST = 5
 """So many looks at gradients that are missing, zero or not finite are told at once."""
+GLANCE_EVERY = 12
+LARGEST_GLANCE = 1 << 16
 MOST_NAMES = 8
 
 
@@ -28,6 +30,8 @@ class GradientsLook(Look):
         self._paces = {}  # id of an optimizer -> its paces for ordinary and for odd gradients
         self._closures = Closures()
         self._empty = None  # a look that found no gradient before a step
+        self._glance_at = 0
+        self._smallest = None  # weak reference to the smallest parameter that has a gradient
 
     def backward_begins(self, loss, first):
         self._closures.backward_begins()
@@ -53,9 +57,26 @@ class GradientsLook(Look):
         self._closures.step_over()
 
     def _look_if_allowed(self, optimizer, sighting, expect_norm):
-        if self._turns.allows(self.name, self._turns.typical(self.name)):
+        if self._turns.allows(self.name, self._turns.typical(self.name)) or self._seems_odd(optimizer, sighting):
             with self._turns.spending(self.name), self.probe.torch.no_grad():
                 self._look(optimizer, sighting, expect_norm)
+
+    def _seems_odd(self, optimizer, sighting):
+        """Where a look cannot be paid for: now and then one small gradient is read, and if it is zero, all of them are."""
+        if not sighting.clock or sighting.step < self._glance_at:
+            return False
+        self._glance_at = sighting.step + GLANCE_EVERY
+        parameter = None if self._smallest is None else self._smallest()
+        if parameter is None or parameter.grad is None:
+            with_gradient = [p for p in trainable(optimizer) if p.grad is not None and p.grad.is_cpu]
+            with_gradient = [p for p in with_gradient if p.grad.layout == self.probe.torch.strided and p.numel()]
+            if not with_gradient:
+                return False
+            parameter = min(with_gradient, key=lambda p: p.numel())
+            self._smallest = weakref.ref(parameter)
+        if parameter.numel() > LARGEST_GLANCE:
+            return False
+        return not bool(local(parameter.grad).any())
 
     def _look(self, optimizer, sighting, expect_norm):
         parameters = trainable(optimizer)

@@ -36,6 +36,8 @@ HAD_TO_MOVE = 1.0
 """An expected update of so many units in the last place leaves no excuse."""
 CONFIRMED = 3
 """Looks at what stayed although it had to move, before it waits for its turn as all others do."""
+CONFIRM_AFTER = 20
+"""So many steps later it is told again whether layers are still given nothing but zeros, as often as the above."""
 
 
 class MovementLook(Look):
@@ -55,6 +57,8 @@ class MovementLook(Look):
         self._times = {}  # what had to move and stayed -> how often in a row
         self._told_stuck = set()
         self._moving_again = []
+        self._confirm_at = None
+        self._confirmations = CONFIRMED
         self._closures = Closures()
         self._ordinary = Pace(0, ORDINARY_SECONDS)
         self._alarm = Pace(3, STUCK_SECONDS)
@@ -239,7 +243,11 @@ class MovementLook(Look):
         if not self._covered_once and len(self._outcomes) >= self._held():
             self._covered_once = True
             self._tell()
-        elif (self._new_stuck and self._alarm.due()) or (self._new_underflow and self._underflow.due()):
+        elif (
+            (self._new_stuck and self._alarm.due())
+            or (self._new_underflow and self._underflow.due())
+            or (self._confirm_at is not None and self.probe.step >= self._confirm_at)
+        ):
             self._tell()
         elif self._ordinary.due():
             self._covered_once = True  # as far as it can be: some groups may have a learning rate of zero
@@ -261,6 +269,11 @@ class MovementLook(Look):
         for outcome in stuck[:MOST_NAMES]:
             outcome.told = True
             self._told_stuck.add(outcome.part)
+        zero_input = self._with_zero_input(outcomes) if any(outcome.zero for outcome in outcomes) else []
+        self._confirm_at = None
+        if zero_input and self._confirmations:
+            self._confirmations -= 1
+            self._confirm_at = self.probe.step + CONFIRM_AFTER
         self.probe.emit(
             "movement",
             step=self.probe.step,
@@ -270,9 +283,20 @@ class MovementLook(Look):
             state_moved=sum(outcome.state_moved == 1 for outcome in outcomes),
             no_gradient=[name(o.parameter) for o in outcomes if not o.gradient][:MOST_NAMES],
             zero_gradient=[name(o.parameter) for o in outcomes if o.zero][:MOST_NAMES],
+            zero_input=zero_input[:MOST_NAMES],
             stuck=[dict(o.stuck, name=name(o.parameter)) for o in stuck[:MOST_NAMES]],
             moving_again=[name(o.parameter) for o in moving_again[:MOST_NAMES]],
         )
+
+    def _with_zero_input(self, outcomes):
+        """Weights without any gradient beside a bias that has one: what the layer is given must be zero throughout."""
+        by_name = {self._names.of(outcome.parameter): outcome for outcome in outcomes if outcome.gradient}
+        names = []
+        for name, outcome in by_name.items():
+            bias = by_name.get(name[: -len("weight")] + "bias") if name.endswith(".weight") else None
+            if outcome.zero and bias is not None and not bias.zero and outcome.parameter.dim() > 1:
+                names.append(name)
+        return names
 
 
 class Chosen(object):
