@@ -82,6 +82,7 @@ def test_checkpoints_from_before_the_fault_are_good():
     good = last_good(picture)
     assert good is not None
     assert (good.path, good.step) == ("a.pt", 10)
+    assert "a.pt" in explain(picture).next_steps[0].text
 
 
 def test_all_checkpoints_of_a_run_that_never_learned_are_marked():

@@ -10,6 +10,7 @@ from holdfast.judge.death import killed_by, where
 from holdfast.judge.engine import WEIGHT
 from holdfast.judge.policy import cause_of, is_mistake
 from holdfast.judge.rules import by_id
+from holdfast.judge.usable import checkpoints, last_good
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -149,6 +150,10 @@ def _next_steps(picture: Picture, finding: Finding | None, reference: str | None
         key=lambda other: -WEIGHT[other.severity],
     )
     steps = [NextStep(text) for found in order for text in found.remedies]
+    known = checkpoints(picture)
+    good = last_good(picture)
+    if good is not None and not all(checkpoint.usable for checkpoint in known):
+        steps.insert(0, NextStep(f"the last good checkpoint is {good.path}, of step {good.step}: go back to it"))
     stopped_by = picture.attempt.ended.stopped_by if picture.attempt.ended is not None else None
     if stopped_by in by_id() and picture.started is not None:
         again = f"holdfast run --rule {stopped_by}=warn -- {shlex.join(picture.started.command)}"
