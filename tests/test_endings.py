@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.observe.endings import evidence_of, signal_passed_on
+from holdfast.observe.endings import evidence_of, last_words, signal_passed_on
 from holdfast.words.events import Evidence
 
 
@@ -128,3 +128,13 @@ def test_a_line_said_many_times_is_told_once_and_long_output_is_bounded():
     assert evidence_of(1, None, ["Killed", *["step"] * 300]) == []
     many = [f"Signal 9 (SIGKILL) received by PID {n}" for n in range(100)]
     assert len(evidence_of(1, None, many)) == 12
+
+
+def test_a_long_traceback_is_kept_from_its_head():
+    """Forty lines are enough, unless the traceback that ends there began earlier; two hundred are the most."""
+    noise = [f"line {n}" for n in range(300)]
+    frames = ["Traceback (most recent call last):", *[f"  frame {n}" for n in range(80)], "ValueError: x"]
+    assert last_words([*noise, *frames]) == frames
+    assert last_words(noise) == noise[-40:]
+    assert last_words([*noise, *frames[:1], *noise[:250]]) == noise[210:250]
+    assert last_words(["only this"]) == ["only this"]

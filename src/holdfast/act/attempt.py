@@ -14,7 +14,7 @@ from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.policy import ends_attempt
 from holdfast.judge.words import needles, rules_speaking_of
 from holdfast.observe import notices
-from holdfast.observe.endings import evidence_of
+from holdfast.observe.endings import evidence_of, last_words
 from holdfast.observe.line_watch import LineWatch
 from holdfast.observe.stacks import StackReader
 from holdfast.record.journal import Entry, Tail, rank_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
     from holdfast.words.plan import Plan
 
+LINES_LOOKED_AT = 200
 TICK_S = 0.25
 HEARD_S = 60.0
 """An interrupt that the training survived this long was answered: it is not what ended it later."""
@@ -286,8 +287,8 @@ class Attempt:
         if self._stopped_by is None and self._interrupted_at is not None:
             heard = self._monotonic() - self._interrupted_at < HEARD_S
             self._stopped_by = "user" if heard or exited.signal == "SIGINT" else None
-        last = self._child.last_words(40)
-        words = last.stderr or last.stdout
+        last = self._child.last_words(LINES_LOOKED_AT)
+        words = last_words(last.stderr or last.stdout)
         evidence = []
         if exited.code != 0 and self._stopped_by is None:
             of_machine = self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 200
 """Lines of last words, from the end."""
+_KEPT = 40
+_TRACEBACK = "Traceback (most recent call last)"
 _MOST = 12
 
 _LAUNCHER = (
@@ -32,6 +34,14 @@ _LAUNCHER = (
 )
 _LOADER = re.compile(r"DataLoader worker \(pid\(?s?\)?:? [\d, ]+\) (?:is killed by signal: .+|exited unexpectedly.*)")
 _LOADER_SIGNAL = re.compile(r"is killed by signal: (?P<words>[\w ]+)")
+
+
+def last_words(lines: Sequence[str]) -> list[str]:
+    """The last forty lines, and as many more as the traceback has that ends in them."""
+    shown = list(lines[-_LOOKED_AT:])
+    begins = [n for n, line in enumerate(shown) if _TRACEBACK in line]
+    return shown[min(begins[-1] if begins else len(shown), max(0, len(shown) - _KEPT)) :]
+
 
 _WORDS = {
     "killed": "SIGKILL",

@@ -127,7 +127,10 @@ def _findings(picture: Picture) -> Iterator[Row]:
     """What was found beside the causes of death, the newest of each rule."""
     causes = {cause_of(attempt) for attempt in picture.attempts} | {"probe-absent"}
     shown = {finding.rule: finding for finding in picture.findings if finding.rule not in causes}
+    told = picture.ended.reason if picture.ended is not None else ""
     for finding in shown.values():
+        if finding.message == told:
+            continue
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
 
 

@@ -233,6 +233,8 @@ class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     state_moved: bool | None = None
     times: int = 1
     """So many times in a row, in steps that followed each other, some of these rows had to move and none did."""
+    by_others: bool = False
+    """The optimizer is not one that is known: what was to be expected follows from how far it moved other weights."""
 
 
 class Movement(Event, frozen=True, kw_only=True, tag="movement"):
@@ -248,6 +250,8 @@ class Movement(Event, frozen=True, kw_only=True, tag="movement"):
     stuck: list[StuckTensor] = []
     moving_again: list[str] = []
     """Told as stuck before, and seen to move since."""
+    without_step: int = 0
+    """So many backwards had run by then, and no optimizer had stepped once although one holds these weights."""
 
 
 class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):

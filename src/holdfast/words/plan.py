@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Between asking a process to end (TERM) and ending it (KILL)."""
     backoff_s: float = 2.0
     """Wait before the second attempt; doubled for each further one, up to a minute."""
-    sample_every_s: float = 2.0
+    sample_every_s: float = 1.0
     keep_awake: bool = True
     rules: dict[str, dict[str, float | str]] = {}
     """Rule -> limit -> value; its "severity" caps what the rule may say, "off" among them."""

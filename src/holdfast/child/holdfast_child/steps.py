@@ -10,6 +10,7 @@ from threading import get_ident
 from time import monotonic, time
 
 from .hooks import calls_hooks, hooked_classes
+from .names import all_of_type
 from .records import Record, Recorder
 from .running import Running
 
@@ -21,6 +22,8 @@ HANDOVER_STEPS = 100
 """So many steps of another optimizer without one of the clock's: the training has moved on to that one."""
 DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted"
 NOT_COUNTED = "seen: backwards without an optimizer's step (evaluation, or a step inside a graph) are not counted"
+UPDATES = "weight updates"
+NO_UPDATE = "not seen: in %d backwards the optimizer never stepped, and its weights did not change"
 RATES_AT_MOST = 8
 OPTIMIZERS_AT_MOST = 64
 """Beyond these, optimizers that are gone are forgotten."""
@@ -55,6 +58,8 @@ class Steps(object):
         """Too many backwards have come without a step: the next one's loss is not to be mixed with theirs."""
         self._weight = None
         """A weight of the clock's, while backwards come without a step: its version, and how often that changed."""
+        self._idle = None
+        """A weight of an optimizer that exists and does not step, and its version when that was noticed."""
         self._ended_at = monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
@@ -304,9 +309,19 @@ class Steps(object):
             self.evaluates = True
             self.probe.see("steps", NOT_COUNTED)
             return False
+        if self._clock is None:
+            self._idle = self._weight_of_some_optimizer()
         self.probe.step += count - 1
         self._change_source("backward", "seen: backwards are counted, because no optimizer is seen to step")
         return True
+
+    def _weight_of_some_optimizer(self):
+        for optimizer in all_of_type((self.probe.torch.optim.Optimizer,)):
+            for group in optimizer.param_groups:
+                for weight in group["params"]:
+                    if weight.grad is not None:
+                        return weakref.ref(weight), weight._version
+        return None
 
     def _follow_weight(self):
         """How often a weight changes from one backward to the next, although no step is seen. Its version says so, free."""
@@ -334,6 +349,9 @@ class Steps(object):
 
     def end(self):
         self.recorder.close(monotonic())
+        weight = None if self._idle is None or self._clock is not None else self._idle[0]()
+        if weight is not None and weight._version == self._idle[1]:
+            self.probe.see(UPDATES, NO_UPDATE % self.probe.step)
 
 
 def _no_graph_task():

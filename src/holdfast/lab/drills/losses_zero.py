@@ -26,4 +26,5 @@ DRILL = Drill(
     verdicts=("not-learned",),
     within=20,
     cause="loss-all-zero",
+    also=("gradients-zero",),
 )

@@ -8,6 +8,8 @@ budget before it does anything that costs more than a few microseconds.
 
 class Look(object):
     name = ""
+    eager = False
+    """Whether it wants to see the next step whatever that costs: for a few steps, seldom."""
 
     def __init__(self, probe):
         self.probe = probe
@@ -41,6 +43,7 @@ def all_looks(probe):
     from .movement import MovementLook
     from .saves import SavesLook
     from .turns import Turns
+    from .unstepped import UnsteppedLook
     from .uncleared import UnclearedLook
     from .watch import Watch
 
@@ -53,6 +56,7 @@ def all_looks(probe):
         MovementLook(probe, names, turns),
         ChecksumLook(probe),
         FrozenLook(probe, names),
+        UnsteppedLook(probe, names),
         SavesLook(probe, names),
     ]
     return [Watch(probe, looks, turns)]

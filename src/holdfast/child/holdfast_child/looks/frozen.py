@@ -18,6 +18,8 @@ from .tensors import bits_type, local, trainable
 CENSUS_STEPS = 4
 FIRST_CENSUS = 2
 """So many steps after the first the first census begins: by then the model is what it will be."""
+PATIENCE = 32
+"""A census is postponed by so many steps where it cannot be paid for, and not more: there are few of them."""
 AGAIN_AFTER = 8
 TIMES_LATER = 8
 MOST_TENSORS = 48
@@ -39,6 +41,7 @@ class FrozenLook(Look):
         self._due = FIRST_CENSUS
         self._interval = AGAIN_AFTER
         self._census = None
+        self.eager = False
         self._pieces = None  # as the census before found them
         self._before_step = ()
         self._counts = {}  # id of an optimizer -> how many of its parameters were frozen
@@ -52,9 +55,11 @@ class FrozenLook(Look):
             if not clock or self.probe.step - self.probe.first_step < self._due:
                 return
             budget = self.probe.budget
-            if not budget.allows(budget.expected(self.name)):
+            postponed = self.probe.step - self.probe.first_step - self._due
+            if postponed < PATIENCE and not budget.allows(budget.expected(self.name)):
                 return
             self._census = Census()
+            self.eager = True
         self._census.step_begins(optimizer)
         everything = [p for group in optimizer.param_groups for p in group["params"]]
         frozen = [p for p in everything if not p.requires_grad]
@@ -85,6 +90,7 @@ class FrozenLook(Look):
         census.steps += clock
         if census.steps >= CENSUS_STEPS:
             self._census = None
+            self.eager = False
             self._due = self.probe.step - self.probe.first_step + self._interval
             self._interval *= TIMES_LATER
             with self.probe.budget.spending(self.name), torch.no_grad():
@@ -95,7 +101,7 @@ class FrozenLook(Look):
 
     def forked(self):
         kept = (self._pieces, self._before_step, self._census)
-        self._pieces, self._before_step, self._census = None, (), None
+        self._pieces, self._before_step, self._census, self.eager = None, (), None, False
         return kept
 
     def _conclude(self, census):

@@ -18,6 +18,7 @@ from .closures import Closures
 from .pace import Pace, Typical
 from .rows import NUMBERS, UNKNOWN, Around
 from .tensors import bits_type, by_rows, local, trainable
+from .updates import kind_of
 
 MOST_BYTES = 16 << 20
 """Copies held from before a step until after it. With what comparing takes on the way it stays below 32 MB."""
@@ -173,17 +174,23 @@ class MovementLook(Look):
                 item[4].read_gradient(parameter.grad)
             if item[4].has_gradient():
                 by_device.setdefault(parameter.device, []).append((parameter, item))
+        known = kind_of(optimizer) is not None
         for pairs in by_device.values():
+            items = [(optimizer.param_groups[item[0][0]], parameter, item) for parameter, item in pairs]
+            rate = None
+            if not known and any(suspected for _, _, (_, _, suspected, _, _) in items):
+                rates = [item[4].rate(group, parameter) for group, parameter, item in items]
+                rate = self.probe.torch.stack(rates).amin()
             numbers = [
                 number
-                for parameter, (position, *_, around) in pairs
-                for number in around.numbers(optimizer, optimizer.param_groups[position[0]], parameter)
+                for group, parameter, item in items
+                for number in item[4].numbers(optimizer, group, parameter, rate)
             ]
             numbers = self.probe.torch.stack(numbers)
             told = [(*item[:4], item[4].rows) for _, item in pairs]
-            self.probe.scalars.later(numbers, functools.partial(self._learn, id(optimizer), told))
+            self.probe.scalars.later(numbers, functools.partial(self._learn, id(optimizer), known, told))
 
-    def _learn(self, optimizer_id, told, values):
+    def _learn(self, optimizer_id, known, told, values):
         if len(values) != NUMBERS * len(told):
             return
         self.probe.see(self.name)
@@ -209,13 +216,14 @@ class MovementLook(Look):
                     "update_ulps": None if ulps == UNKNOWN else float("%.4g" % ulps),
                     "state_moved": None if state_moved == UNKNOWN else bool(state_moved),
                     "times": max(1, times),
+                    "by_others": not known,
                 }
                 outcome.part = part
             else:
                 self._moved(part, outcome)
-            known = self._outcomes.get((optimizer_id, position))
+            before = self._outcomes.get((optimizer_id, position))
             # What is stuck is told before it is forgotten.
-            if outcome.stuck or known is None or not known.stuck or known.told:
+            if outcome.stuck or before is None or not before.stuck or before.told:
                 self._outcomes[(optimizer_id, position)] = outcome
 
     def _stayed(self, part, ulps):

@@ -6,7 +6,7 @@ Everything stays on the tensor's device as small tensors; the numbers are fetche
 import functools
 
 from .tensors import bits_type, by_rows, local
-from .updates import expected_ulps, kind_of
+from .updates import expected_ulps, kind_of, ulps_by_others
 
 STATES_THAT_FOLLOW_THE_GRADIENT = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum")
 NUMBERS = 5
@@ -33,8 +33,7 @@ class Around(object):
     def read_gradient(self, gradient):
         """The gradient that the step uses: read before it, or after it where the step itself has it computed."""
         self._with_gradient = rows_with_gradient(self._torch, gradient, self._span)
-        dense = gradient.layout == self._torch.strided
-        self._gradient = self._cut(gradient) if self._with_ulps and dense else None
+        self._gradient = self._cut(gradient) if gradient.layout == self._torch.strided else None
 
     def has_gradient(self):
         return self._with_gradient is not None
@@ -42,8 +41,23 @@ class Around(object):
     def bytes(self):
         return self._before.numel() * self._before.element_size()
 
-    def numbers(self, optimizer, group, parameter):
-        """Five numbers as tensors without dimension, on the parameter's device."""
+    def rate(self, group, parameter):
+        """How far the step moved what it moved here, for each unit of gradient and of learning rate: the least of all rows.
+        Infinite where nothing moved or the gradient is sparse. To be asked before `numbers`.
+        """
+        torch = self._torch
+        weight = self._cut(parameter)
+        if self._gradient is None:
+            return torch.full((), float("inf"), device=weight.device)
+        moved = (weight.float() - self._before.float()).abs().reshape(self.rows, -1).amax(1)
+        length = self._gradient.float().abs().reshape(self.rows, -1).amax(1)
+        rates = torch.where((moved > 0) & (length > 0), moved / length, torch.full_like(moved, float("inf")))
+        return rates.amin() / rate_of(group)
+
+    def numbers(self, optimizer, group, parameter, rate=None):
+        """Five numbers as tensors without dimension, on the parameter's device. `rate` is what moved others, where the
+        optimizer's own update is not known.
+        """
         torch = self._torch
         weight = self._cut(parameter)
         changed = changed_rows(torch, weight, self._before)
@@ -57,7 +71,7 @@ class Around(object):
             stuck.sum(dtype=torch.float32),
             changed.sum(dtype=torch.float32),
             self._state_moved(self._state_tensors(optimizer, parameter), weight.device),
-            self._largest_ulps((optimizer, group, parameter), weight, stuck),
+            self._largest_ulps((optimizer, group, parameter), weight, stuck, rate),
         )
 
     def _cut(self, tensor):
@@ -81,21 +95,30 @@ class Around(object):
         moved = [bits_sum(torch, tensor) != self._states.get(name, 0) for name, tensor in after.items()]
         return torch.stack(moved).all().to(device=device, dtype=torch.float32)
 
-    def _largest_ulps(self, held, weight, stuck):
+    def _largest_ulps(self, held, weight, stuck, rate):
         torch = self._torch
         optimizer, group, parameter = held
         kind = kind_of(optimizer)
         ulps = None
-        if self._gradient is not None and kind is not None:
+        if self._gradient is not None and self._with_ulps and kind is not None:
             state = dict(optimizer.state.get(parameter) or {})
             state.update(self._state_tensors(optimizer, parameter))
             if "max_exp_avg_sq" in state:
                 state["max_exp_avg_sq"] = self._cut(state["max_exp_avg_sq"])
             ulps = expected_ulps(torch, (kind, group), weight, self._gradient, state)
+        elif self._gradient is not None and self._with_ulps and rate is not None:
+            ulps = ulps_by_others(torch, rate * rate_of(group), weight, self._gradient)
         if ulps is None:
             return unknown(torch, weight.device)
         largest = ulps.reshape(self.rows, -1).amax(1).nan_to_num(0.0)
-        return torch.where(stuck, largest, torch.zeros_like(largest)).amax().clamp(min=0).float()
+        largest = torch.where(stuck, largest, torch.zeros_like(largest)).amax().clamp(min=0).float()
+        return largest if rate is None else torch.where(torch.isinf(rate), unknown(torch, weight.device), largest)
+
+
+def rate_of(group):
+    """A group's learning rate, or 1.0 where it has none that can be read for nothing."""
+    lr = group.get("lr")
+    return float(lr) if isinstance(lr, (int, float)) and lr > 0 else 1.0
 
 
 @functools.lru_cache(maxsize=None)

@@ -8,6 +8,7 @@ STANDARD = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
 MOST_ROUNDINGS_OF_AN_UPDATE = 4
 SLACK = 0.002
 """Updates of exactly half a unit stay below it, also when written with a few digits."""
+LAYERS_MAY_DIFFER = 64.0
 ROUNDED_AWAY_BY_DECAY = 1.0
 """Decay and update are rounded one after the other, and so is the factor of the decay: half a unit each."""
 
@@ -37,6 +38,15 @@ def expected_ulps(torch, rule, weight, gradient, state):
     if _decays_apart(kind, group):
         ulps = ulps - ROUNDED_AWAY_BY_DECAY
     return ulps
+
+
+def ulps_by_others(torch, rate, weight, gradient):
+    """The same for an optimizer that is not known, from the least that its step moved others for their gradients. What is
+    scaled layer by layer may differ widely, so only a small part of that is expected.
+    """
+    update = gradient.float().abs() * rate
+    update = torch.where(update < torch.finfo(weight.dtype).tiny, torch.zeros_like(update), update)
+    return update / ulp(torch, weight) / LAYERS_MAY_DIFFER
 
 
 def expected_update(torch, rule, weight, gradient, state):

@@ -20,6 +20,7 @@ class Watch(Look):
         self.looks = looks
         self._turns = turns
         self._watched = 0
+        self._may_be_eager = [look for look in looks if "eager" in vars(look)]
         self._keepers = [look for look in looks if type(look).step_over is not Look.step_over]
 
     def backward_begins(self, loss, first):
@@ -51,7 +52,9 @@ class Watch(Look):
     def _watches(self, step):
         if self._watched < FIRST_STEPS or step % NOW_AND_THEN == 0:
             return True
-        return self.probe.budget.credit >= self._turns.least() or (self.probe.world_size > 1 and is_due(step))
+        if self.probe.budget.credit >= self._turns.least() or (self.probe.world_size > 1 and is_due(step)):
+            return True
+        return any(look.eager for look in self._may_be_eager)
 
     def _call(self, moment, *args):
         for look in tuple(self.looks):
