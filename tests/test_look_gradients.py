@@ -131,3 +131,7 @@ def test_gradients_that_died_are_found_where_looks_cannot_be_paid_for(monkeypatc
         probe.backward(model(torch.randn(4, 4)).sum() * 0)
         probe.take_step(optimizer)
     assert [(event.step, event.zero) for event in probe.of(Gradients)[1:]] == [(39, 4), (51, 4)]
+    before = len(probe.steps.record.norms)
+    train(probe, model, optimizer, 30)
+    assert len(probe.steps.record.norms) == before + 1, "that they live again is seen once"
+    assert probe.steps.record.norms[-1] > 0

@@ -102,18 +102,56 @@ def test_a_training_that_converges_has_an_excuse_for_every_weight_that_stays(mon
     assert [tensor for tensor in stuck if not tensor.update_ulps < 0.5] == []
 
 
-def test_an_unknown_optimizer_gets_no_estimate():
-    """A stuck tensor is still told; how far it should have moved is not claimed."""
+class Own(torch.optim.Optimizer):
+    """Follows the sign of the gradient, but for the rows that `self.left_out` names."""
 
-    class Own(torch.optim.Optimizer):
-        def step(self, closure=None):
-            pass
+    left_out = ()
 
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        kept = [(tensor, rows, tensor[rows].clone()) for tensor, rows in self.left_out]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.sign(), alpha=group["lr"])
+        for tensor, rows, before in kept:
+            tensor[rows] = before
+
+
+def test_an_unknown_optimizer_that_moves_nothing_gets_no_estimate():
+    """What stays is still told; how far it should have moved is not claimed."""
     probe, model = movement_probe(), small_model()
-    train(probe, model, Own(model.parameters(), {"lr": 0.1}), 3)
+    optimizer = Own(model.parameters(), 0.0001)
+    optimizer.left_out = [(parameter, slice(None)) for parameter in model.parameters()]
+    train(probe, model, optimizer, 3)
     stuck = [tensor for event in told(probe) for tensor in event.stuck]
     assert len({tensor.name for tensor in stuck}) == 4
     assert all(tensor.update_ulps is None and tensor.state_moved is None for tensor in stuck)
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(1, 2)])
+def test_an_unknown_optimizer_is_judged_by_how_far_it_moves_others(rows):
+    """A tensor, or a row of it, that stays where all others move."""
+    probe, model = movement_probe(), small_model()
+    optimizer = Own(model.parameters(), 0.01)
+    optimizer.left_out = [(model[2].weight, rows)]
+    train(probe, model, optimizer, 5)
+    stuck = [tensor for event in told(probe) for tensor in event.stuck]
+    assert {tensor.name for tensor in stuck} == {"2.weight"}
+    assert max(tensor.times for tensor in stuck) >= 2
+    assert all(tensor.by_others and tensor.update_ulps > 1 for tensor in stuck)
+
+
+def test_an_unknown_optimizer_has_an_excuse_where_its_steps_cannot_show():
+    """In bfloat16 a weight of one does not feel a small step, and weights near zero do."""
+    probe = movement_probe()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)).to(torch.bfloat16)
+    train(probe, model, Own(model.parameters(), 1e-5), 6, batch=torch.randn(4, 4).to(torch.bfloat16))
+    stuck = {tensor.name: tensor.update_ulps for event in told(probe) for tensor in event.stuck}
+    assert "1.weight" in stuck
+    assert all(ulps < 1 for ulps in stuck.values())
 
 
 def test_a_learning_rate_of_zero_is_no_fault():

@@ -86,7 +86,8 @@ class Bench:
     def chosen(self, cases: Iterable[Any], kind: str) -> list[Any]:
         if self.options.kind not in (None, kind):
             return []
-        return [case for case in cases if not self.options.only or re.search(self.options.only, case.name)]
+        here = [case for case in cases if getattr(case, "platform", None) in (None, sys.platform)]
+        return [case for case in here if not self.options.only or re.search(self.options.only, case.name)]
 
     def say(self, what: str) -> None:
         print(f"[{time.monotonic() - self.began:6.0f} s] {what}", file=sys.stderr, flush=True)

@@ -47,6 +47,7 @@ def movement(
     moved: int | None = None,
     again: tuple[str, ...] = (),
     zero_input: tuple[str, ...] = (),
+    without_step: int = 0,
 ) -> list[events.AnyEvent]:
     count = checked - len(stuck) if moved is None else moved
     return [
@@ -59,13 +60,18 @@ def movement(
             stuck=list(stuck),
             moving_again=list(again),
             zero_input=list(zero_input),
+            without_step=without_step,
         )
     ]
 
 
-def stuck(name: str, ulps: float | None, *, rows: int = 8, of: int = 8, times: int = 1) -> events.StuckTensor:
+def stuck(
+    name: str, ulps: float | None, *, rows: int = 8, of: int = 8, times: int = 1, by_others: bool = False
+) -> events.StuckTensor:
     """A tensor of which so many rows stayed, of those with a gradient."""
-    return events.StuckTensor(name=name, rows=8, with_gradient=of, stuck=rows, update_ulps=ulps, times=times)
+    return events.StuckTensor(
+        name=name, rows=8, with_gradient=of, stuck=rows, update_ulps=ulps, times=times, by_others=by_others
+    )
 
 
 def two_ranks() -> list[events.AnyEvent]:

@@ -1,36 +1,33 @@
-"""A boolean index counts wrongly once in the assigner: torch raises its shape mismatch there (F04)."""
-
-import sys
-from pathlib import Path
+"""Ultralytics' own assigner in a small loop; once, the boxes of one mask are counted differently the second time (F04)."""
 
 import torch
 from torch import nn
-
-ASSIGNER = '''
-import torch
-
-
-def assign(scores, positive, counted):
-    """As in a task-aligned assigner: targets are written where the mask is true."""
-    target = torch.zeros_like(scores)
-    target[positive] = torch.ones(counted)
-    return target
-'''
-folder = Path("utils")
-folder.mkdir(exist_ok=True)
-(folder / "tal.py").write_text(ASSIGNER)
-sys.path.insert(0, str(folder.resolve()))
-import tal  # noqa: E402 - written just above
+from ultralytics.utils.tal import TaskAlignedAssigner
 
 torch.manual_seed(0)
-model = nn.Linear(10, 20)
+ANCHORS, CLASSES = 64, 3
+places = torch.rand(ANCHORS, 2) * 64
+assigner = TaskAlignedAssigner(topk=5, num_classes=CLASSES)
+count_right = assigner.iou_calculation
+
+
+def count_wrong(boxes, predicted):
+    """What a faulty boolean index of a device does."""
+    overlaps = count_right(boxes, predicted)
+    return torch.cat([overlaps, overlaps[:3]])
+
+
+model = nn.Linear(16, ANCHORS * CLASSES)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(300):
-    scores = model(torch.randn(8, 10))
-    positive = torch.rand(8, 20) < 0.2
-    wrong = 3 if step == 170 else 0  # what the device's kernel did
-    target = tal.assign(scores.detach(), positive, int(positive.sum()) + wrong)
-    loss = nn.functional.binary_cross_entropy_with_logits(scores, target)
+    scores = model(torch.randn(2, 16)).view(2, ANCHORS, CLASSES)
+    boxes = torch.cat([places - 8, places + 8], 1).expand(2, -1, -1)
+    corner = torch.rand(2, 4, 2) * 32
+    truth, labels = torch.cat([corner, corner + 24], 2), torch.randint(CLASSES, (2, 4, 1))
+    if step == 170:
+        assigner.iou_calculation = count_wrong
+    assigned = assigner(scores.detach().sigmoid(), boxes, places, labels, truth, torch.ones(2, 4, 1, dtype=torch.bool))
+    loss = nn.functional.binary_cross_entropy_with_logits(scores, assigned[2])
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

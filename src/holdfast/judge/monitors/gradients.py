@@ -33,7 +33,7 @@ class Gradients:
         self.latest: events.Gradients | None = None
         self.looks = 0
         self.zero = Streak()
-        """Steps in a row at which every gradient was seen to be exactly zero."""
+        """Steps in a row at which every gradient was seen to be exactly zero and the loss was not."""
         self.missing = Streak()
         """Looks in a row at which the run's optimizer had parameters and not one of them a gradient."""
         self.fewest_missing: int | None = None
@@ -61,6 +61,9 @@ class Gradients:
 
     def fold_steps(self, event: events.Step | events.Steps) -> None:
         self.others = self.others or bool(event.beside)
+        solved = event.loss.zeros > 0 if isinstance(event.loss, events.Spread) else event.loss == 0.0
+        if solved and self.zero.count:
+            self.zero.end()
         if event.grad_norm is None:
             return
         add(self.norms, event, event.grad_norm)
@@ -77,7 +80,8 @@ class Gradients:
             return
         self._fold_bad_norms(first, last, n, bad)
         if n:
-            self._fold_norms(first, last, n, (low, high))
+            self._fold_zero(first, last, n, zero=high == 0.0 and not solved)
+            self._fold_far_above(first, last, n, (low, high))
 
     def _fold_bad_norms(self, first: int, last: int, n: int, bad: int) -> None:
         if bad and not n:
@@ -85,13 +89,22 @@ class Gradients:
         elif self.bad_norms.count:
             self.bad_norms.end()
 
-    def _fold_norms(self, first: int, last: int, n: int, between: tuple[float, float]) -> None:
-        low, high = between
-        if high > 0.0:
-            self.seen_nonzero = True
-            self.zero.end()
-        else:
+    def _fold_zero(
+        self,
+        first: int,
+        last: int,
+        n: int,
+        *,
+        zero: bool,
+    ) -> None:
+        if zero:
             self.zero.add(last, n, first)
+        elif self.zero.count:
+            self.zero.end()
+
+    def _fold_far_above(self, first: int, last: int, n: int, between: tuple[float, float]) -> None:
+        low, high = between
+        self.seen_nonzero = self.seen_nonzero or high > 0.0
         typical = self.typical_norm
         if typical.count >= ENOUGH_TO_BE_TYPICAL and low > FAR_ABOVE * typical.median:
             if not self.far_above.count:

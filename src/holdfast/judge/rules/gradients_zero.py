@@ -109,7 +109,7 @@ def _has_a_loss(attempt: AttemptPicture, solved_below: float) -> bool:
     loss = attempt.loss
     if not loss.count or loss.last is None or loss.last == 0.0 or loss.bad_in_a_row:
         return False
-    return abs(loss.last) > solved_below * max(abs(loss.highest), abs(loss.lowest))
+    return abs(loss.last) > solved_below * abs(loss.first or 0.0)
 
 
 RULE = Rule(
@@ -140,6 +140,19 @@ RULE = Rule(
         Case(
             "solved: the loss is zero too",
             [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=0.0, norm=0.0)],
+            None,
+        ),
+        Case(
+            "a hinge: more and more batches are solved",
+            [
+                *started(),
+                *steps(40, norm=1.0),
+                *(
+                    e
+                    for n in range(41, 200, 2)
+                    for e in [*steps(1, first=n, loss=0.0, norm=0.0), *steps(1, first=n + 1, loss=0.2)]
+                ),
+            ],
             None,
         ),
         Case("all but solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),

@@ -6,15 +6,15 @@ of the model does not learn; the rest works around it, and the curve only looks 
 
 **Why it happens.** On some devices an in-place operation on a tensor that is not contiguous writes into a temporary that is
 then thrown away (`addcmul_` and `addcdiv_` in Adam's step, `conv2d` weights in channels-last). Or the optimizer's own step
-skips or restores parameters.
+skips or restores parameters, works on a copy, or is never reached: an accumulation over more batches than there are.
 
 **What to do.** Make the parameter contiguous before the optimizer is made (`p.data = p.data.contiguous()`), install a newer
 torch, or run a few steps on the CPU: if the tensor moves there, the device is at fault.
 
 **When it stays silent.** A learning rate of zero; rows without a gradient (sparse and padding rows); updates below one unit
-in the weight's last place (see updates-underflow); steps that a gradient scaler skipped; optimizers whose update is not
-known, unless nothing at all has ever moved. What stayed was seen to stay in at least two steps in a row, and in three where
-it is only a part of a tensor.
+in the weight's last place (see updates-underflow); steps that a gradient scaler skipped. What stayed was seen to stay in at
+least two steps in a row, and in three where it is only a part of a tensor. Of an optimizer that is not one of torch's own,
+the update is judged by how far its step moved other weights: that is a warning, because it may be meant so.
 
 Sources: pytorch#118115, pytorch#165267, pytorch#192212.
 """
@@ -24,10 +24,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_relations import movement, steps, stuck
-from holdfast.judge.history import started, trains
+from holdfast.judge.history import ended, started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
-from holdfast.words.verdicts import Finding
+from holdfast.words.verdicts import Finding, Severity
 
 if TYPE_CHECKING:
     from holdfast.judge.monitors.weights import Stuck, Weights
@@ -43,36 +43,57 @@ REMEDIES = [
 
 
 def judge(picture: Picture) -> Finding | None:
-    weights = picture.attempt.weights
-    if not weights.had_to_move and weights.most_moved:
+    attempt = picture.attempt
+    weights = attempt.weights
+    if weights.movement is None or (not weights.had_to_move and weights.most_moved):
         return None
+    if weights.movement.without_step:
+        return _never_stepped(weights.movement) if attempt.finished else None
     limits = picture.tuned(ID, LIMITS)
-    for_sure = {
-        name: tensor
-        for name, tensor in weights.stuck.items()
-        if tensor.had_to_move and (tensor.wholly or tensor.times >= limits["times_of_a_part"])
-    }
+    stayed = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
+    often = {name for name, tensor in stayed.items() if tensor.times >= limits["times_of_a_part"]}
+    known = {name for name, tensor in stayed.items() if not tensor.last.by_others}
+    for_sure = {name: tensor for name, tensor in stayed.items() if name in known and (tensor.wholly or name in often)}
     if for_sure:
-        return _some(for_sure)
-    rates = picture.attempt.rates.latest
-    if weights.most_moved or (rates and not max(rates)):
+        return _some(for_sure, "fatal")
+    by_others = {name: tensor for name, tensor in stayed.items() if name in often}
+    if by_others:
+        return _some(by_others, "warn")
+    if weights.most_moved or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
     return _none(weights, limits["looks_where_nothing_moves"], limits["steps_where_nothing_moves"])
 
 
-def _some(tensors: dict[str, Stuck]) -> Finding:
+def _never_stepped(newest: events.Movement) -> Finding:
+    names = [tensor.name for tensor in newest.stuck]
+    return Finding(
+        rule=ID,
+        severity="fatal",
+        message=f"{newest.without_step} backwards ran and no optimizer stepped once: the weights are what they were at first.",
+        evidence=[
+            f"exactly as they were at first: {', '.join(names[:5])}",
+            "an optimizer holds them, and its step was never called",
+        ],
+        remedies=[
+            "call optimizer.step(); where gradients are accumulated, count the batches over the end of an epoch",
+        ],
+    )
+
+
+def _some(tensors: dict[str, Stuck], severity: Severity) -> Finding:
     names = list(tensors)
     first = tensors[names[0]].last
     rows = f"{first.stuck} of {first.with_gradient} rows with a gradient"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return Finding(
         rule=ID,
-        severity="fatal",
+        severity=severity,
         step=min(tensor.first_step for tensor in tensors.values()),
         message=f"{names[0]}{more} did not move although the gradient says so ({rows}): this part of the model does not learn.",
         evidence=[
             f"{name}: {tensor.last.stuck} of {tensor.last.with_gradient} rows with a gradient stayed exactly as they were; "
             f"the update was worth up to {tensor.last.update_ulps:.3g} units in the last place"
+            + (", by how far others moved" if tensor.last.by_others else "")
             + _state(tensor.last.state_moved)
             for name, tensor in list(tensors.items())[:5]
         ],
@@ -107,7 +128,7 @@ def _none(weights: Weights, looks: float, over_steps: float) -> Finding | None:
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Movement,),
+    on=(events.Movement, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -135,6 +156,31 @@ RULE = Rule(
             ],
             "fatal",
         ),
+        Case(
+            "an own optimizer leaves one tensor where it is",
+            [
+                *started(),
+                *movement(2, stuck("second", 40.0, by_others=True)),
+                *movement(3, stuck("second", 40.0, times=2, by_others=True)),
+            ],
+            "warn",
+        ),
+        Case(
+            "the step is never reached",
+            [
+                *started(),
+                *steps(480),
+                *movement(480, stuck("a", None), stuck("b", None), checked=2, without_step=480),
+                *ended(0, last_step=480),
+            ],
+            "fatal",
+        ),
+        Case(
+            "it crashes before the first step of a long accumulation",
+            [*started(), *movement(100, stuck("a", None), checked=1, without_step=100), *ended(1, last_step=100)],
+            None,
+        ),
+        Case("an own optimizer, seen once", [*started(), *movement(2, stuck("a", 40.0, by_others=True))], None),
         Case("a row stayed once", [*started(), *movement(2, stuck("fc.weight", 90.0, rows=1))], None),
         Case(
             "one row stayed once, then moved",

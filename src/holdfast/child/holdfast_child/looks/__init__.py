@@ -43,8 +43,8 @@ def all_looks(probe):
     from .movement import MovementLook
     from .saves import SavesLook
     from .turns import Turns
-    from .unstepped import UnsteppedLook
     from .uncleared import UnclearedLook
+    from .unstepped import UnsteppedLook
     from .watch import Watch
 
     names = Names(probe)

@@ -31,6 +31,7 @@ class GradientsLook(Look):
         self._closures = Closures()
         self._empty = None  # a look that found no gradient before a step
         self._glance_at = 0
+        self._were_zero = False
         self._smallest = None  # weak reference to the smallest parameter that has a gradient
 
     def backward_begins(self, loss, first):
@@ -62,7 +63,9 @@ class GradientsLook(Look):
                 self._look(optimizer, sighting, expect_norm)
 
     def _seems_odd(self, optimizer, sighting):
-        """Where a look cannot be paid for: now and then one small gradient is read, and if it is zero, all of them are."""
+        """Where a look cannot be paid for: now and then one small gradient is read. If it is zero all of them are read, and
+        once more when it is not any longer.
+        """
         if not sighting.clock or sighting.step < self._glance_at:
             return False
         self._glance_at = sighting.step + GLANCE_EVERY
@@ -76,7 +79,7 @@ class GradientsLook(Look):
             self._smallest = weakref.ref(parameter)
         if parameter.numel() > LARGEST_GLANCE:
             return False
-        return not bool(local(parameter.grad).any())
+        return self._were_zero or not bool(local(parameter.grad).any())
 
     def _look(self, optimizer, sighting, expect_norm):
         parameters = trainable(optimizer)
@@ -107,6 +110,8 @@ class GradientsLook(Look):
         self.probe.see(self.name)
         bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
         zero = sum(value == 0 for value in values)
+        if sighting.clock:
+            self._were_zero = bool(values) and zero == len(values)
         ordinary, odd = self._paces.setdefault(
             sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(ODD_AT_FIRST, ODD_SECONDS))
         )

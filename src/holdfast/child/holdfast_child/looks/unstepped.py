@@ -6,6 +6,7 @@ long as no optimizer has stepped, a few weights are compared with what they were
 told at the end.
 """
 
+import time
 import weakref
 
 from ..names import all_of_type
@@ -42,7 +43,9 @@ class UnsteppedLook(Look):
             return
         with self.probe.torch.no_grad():
             if self._pieces is None:
+                began = time.monotonic()
                 self._keep(loss)
+                self.probe.budget.credit += time.monotonic() - began  # once a run: it must not blind the other looks
             elif self._all_unchanged():
                 self._unchanged_for = count
             else:
