@@ -135,3 +135,17 @@ def test_gradients_that_died_are_found_where_looks_cannot_be_paid_for(monkeypatc
     train(probe, model, optimizer, 30)
     assert len(probe.steps.record.norms) == before + 1, "that they live again is seen once"
     assert probe.steps.record.norms[-1] > 0
+
+
+def test_scaled_gradients_of_a_fused_step_are_finite_as_long_as_they_are():
+    """The scaler's scale is near what a number can hold: the norm is that of the gradients without it."""
+    probe = gradients_probe()
+    weight = torch.nn.Parameter(torch.ones(10))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3, fused=True)
+    weight.grad = torch.full((10,), 2.0**120)
+    optimizer.grad_scale = torch.tensor([2.0**118])
+    for look in probe.looks:
+        look.step_begins(optimizer, True)
+    (event,) = probe.of(Gradients)
+    assert math.isclose(event.norm, 4 * math.sqrt(10), rel_tol=1e-5)
+    assert event.bad == 0

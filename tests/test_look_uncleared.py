@@ -1,7 +1,8 @@
 import pytest
 import torch
-from look_stub import small_model, train, with_look
+from look_stub import StubProbe, small_model, train, with_look
 
+from holdfast.child.holdfast_child.looks.graph import GraphLook
 from holdfast.child.holdfast_child.looks.uncleared import UnclearedLook
 from holdfast.child.holdfast_child.names import Names
 from holdfast.words.events import Uncleared
@@ -94,5 +95,22 @@ def test_gradients_that_are_assigned_are_not_left_over():
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient
+        probe.take_step(optimizer)
+    assert probe.of(Uncleared) == []
+
+
+def test_gradients_that_are_copied_over_are_not_left_over():
+    """Master weights in float32: the losses use the 16-bit ones, and each gradient is written over the one before."""
+    probe, model = StubProbe(), small_model().to(torch.bfloat16)
+    graph = GraphLook(probe, Names(probe))
+    probe.looks = [graph, UnclearedLook(probe, Names(probe), graph)]
+    masters = [parameter.detach().clone().float().requires_grad_() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.01)
+    for _ in range(6):
+        model.zero_grad()
+        probe.backward(model(torch.randn(4, 4).to(torch.bfloat16)).float().square().mean())
+        for master, parameter in zip(masters, model.parameters(), strict=True):
+            master.grad = torch.empty_like(master) if master.grad is None else master.grad
+            master.grad.copy_(parameter.grad)
         probe.take_step(optimizer)
     assert probe.of(Uncleared) == []

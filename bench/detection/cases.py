@@ -120,7 +120,7 @@ FAULTY = (
     Faulty(
         "never_stepped",
         "optimizer.step is never reached",
-        (*FROZEN, "steps-missing", "gradients-never-cleared"),
+        ("optimizer-never-steps", *FROZEN),
     ),
     Faulty("ddp_bypassed", "DDP bypassed: ranks diverge", ("replicas-diverging",)),
     Faulty("ddp_clips_on_one_rank", "clipping on one rank: ranks diverge", ("replicas-diverging",)),

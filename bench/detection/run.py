@@ -31,7 +31,7 @@ BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of 
 def main() -> int:
     options = arguments()
     if options.write_readme:
-        write_readme(json.loads(options.write_readme.read_text()))
+        write_readme(merged([json.loads(path.read_text()) for path in options.write_readme]))
         return 0
     bench = Bench(options)
     if options.bare:
@@ -65,8 +65,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write-readme",
         type=Path,
+        nargs="+",
         metavar="RESULTS",
-        help="fill README.md's tables from a results file, run nothing",
+        help="fill README.md's tables from results files (TrainCheck's may come from another run), run nothing",
     )
     return parser.parse_args()
 
@@ -80,7 +81,8 @@ class Bench:
         self.began = time.monotonic()
         self.lock = threading.Lock()
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-        self.paths = [RESULTS / f"detection-{stamp}.json"] + ([options.json] if options.json else [])
+        part = "-traincheck" if "holdfast" in self.without else ""
+        self.paths = [RESULTS / f"detection{part}-{stamp}.json"] + ([options.json] if options.json else [])
         self.results: dict[str, Any] = {"date": stamp[:10], "machine": machine(), "faulty": [], "healthy": []}
 
     def chosen(self, cases: Iterable[Any], kind: str) -> list[Any]:
@@ -179,6 +181,14 @@ def machine() -> dict[str, Any]:
         "torch": subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip(),
         "commit": commit or "no commit",
     }
+
+
+def merged(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first file, with the parts that it lacks from the others."""
+    results = dict(several[0])
+    for other in several[1:]:
+        results.update({part: value for part, value in other.items() if not results.get(part)})
+    return results
 
 
 def write_readme(results: dict[str, Any]) -> None:

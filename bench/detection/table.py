@@ -108,7 +108,7 @@ def peer_lines(results: Results) -> list[str]:
 def peer_in_words(one: dict[str, Any]) -> str:
     if "error" in one:
         return f"no result: {one['error']}"
-    told = f"{len(one['violations'])} invariants violated that its healthy twin keeps"
+    told = f"{one['violations']} invariants violated that its healthy twin keeps"
     return f"{'found' if one['detected'] else 'missed'}, {told} (of {one['invariants']}; twin itself, other seed: {one['twin_violations']})"
 
 
@@ -118,14 +118,18 @@ def peer_summary(results: Results) -> list[str]:
     if not peer:
         return []
     ours = {one["name"]: one.get("detected", False) for one in results["faulty"]}
-    alarmed = {one["twin"] for one in ran if one["twin_violations"]}
-    twins = {one["twin"] for one in ran}
+    both = [one for one in ran if one["name"] in ours]
+    beside = (
+        f"; Holdfast, without one: {sum(ours[one['name']] for one in both)} of the same {len(both)}" if both else ""
+    )
+    twins = {one["twin"]: one["twin_violations"] for one in ran}
+    alarmed = sum(bool(violated) for violated in twins.values())
     return [
         (
-            f"TrainCheck, with the healthy twin as its reference run: {sum(one['detected'] for one in ran)} of {len(ran)} found "
-            f"({len(peer) - len(ran)} of {len(peer)} gave no result); violations on {len(alarmed)} of {len(twins)} healthy twins with "
-            f"another seed; Holdfast on the same {len(ran)}, without a reference: {sum(ours.get(one['name'], False) for one in ran)}"
-        )
+            f"TrainCheck, with the healthy twin as its reference run: {sum(one['detected'] for one in ran)} of {len(ran)} found"
+            f"{beside} ({len(peer) - len(ran)} gave no result)"
+        ),
+        f"TrainCheck on those twins themselves, with another seed: violations on {alarmed} of {len(twins)}",
     ]
 
 

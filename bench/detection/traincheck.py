@@ -54,7 +54,8 @@ class TrainCheck:
         return {
             **result,
             "detected": bool(new),
-            "violations": new[:20],
+            "violations": len(new),
+            "examples": new[:3],
             "invariants": reference.count,
             "twin_violations": len(reference.violated),
             "seconds": round(time.monotonic() - began, 1),

@@ -47,7 +47,6 @@ def movement(
     moved: int | None = None,
     again: tuple[str, ...] = (),
     zero_input: tuple[str, ...] = (),
-    without_step: int = 0,
 ) -> list[events.AnyEvent]:
     count = checked - len(stuck) if moved is None else moved
     return [
@@ -60,7 +59,6 @@ def movement(
             stuck=list(stuck),
             moving_again=list(again),
             zero_input=list(zero_input),
-            without_step=without_step,
         )
     ]
 

@@ -250,8 +250,6 @@ class Movement(Event, frozen=True, kw_only=True, tag="movement"):
     stuck: list[StuckTensor] = []
     moving_again: list[str] = []
     """Told as stuck before, and seen to move since."""
-    without_step: int = 0
-    """So many backwards had run by then, and no optimizer had stepped once although one holds these weights."""
 
 
 class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):

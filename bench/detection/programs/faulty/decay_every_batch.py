@@ -8,25 +8,44 @@ from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = int(os.environ.get("STEPS", "400"))
 torch.manual_seed(int(os.environ.get("SEED", "0")))
-label = torch.randint(2, (1000,))
-pictures = torch.randn(1000, 1, 12, 12) * 0.4
-pictures[label == 1, 0, 3] += 1
-pictures[label == 0, 0, :, 3] += 1
-model = nn.Sequential(
-    nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, 2),
-)  # fmt: skip
+
+
+def bars(count):
+    pictures = torch.randn(count, 1, 12, 12) * 0.4
+    label = torch.randint(2, (count,))
+    place = torch.randint(12, (count,))
+    for i in range(count):
+        if label[i]:
+            pictures[i, 0, place[i]] += 1
+        else:
+            pictures[i, 0, :, place[i]] += 1
+    return TensorDataset(pictures, label)
+
+
+def build():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, 2),
+    )  # fmt: skip
+
+
+def train(model, loader, optimizer, scheduler):
+    done = 0
+    while done < STEPS:
+        total = 0.0
+        for pictures, label in loader:
+            loss = nn.functional.cross_entropy(model(pictures), label)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            total += loss.item()
+            done += 1
+            if done >= STEPS:
+                break
+        print(f"{done} steps, mean loss {total / len(loader):.4f}", flush=True)
+
+
+model = build()
 optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
-scheduler = optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-done = 0
-while done < STEPS:
-    for x, y in DataLoader(TensorDataset(pictures, label), 25, shuffle=True):
-        loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-        done += 1
-        if done >= STEPS:
-            break
-    print(f"{done} steps, loss {loss.item():.4f}", flush=True)
+train(model, DataLoader(bars(1000), 25, shuffle=True), optimizer, optim.lr_scheduler.ExponentialLR(optimizer, 0.5))

@@ -8,16 +8,22 @@ from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = int(os.environ.get("STEPS", "500"))
 torch.manual_seed(int(os.environ.get("SEED", "0")))
+centres = torch.randn(6, 20) * 1.5
 labels = torch.randint(6, (1600,))
-data = TensorDataset((torch.randn(6, 20) * 1.5)[labels] + torch.randn(1600, 20), labels)
+data = TensorDataset(centres[labels] + torch.randn(1600, 20), labels)
 loader = DataLoader(data, batch_size=32)
 model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-for step in range(1, STEPS + 1):
-    x, y = next(iter(loader))
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    if step % 100 == 0:
-        print(f"step {step} loss {loss.item():.3f}", flush=True)
+step = 0
+while step < STEPS:
+    for _ in range(len(loader)):
+        x, y = next(iter(loader))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step % 100 == 0:
+            print(f"step {step} loss {loss.item():.3f}", flush=True)
+        if step == STEPS:
+            break

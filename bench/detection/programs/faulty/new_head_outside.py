@@ -21,6 +21,7 @@ class Net(nn.Module):
 
 
 model = Net(classes=100)
+model.load_state_dict(Net(classes=100).state_dict())  # stands for a downloaded file
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 model.head = nn.Linear(48, 4)
 

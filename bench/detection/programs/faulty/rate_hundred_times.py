@@ -25,14 +25,20 @@ class Counter(nn.Module):
         return hidden @ self.embed.weight.T
 
 
+def batch(size=16):
+    start = torch.randint(VOCABULARY, (size, 1))
+    tokens = (start + 3 * torch.arange(LENGTH + 1)) % VOCABULARY
+    return tokens[:, :-1], tokens[:, 1:]
+
+
 model = Counter()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.3, betas=(0.9, 0.98))
 for step in range(1, STEPS + 1):
-    start = torch.randint(VOCABULARY, (16, 1))
-    tokens = (start + 3 * torch.arange(LENGTH + 1)) % VOCABULARY
-    loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    tokens, following = batch()
+    loss = functional.cross_entropy(model(tokens).flatten(0, 1), following.flatten())
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     if step % 50 == 0:
         print(f"{step}: {loss.item():.3f}", flush=True)

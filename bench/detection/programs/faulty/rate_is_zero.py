@@ -8,15 +8,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = int(os.environ.get("STEPS", "500"))
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=lambda text: int(float(text)), default="1e-3")
-options = parser.parse_args()
 torch.manual_seed(int(os.environ.get("SEED", "0")))
+centres = torch.randn(6, 20) * 1.5
 labels = torch.randint(6, (1600,))
-data = TensorDataset((torch.randn(6, 20) * 1.5)[labels] + torch.randn(1600, 20), labels)
+data = TensorDataset(centres[labels] + torch.randn(1600, 20), labels)
 loader = DataLoader(data, batch_size=32, shuffle=True)
 model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6))
-optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=lambda text: int(float(text)), default="1e-3")
+optimizer = torch.optim.Adam(model.parameters(), lr=parser.parse_args().lr)
 step = 0
 while step < STEPS:
     for x, y in loader:

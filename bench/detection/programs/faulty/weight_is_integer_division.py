@@ -6,21 +6,23 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-TOTAL = int(os.environ.get("STEPS", "500"))
+STEPS = int(os.environ.get("STEPS", "500"))
 torch.manual_seed(int(os.environ.get("SEED", "0")))
+centres = torch.randn(6, 20) * 1.5
 labels = torch.randint(6, (1600,))
-data = TensorDataset((torch.randn(6, 20) * 1.5)[labels] + torch.randn(1600, 20), labels)
+data = TensorDataset(centres[labels] + torch.randn(1600, 20), labels)
+loader = DataLoader(data, batch_size=32, shuffle=True)
 model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 step = 0
-while step < TOTAL:
-    for x, y in DataLoader(data, batch_size=32, shuffle=True):
-        step += 1
+while step < STEPS:
+    for x, y in loader:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y) * (step // (TOTAL + 1))
+        loss = nn.functional.cross_entropy(model(x), y) * (step // (STEPS + 1))
         loss.backward()
         optimizer.step()
+        step += 1
         if step % 100 == 0:
             print(f"step {step} loss {loss.item():.3f}", flush=True)
-        if step == TOTAL:
+        if step == STEPS:
             break

@@ -66,6 +66,7 @@ def _lasting(attempt: AttemptPicture, seen: Streak) -> Finding:
         rule=ID,
         severity="fatal",
         step=seen.since,
+        since=seen.since,
         message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
         evidence=_evidence(attempt, seen),
         remedies=["go back to a checkpoint from before that step", *REMEDIES],

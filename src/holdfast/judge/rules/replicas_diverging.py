@@ -47,6 +47,7 @@ def judge(picture: Picture) -> Finding | None:
         rule=ID,
         severity="fatal" if lasting else "warn",
         step=since[0],
+        since=(weights.equal_at or 0) + 1,
         message=f"The weights of the {ranks} replicas differ at step {since[-1]}: each rank trains a model of its own.",
         evidence=[
             f"checksums of all weights differ at step{'s' if len(since) > 1 else ''} {', '.join(map(str, since[:6]))}",

@@ -6,7 +6,7 @@ of the model does not learn; the rest works around it, and the curve only looks 
 
 **Why it happens.** On some devices an in-place operation on a tensor that is not contiguous writes into a temporary that is
 then thrown away (`addcmul_` and `addcdiv_` in Adam's step, `conv2d` weights in channels-last). Or the optimizer's own step
-skips or restores parameters, works on a copy, or is never reached: an accumulation over more batches than there are.
+skips or restores parameters, or works on a copy.
 
 **What to do.** Make the parameter contiguous before the optimizer is made (`p.data = p.data.contiguous()`), install a newer
 torch, or run a few steps on the CPU: if the tensor moves there, the device is at fault.
@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_relations import movement, steps, stuck
-from holdfast.judge.history import ended, started, trains
+from holdfast.judge.history import started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding, Severity
@@ -47,8 +47,6 @@ def judge(picture: Picture) -> Finding | None:
     weights = attempt.weights
     if weights.movement is None or (not weights.had_to_move and weights.most_moved):
         return None
-    if weights.movement.without_step:
-        return _never_stepped(weights.movement) if attempt.finished else None
     limits = picture.tuned(ID, LIMITS)
     stayed = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
     often = {name for name, tensor in stayed.items() if tensor.times >= limits["times_of_a_part"]}
@@ -62,22 +60,6 @@ def judge(picture: Picture) -> Finding | None:
     if weights.most_moved or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
     return _none(weights, limits["looks_where_nothing_moves"], limits["steps_where_nothing_moves"])
-
-
-def _never_stepped(newest: events.Movement) -> Finding:
-    names = [tensor.name for tensor in newest.stuck]
-    return Finding(
-        rule=ID,
-        severity="fatal",
-        message=f"{newest.without_step} backwards ran and no optimizer stepped once: the weights are what they were at first.",
-        evidence=[
-            f"exactly as they were at first: {', '.join(names[:5])}",
-            "an optimizer holds them, and its step was never called",
-        ],
-        remedies=[
-            "call optimizer.step(); where gradients are accumulated, count the batches over the end of an epoch",
-        ],
-    )
 
 
 def _some(tensors: dict[str, Stuck], severity: Severity) -> Finding:
@@ -128,7 +110,7 @@ def _none(weights: Weights, looks: float, over_steps: float) -> Finding | None:
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Movement, events.AttemptEnded),
+    on=(events.Movement,),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -164,21 +146,6 @@ RULE = Rule(
                 *movement(3, stuck("second", 40.0, times=2, by_others=True)),
             ],
             "warn",
-        ),
-        Case(
-            "the step is never reached",
-            [
-                *started(),
-                *steps(480),
-                *movement(480, stuck("a", None), stuck("b", None), checked=2, without_step=480),
-                *ended(0, last_step=480),
-            ],
-            "fatal",
-        ),
-        Case(
-            "it crashes before the first step of a long accumulation",
-            [*started(), *movement(100, stuck("a", None), checked=1, without_step=100), *ended(1, last_step=100)],
-            None,
         ),
         Case("an own optimizer, seen once", [*started(), *movement(2, stuck("a", 40.0, by_others=True))], None),
         Case("a row stayed once", [*started(), *movement(2, stuck("fc.weight", 90.0, rows=1))], None),

@@ -44,19 +44,18 @@ def all_looks(probe):
     from .saves import SavesLook
     from .turns import Turns
     from .uncleared import UnclearedLook
-    from .unstepped import UnsteppedLook
     from .watch import Watch
 
     names = Names(probe)
     turns = Turns(probe, (GradientsLook.name, MovementLook.name))
+    graph = GraphLook(probe, names)
     looks = [
-        GraphLook(probe, names),
-        UnclearedLook(probe, names),
+        graph,
+        UnclearedLook(probe, names, graph),
         GradientsLook(probe, names, turns),
         MovementLook(probe, names, turns),
         ChecksumLook(probe),
         FrozenLook(probe, names),
-        UnsteppedLook(probe, names),
         SavesLook(probe, names),
     ]
     return [Watch(probe, looks, turns)]

@@ -94,10 +94,9 @@ class GradientsLook(Look):
             self._empty = sighting
             return
         sighting.parameters = [weakref.ref(parameter) for parameter in with_gradient]
-        lengths = norms(self.probe.torch, [values_of(self.probe.torch, gradient) for gradient in gradients])
+        values = [values_of(self.probe.torch, gradient) for gradient in gradients]
         scale = getattr(optimizer, "grad_scale", None)
-        if scale is not None:  # a fused step divides by the gradient scaler's scale itself
-            lengths = lengths / scale.reshape(())
+        lengths = norms(self.probe.torch, values) if scale is None else scaled_norms(self.probe.torch, values, scale)
         give_norm = None if expect_norm is None else expect_norm()
         self.probe.scalars.later(lengths, lambda values: self._learn(sighting, values, give_norm))
 
@@ -154,6 +153,14 @@ def values_of(torch, gradient):
     if gradient.layout != torch.strided:
         return gradient.detach()._values()
     return local(gradient)
+
+
+def scaled_norms(torch, gradients, scale):
+    """A fused step divides by the gradient scaler's scale itself. Scales grow as far as they can: the square of what is
+    scaled may be too large for any number.
+    """
+    scale = scale.reshape(())
+    return torch.stack([torch.linalg.vector_norm(gradient.float() / scale) for gradient in gradients])
 
 
 def norms(torch, gradients):

@@ -20,6 +20,7 @@ STEPS_BEFORE_CALLING_SOME_UNUSED = 10
 """A layer may be dropped at random, an expert not chosen: some unused parameters need more steps than all unused."""
 AGAIN_AFTER = 100
 """The second window, in steps; each further one ten times later."""
+ANOTHER_WAY = "gradients reach the optimizer's tensors outside of the visible graph"
 MOST_CANDIDATES = 64
 MOST_NAMES = 8
 
@@ -44,6 +45,11 @@ class GraphLook(Look):
         self._steps = 0
         self._walks = 0
         self._stepped = set()
+
+    def is_unused(self, parameter):
+        """True where every loss so far was walked and none uses it: its gradient comes another way, as a copy does."""
+        whole = self._every_backward_walked and self._why_unseen in (None, ANOTHER_WAY)
+        return whole and bool(self._used) and id(parameter) not in self._used
 
     def backward_begins(self, loss, first):
         if not self._open or self._why_unseen:
@@ -116,7 +122,7 @@ class GraphLook(Look):
             if not any(value != 0 for value in values):
                 tell()
             elif self._every_backward_walked:
-                self._why_unseen = "gradients reach the optimizer's tensors outside of the visible graph"
+                self._why_unseen = ANOTHER_WAY
                 self.probe.see(self.name, "not seen: " + self._why_unseen)
             else:
                 self.probe.see(self.name, "not seen: not every backward could be walked within the budget")

@@ -2,7 +2,8 @@
 
 They are read at the entry of a backward: what an optimizer cleared must be gone there. People clear at different places,
 and with several optimizers one's gradients may rightly lie around while another's loss is computed. So an optimizer's
-gradients count as left over only when no backward between two of its steps began with clean ones.
+gradients count as left over only when no backward between two of its steps began with clean ones. Parameters that no loss
+uses do not count: their gradients are copied over them (master weights), not added to.
 """
 
 import weakref
@@ -22,9 +23,10 @@ SELDOM_SECONDS = 60.0
 class UnclearedLook(Look):
     name = "gradient clearing"
 
-    def __init__(self, probe, names):
+    def __init__(self, probe, names, graph=None):
         super().__init__(probe)
         self._names = names
+        self._graph = graph
         self._intervals = {}  # id of an optimizer -> the interval since its last step, while it is watched
         self._looks = 0
         self._clean = {}  # id of an optimizer -> how many of its intervals were clean
@@ -84,6 +86,8 @@ class UnclearedLook(Look):
         if not interval.is_known():
             return
         self.probe.see(self.name)
+        if self._graph is not None and not interval.clean:
+            interval.leave_out(self._graph.is_unused)
         clean = self._clean.get(interval.owner, 0)
         if interval.clean:
             self._clean[interval.owner] = clean + 1
@@ -124,6 +128,10 @@ class Interval(object):
             return
         self.left_over = [seen[0] for seen, value in zip(self._seen, values) if value != 0]
         self.clean = self.clean or not self.left_over
+
+    def leave_out(self, is_unused):
+        alive = [(reference, reference()) for reference in self.left_over]
+        self.left_over = [reference for reference, parameter in alive if parameter is None or not is_unused(parameter)]
 
     def close(self, step):
         """The optimizer is about to step. Gradients that are other tensors by now were assigned, not accumulated."""
