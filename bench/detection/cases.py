@@ -121,6 +121,7 @@ FAULTY = (
         "never_stepped",
         "optimizer.step is never reached",
         ("optimizer-never-steps", *FROZEN),
+        checkable=40,
     ),
     Faulty("ddp_bypassed", "DDP bypassed: ranks diverge", ("replicas-diverging",)),
     Faulty("ddp_clips_on_one_rank", "clipping on one rank: ranks diverge", ("replicas-diverging",)),

@@ -43,22 +43,24 @@ def read_back(picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[
 
 def _ask(executable: str, paths: list[str]) -> dict[str, dict[str, Any]]:
     """What the reader says of each path; a path is missing where it could not be asked."""
-    hidden = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "PYTHONPATH")
+    hidden = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     try:
-        done = subprocess.run(
+        printed = subprocess.run(
             [executable, "-c", SOURCE.read_text(), *paths],
-            env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
             capture_output=True,
             timeout=SECONDS,
             check=False,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C is for Holdfast
-        )
+        ).stdout
+    except subprocess.TimeoutExpired as late:
+        printed = late.stdout or b""
     except (OSError, subprocess.SubprocessError):
         return {}
     answers = {}
-    for line in done.stdout.splitlines():
+    for line in printed.splitlines():
         try:
             said = json.loads(line)
             answers[said.pop("path")] = said

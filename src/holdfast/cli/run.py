@@ -34,7 +34,7 @@ def run(
     rule: list[str] = typer.Option(
         [],
         metavar="ID[.LIMIT]=VALUE",
-        help="Set a rule for this run: ID=off, ID=warn (says no more than that), ID.LIMIT=NUMBER. May be repeated.",
+        help="Set a rule for this run: ID=off|note|warn (says no more than that), or ID.LIMIT=NUMBER. May be repeated.",
     ),
     hang_after: float | None = typer.Option(
         None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.judge.rules import all_rules
+from holdfast.words.events import AttemptEnded
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Engine:
     def __init__(self, picture: Picture, rules: Iterable[Rule] | None = None) -> None:
         self.picture = picture
         self._asked: dict[type[Event], list[Rule]] = defaultdict(list)
+        self._by_id: dict[str, Rule] = {}
         for rule in all_rules() if rules is None else rules:
+            self._by_id[rule.id] = rule
             for kind in rule.on:
                 self._asked[kind].append(rule)
 
@@ -57,6 +60,20 @@ class Engine:
             finding = self._ask(rule)
             if finding is not None:
                 yield finding
+        if isinstance(entry.event, AttemptEnded):
+            yield from self._as_they_stand()
+
+    def _as_they_stand(self) -> Iterator[Finding]:
+        """What was found while it ran, with its numbers as they are at the end, where the rule still says it."""
+        attempt = self.picture.attempt
+        newest = {finding.rule: finding for finding in attempt.findings}
+        for rule_id, before in newest.items():
+            rule = self._by_id.get(rule_id)
+            now = ask(rule, self.picture) if rule is not None else None
+            if now is not None and now.severity == before.severity and now.message != before.message:
+                yield msgspec.structs.replace(
+                    now, attempt=before.attempt, step=before.step, epoch=before.epoch, again=True
+                )
 
     def _ask(self, rule: Rule) -> Finding | None:
         attempt = self.picture.attempt

@@ -51,8 +51,8 @@ def explain(picture: Picture, reference: str | None = None) -> Explanation:
     died = _died(picture.attempt)
     return Explanation(
         story=_story(picture, finding, steps),
-        cause=finding.rule if finding is not None else None,
-        confidence=finding.confidence if finding is not None else "unknown",
+        cause=finding.rule if finding is not None and finding.severity == "fatal" else None,
+        confidence=finding.confidence if finding is not None and finding.severity == "fatal" else "unknown",
         why=list(finding.evidence) if finding is not None else [],
         unknown=_unknown(picture, finding, died=died),
         next_steps=steps,
@@ -159,7 +159,8 @@ def _next_steps(picture: Picture, finding: Finding | None, reference: str | None
         again = f"holdfast run --rule {stopped_by}=warn -- {shlex.join(picture.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
     if reference is not None and _can_be_resumed(picture):
-        resume = NextStep("go on from what was saved", f"holdfast resume {reference}")
+        saved = any(attempt.saves.count for attempt in picture.attempts)
+        resume = NextStep("go on from what was saved" if saved else "try it again", f"holdfast resume {reference}")
         steps.insert(min(1, len(steps)), resume)
     seen: set[str] = set()
     return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MOST_STEPS]  # type: ignore[func-returns-value]

@@ -189,6 +189,16 @@ def _checksum(attempt: AttemptPicture, event: events.Checksum) -> None:
     attempt.weights.fold_checksum(event, attempt.hello.world_size if attempt.hello is not None else 0)
 
 
+def _finding(attempt: AttemptPicture, event: events.FindingMade) -> None:
+    finding = event.finding
+    if finding.again:
+        places = [place for place, made in enumerate(attempt.findings) if made.rule == finding.rule]
+        if places:
+            attempt.findings[places[-1]] = finding
+            return
+    attempt.findings.append(finding)
+
+
 def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
     attempt.ended = event
     attempt.first_step = event.first_step if attempt.first_step is None else attempt.first_step
@@ -242,7 +252,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.Signalled: (lambda attempt, event: attempt.signals.append(event),),
     events.Quiet: (lambda attempt, event: setattr(attempt, "quiet", event),),
     events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),
-    events.FindingMade: (lambda attempt, event: attempt.findings.append(event.finding),),
+    events.FindingMade: (_finding,),
     events.AttemptEnded: (_ended,),
     events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
     events.Reloaded: (lambda attempt, event: attempt.reloaded.__setitem__(event.path, event),),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Tuning = dict[str, dict[str, float | str]]
 SEVERITIES = ("off", "note", "warn", "fatal")
-HOW = "write --rule ID=off, --rule ID=note|warn, or --rule ID.LIMIT=NUMBER"
+HOW = "write --rule ID=off|note|warn, or --rule ID.LIMIT=NUMBER"
 
 
 def parse(settings: Iterable[str]) -> Tuning:
@@ -57,6 +57,6 @@ def _number(setting: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"--rule {setting}: {value!r} is no number.", next_step=HOW)
+    if not math.isfinite(number) or number < 0:
+        raise UsageError(f"--rule {setting}: {value!r} is no number that a limit can be.", next_step=HOW)
     return number

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.judge.death import where
 from holdfast.judge.engine import ask
+from holdfast.judge.monitors.metrics import is_known_score
+from holdfast.judge.objective import is_one
 from holdfast.judge.rules import by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.series import fall
@@ -25,6 +27,8 @@ EXIT_STATUS = {
 }
 TERMINATED = 143
 FEWEST_VALIDATIONS = 3
+LEAST_FALL = 0.05
+"""A loss that falls by less than this part of itself proves nothing, however clear of the noise it is."""
 ENOUGH_TO_BE_CONSTANT = 20
 """Fewer equal losses than this prove nothing."""
 
@@ -102,6 +106,12 @@ def _loss_fell(picture: Picture) -> Proof:
         few = f"only {picture.loss.count} losses: too few to tell a fall from noise"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=few)
     numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
+    if not is_one(picture.attempt):
+        said = f"several optimizers step: that a loss moved {numbers} proves nothing"
+        return Proof(name="loss-fell", positive=True, answer="missing", detail=said)
+    if move.beyond_noise and move.early - move.late < LEAST_FALL * abs(move.early):
+        little = f"the loss fell {numbers}: as little as a model falls that only loses its first overconfidence"
+        return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
     if move.beyond_noise:
         return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
     return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
@@ -143,7 +153,8 @@ def _metric_reproduced(attempt: AttemptPicture) -> Proof:
 def _metric_above_zero(attempt: AttemptPicture) -> Proof:
     if attempt.metrics.latest is None:
         return Proof(name="metrics-not-zero", answer="does not apply", detail="no metric was seen")
-    scores = {name: as_number(value) for name, value in attempt.metrics.latest.values.items() if "loss" not in name}
+    latest = attempt.metrics.latest.values
+    scores = {name: as_number(value) for name, value in latest.items() if is_known_score(name)}
     if scores and not any(scores.values()):
         return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
     bad = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
@@ -157,7 +168,7 @@ def _losses_finite(picture: Picture) -> Proof:
     if not loss.count and not loss.bad:
         return Proof(name="losses-finite", answer="missing", detail="no loss was seen")
     if loss.bad_in_a_row:
-        return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.first_bad_step}")
+        return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.bad_since}")
     detail = "every loss was finite" if not loss.bad else f"{loss.bad} losses were not finite, but it recovered"
     return Proof(name="losses-finite", answer="holds", detail=detail)
 
@@ -179,6 +190,9 @@ def _weights_moved(attempt: AttemptPicture) -> Proof:
     if stuck:
         detail = f"did not move although its gradient says so: {', '.join(stuck[:3])}"
         return Proof(name="weights-moved", answer="fails", detail=detail)
+    if not seen.moved and attempt.weights.most_moved:
+        detail = f"{attempt.weights.most_moved} tensors moved; they were at rest when last looked at"
+        return Proof(name="weights-moved", answer="holds", detail=detail)
     if not seen.moved:
         without = (
             " and none of them got a gradient"

@@ -37,7 +37,7 @@ class Narrator:
     def _line(self, event: events.Event) -> str | None:
         if isinstance(event, events.AttemptStarted):
             return f"watching; the record is in {self._run.path}" if event.attempt == 1 else _goes_on(event)
-        if isinstance(event, events.FindingMade) and event.finding.severity != "note":
+        if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.again:
             finding = event.finding
             return f"{finding.severity} {finding.rule}: {finding.message}"
         if isinstance(event, events.DecisionMade) and event.decision.action is not Action.STOP:

@@ -159,7 +159,8 @@ def _unseen(picture: Picture) -> Iterator[Row]:
 def next_steps(run: RunFolder, picture: Picture) -> list[str]:
     """What the user can do now, the most useful first."""
     ended = picture.ended
-    if ended is None or ended.verdict in ("learned", "unproven"):
+    warned = any(finding.severity != "note" for finding in picture.attempt.findings) if picture.attempts else False
+    if ended is None or (ended.verdict in ("learned", "unproven") and not warned):
         return []
     steps = [
         f"{step.text}: {step.command}" if step.command else step.text

@@ -36,8 +36,9 @@ def print_rules(asked: str | None, *, as_json: bool) -> None:
         if chosen[0].limits:
             print(f"\nTo be set with --rule {asked}.NAME=VALUE: {limits_of(chosen[0])}.")
     else:
+        width = max(len(rule.id) for rule in chosen) + 2
         for rule in chosen:
-            print(f"{rule.id:24}{headline(rule)}")
+            print(f"{rule.id:{width}}{headline(rule)}")
 
 
 def as_markdown() -> str:

@@ -25,6 +25,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a person can do, the cheapest first."""
     confidence: Confidence = "proven"
     """How sure the conclusion is, where the evidence leaves room for another."""
+    again: bool = False
+    """The same as was found before, with the numbers as they stand at the end of the attempt."""
     since: int | None = None
     """The step from which on the training's state is spoiled: what was saved before it is still good."""
 

@@ -17,6 +17,13 @@ HASHED_AT_FIRST = 64
 NOTHING_YET = (lambda: None, None)
 
 
+def _weakly(thing):
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # a list, for instance
+        return lambda: thing
+
+
 class _Iteration(object):
     __slots__ = ("backwards", "began", "fetches", "record", "record_before")
 
@@ -150,12 +157,14 @@ class Loaders(object):
         """One dataset's exhaustions are the epochs: the first that was exhausted, until another takes over for good."""
         if self.epochs_known_by is not None:
             return
-        dataset = id(getattr(iterator, "_dataset", None))
-        if self._training_dataset not in (None, dataset):
+        dataset = getattr(iterator, "_dataset", None)
+        before = self._training_dataset
+        another = before is not None and before() is not None and before() is not dataset
+        if another:  # one that is gone was replaced: many make dataset and loader anew for each epoch
             self._other_exhaustions += 1
             if self._other_exhaustions <= 2:
                 return
-        self._training_dataset = dataset
+        self._training_dataset = _weakly(dataset)
         self._other_exhaustions = 0
         self._epoch += 1
         self.epoch_ended(self._epoch, now - iteration.began, iteration.fetches, "loader")

@@ -24,6 +24,7 @@ DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile
 NOT_COUNTED = "seen: backwards without an optimizer's step (evaluation, or a step inside a graph) are not counted"
 UPDATES = "weight updates"
 NO_UPDATE = "not seen: in %d backwards the optimizer never stepped, and its weights did not change"
+BITS_OF_A_WEIGHT = 256
 RATES_AT_MOST = 8
 OPTIMIZERS_AT_MOST = 64
 """Beyond these, optimizers that are gone are forgotten."""
@@ -59,7 +60,7 @@ class Steps(object):
         self._weight = None
         """A weight of the clock's, while backwards come without a step: its version, and how often that changed."""
         self._idle = None
-        """A weight of an optimizer that exists and does not step, and its version when that was noticed."""
+        """A weight of an optimizer that exists and does not step, and what it was when that was noticed."""
         self._ended_at = monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
@@ -319,8 +320,8 @@ class Steps(object):
         for optimizer in all_of_type((self.probe.torch.optim.Optimizer,)):
             for group in optimizer.param_groups:
                 for weight in group["params"]:
-                    if weight.grad is not None:
-                        return weakref.ref(weight), weight._version
+                    if weight.grad is not None and weight.numel():
+                        return weakref.ref(weight), _first_bits(weight)
         return None
 
     def _follow_weight(self):
@@ -350,8 +351,13 @@ class Steps(object):
     def end(self):
         self.recorder.close(monotonic())
         weight = None if self._idle is None or self._clock is not None else self._idle[0]()
-        if weight is not None and weight._version == self._idle[1]:
+        if weight is not None and _first_bits(weight) == self._idle[1]:
             self.probe.see(UPDATES, NO_UPDATE % self.probe.step)
+
+
+def _first_bits(weight):
+    """Its first values: whoever updates it, also behind autograd's back, changes them."""
+    return weight.detach().reshape(-1)[:BITS_OF_A_WEIGHT].double().cpu().tolist()
 
 
 def _no_graph_task():

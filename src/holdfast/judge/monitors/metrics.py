@@ -62,6 +62,10 @@ class Metrics:
         """The same by metric."""
         self.final: events.Metrics | None = None
         """One more of the best checkpoint at the end, where the trainer makes it."""
+        self.epochs_not_finite = 0
+        """Epochs in a row, up to the newest, with a training loss that is not finite."""
+        self.epochs_of_zero_loss = 0
+        """Epochs from the first on whose training losses are all exactly zero."""
 
     @property
     def latest(self) -> events.Metrics | None:
@@ -80,11 +84,17 @@ class Metrics:
 
     def _begin(self, kept: list[events.Metrics]) -> None:
         self.history, self.tracks, self.final = [], {}, None
+        self.epochs_not_finite = self.epochs_of_zero_loss = 0
         for event in kept:
             self._append(event)
 
     def _append(self, event: events.Metrics) -> None:
         self.history.append(event)
+        losses = [as_number(said) for name, said in event.values.items() if is_training_loss(name)]
+        bad = any(loss is not None and not math.isfinite(loss) for loss in losses)
+        self.epochs_not_finite = self.epochs_not_finite + 1 if bad else 0
+        if losses and not any(losses) and self.epochs_of_zero_loss == len(self.history) - 1:
+            self.epochs_of_zero_loss += 1
         for name, said in event.values.items():
             value = as_number(said)
             if value is not None:
@@ -154,6 +164,10 @@ def is_loss(name: str) -> bool:
 
 def is_validation_loss(name: str) -> bool:
     return is_loss(name) and _words(name)[0] in ("val", "valid", "validation", "eval", "test", "dev")
+
+
+def is_training_loss(name: str) -> bool:
+    return is_loss(name) and not is_validation_loss(name)
 
 
 def is_train(name: str) -> bool:

@@ -42,6 +42,7 @@ def judge(picture: Picture) -> Finding | None:
         return Finding(
             rule=ID,
             severity="fatal" if attempt.finished else "warn",
+            since=newest.step,
             message=f"{path} holds weights that are not finite.",
             evidence=[f"saved after step {newest.step}: NaN or infinity in {newest.bad} of {newest.compared} tensors"],
             remedies=[

@@ -61,6 +61,7 @@ def _all(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
         rule=ID,
         severity="fatal" if lasting else "warn",
         step=zero.since,
+        since=attempt.first_step if from_the_start else zero.since,
         message=f"Every gradient is exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
         evidence=[
             f"{zero.count} looks at all gradients from step {zero.since} to step {zero.until}, all of them 0.0",

@@ -26,9 +26,10 @@ from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
-    from holdfast.judge.picture import Picture
+    from holdfast.judge.picture import AttemptPicture, Picture
 
 LIMITS = {"steps": 20, "steps_of_a_whole_run": 3}
+EPOCHS = 2
 
 
 def judge(picture: Picture) -> Finding | None:
@@ -36,6 +37,8 @@ def judge(picture: Picture) -> Finding | None:
     zeros = attempt.loss.zeros_at_first
     limits = picture.tuned("loss-all-zero", LIMITS)
     least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
+    if not attempt.loss.count:
+        return _by_epoch(attempt)
     if zeros != attempt.loss.count or attempt.loss.bad or zeros < least:
         return None
     moves = attempt.gradients.seen_nonzero
@@ -58,10 +61,33 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
+def _by_epoch(attempt: AttemptPicture) -> Finding | None:
+    """Where only whole epochs are known."""
+    zeros = attempt.metrics.epochs_of_zero_loss
+    if zeros < EPOCHS or zeros != len(attempt.metrics.history):
+        return None
+    return Finding(
+        rule="loss-all-zero",
+        severity="fatal",
+        message=f"Every training loss was exactly 0 in all {zeros} epochs: the model is not learning anything.",
+        evidence=[f"the losses of {zeros} of {zeros} epochs are 0.0"],
+        remedies=[
+            "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            "run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
+            "on macOS 14.4 with torch 2.2, install torch 2.3 or newer",
+        ],
+    )
+
+
+def _zero_epochs(count: int) -> list[events.AnyEvent]:
+    values: dict[str, float | str] = {"train/box_loss": 0.0, "train/cls_loss": 0.0}
+    return [events.Metrics(at=float(n), step=0, epoch=n, values=values, source="log") for n in range(1, count + 1)]
+
+
 RULE = Rule(
     id="loss-all-zero",
     kind="learning",
-    on=(events.Step, events.Steps, events.AttemptEnded),
+    on=(events.Step, events.Steps, events.Metrics, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -77,6 +103,8 @@ RULE = Rule(
             "note",
         ),
         Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
+        Case("a table of epochs, all zero", [*started(), *_zero_epochs(3)], "fatal"),
+        Case("a table of one epoch", [*started(), *_zero_epochs(1)], None),
         Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),
         Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
         Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),

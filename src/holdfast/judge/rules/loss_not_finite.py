@@ -25,39 +25,63 @@ from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
+    from holdfast.judge.monitors import Metrics
     from holdfast.judge.picture import Picture
 
 LIMITS = {"in_a_row": 5}
+EPOCHS = 2
+REMEDIES = [
+    "look at the inputs of that batch: is there a NaN, an infinity, or a division by zero in them?",
+    "halve the learning rate, or add warm-up",
+    "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+    "go back to a checkpoint from before that",
+]
 
 
 def judge(picture: Picture) -> Finding | None:
     loss = picture.attempt.loss
     if not loss.bad:
-        return None
+        return _by_epoch(picture.attempt.metrics)
     lasting = loss.bad_in_a_row >= picture.tuned("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
         severity="fatal" if lasting else "warn",
-        step=loss.first_bad_step,
-        since=loss.first_bad_step,
+        step=loss.bad_since if lasting else loss.last_bad_step,
+        since=loss.bad_since if lasting else None,
         message=(
-            f"The loss is not finite since step {loss.first_bad_step}: the weights are lost from there on."
+            f"The loss is not finite since step {loss.bad_since}: the weights are lost from there on."
             if lasting
-            else f"The loss was not finite at step {loss.first_bad_step}."
+            else f"The loss was not finite at step {loss.last_bad_step}."
         ),
         evidence=[f"{loss.bad} losses were NaN or infinite, the last {loss.bad_in_a_row} in a row"],
-        remedies=[
-            "go back to a checkpoint from before that step",
-            "halve the learning rate, or add warm-up",
-            "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-        ],
+        remedies=REMEDIES,
+    )
+
+
+def _epoch_loss(epoch: int, loss: float | str) -> events.AnyEvent:
+    return events.Metrics(at=float(epoch), step=0, epoch=epoch, values={"loss": loss}, source="log")
+
+
+def _by_epoch(metrics: Metrics) -> Finding | None:
+    """Where only whole epochs are known: the loss of the training in the newest ones."""
+    if not metrics.history or metrics.epochs_not_finite < EPOCHS:
+        return None
+    epochs = metrics.history[-metrics.epochs_not_finite :]
+    since = epochs[0].epoch or len(metrics.history) - len(epochs) + 1
+    return Finding(
+        rule="loss-not-finite",
+        severity="fatal",
+        message=f"The loss is not finite since epoch {since}: the weights are lost from there on.",
+        evidence=[f"a training loss was NaN or infinite in each of the last {len(epochs)} epochs"],
+        remedies=REMEDIES,
+        since=epochs[0].step or None,
     )
 
 
 RULE = Rule(
     id="loss-not-finite",
     kind="learning",
-    on=(events.Step, events.Steps),
+    on=(events.Step, events.Steps, events.Metrics),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -65,6 +89,17 @@ RULE = Rule(
         Case("NaN and it stays", [*started(), *trains(), *losses(1.0, 0.9, *["nan"] * 5)], "fatal"),
         Case("one infinity", [*started(), *losses(1.0, "inf", 0.9)], "warn"),
         Case("a whole window of NaN", [*started(), *losses(1.0), *window(2, 40, 0.0, bad=39)], "fatal"),
+        Case(
+            "a log of epochs, NaN from the third on",
+            [*started(), *(_epoch_loss(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],
+            "fatal",
+        ),
+        Case("a log of epochs, one NaN", [*started(), _epoch_loss(1, "nan"), _epoch_loss(2, 0.9)], None),
+        Case(
+            "one long ago, and a new one that stays",
+            [*started(), *losses(1.0, "nan", *[0.9] * 20, *["nan"] * 5)],
+            "fatal",
+        ),
         Case("large but finite", [*started(), *losses(1e30, 1e34, 5.0)], None),
         Case("below zero", [*started(), *losses(-1.0, -2.0)], None),
     ],

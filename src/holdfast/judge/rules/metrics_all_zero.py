@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_series import epoch, final, steps, validations
 from holdfast.judge.history import ended, losses, started
-from holdfast.judge.monitors.metrics import is_loss, is_score, is_train, over_attempts
+from holdfast.judge.monitors.metrics import is_known_score, is_loss, is_score, is_train, over_attempts
 from holdfast.judge.rule import Case, Rule
 from holdfast.judge.series import fall
 from holdfast.words import events
@@ -65,6 +65,8 @@ def judge(picture: Picture) -> Finding | None:
     severity = _severity(attempt, count, limits, zero_losses=bool(zero_losses))
     if severity is None:
         return None
+    if not any(map(is_known_score, names)):  # who knows what it counts: it may be best at 0
+        severity = "note"
     ending = {
         "fatal": "it ended well, and what it saved finds nothing" if attempt.finished else "and so are the losses",
         "warn": "although the loss has fallen",

@@ -11,7 +11,8 @@ was copied from an evaluation.
 count batches over the whole training, and step at the end of an epoch too.
 
 **When it stays silent.** While the training runs, because gradients may be taken for something else first (importance of weights,
-attacks, a learning-rate search); where there is no optimizer; and where a weight changed, whoever changed it.
+attacks, a learning-rate search); where there is no optimizer; where a weight changed, whoever changed it; and where the loss
+fell. It only warns, since gradients may be all that was wanted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.judge.history import ended, started, trains
 from holdfast.judge.rule import Case, Rule
+from holdfast.judge.series import fall
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
@@ -34,10 +36,13 @@ def judge(picture: Picture) -> Finding | None:
     said = attempt.observed.kinds.get(UPDATES, "") if attempt.observed is not None else ""
     if not attempt.finished or not said.startswith("not seen"):
         return None
+    fell = fall(attempt.loss)
+    if fell is not None and fell.beyond_noise:
+        return None
     return Finding(
         rule="optimizer-never-steps",
-        severity="fatal",
-        message=f"The optimizer never stepped in {attempt.last_step} backwards: nothing was learned.",
+        severity="warn",
+        message=f"The optimizer never stepped in {attempt.last_step} backwards, and its weights are what they were.",
         evidence=[said.removeprefix("not seen: ")],
         remedies=[
             "look at the condition before optimizer.step(): it never holds",
@@ -60,7 +65,7 @@ RULE = Rule(
     judge=judge,
     page=__doc__ or "",
     cases=[
-        Case("it never stepped", [*started(), *trains(), *_observed(_NEVER), *ended(0, last_step=480)], "fatal"),
+        Case("it never stepped", [*started(), *trains(), *_observed(_NEVER), *ended(0, last_step=480)], "warn"),
         Case("it died before it could", [*started(), *trains(), *_observed(_NEVER), *ended(1, last_step=480)], None),
         Case("it steps, or there is none", [*started(), *trains(), *_observed(None), *ended(0)], None),
         Case("nothing was observed", [*started(), *ended(0)], None),

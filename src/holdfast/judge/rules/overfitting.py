@@ -98,7 +98,7 @@ def judge(picture: Picture) -> Finding | None:
         ],
         remedies=[
             f"use the checkpoint of epoch {best.epoch if best is not None else rise.best.epoch}",
-            "stop earlier: a patience of 10 validations would have",
+            "stop earlier: with a patience of 10 validations, say",
             "bring back augmentation that was taken away, one change at a time; add weight decay or data",
         ],
         confidence="likely",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SOURCE = "transformers"
 HISTORY = '"log_history"'
 MOST_ENTRIES = 2_000_000
+MOST_FAILURES = 10_000
 LAST_ENTRIES = 20
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NOT_VALUES = frozenset(("step", "epoch", "total_flos", "loss", "grad_norm", "learning_rate"))
@@ -141,13 +142,18 @@ def _scanned(text: str) -> Iterator[Entry]:
     """Every entry that stands whole after `log_history`; what is spoiled between them is passed over."""
     at = text.find(HISTORY)
     decoder = json.JSONDecoder()
+    failures = 0
     for _ in range(MOST_ENTRIES):
         at = text.find("{", at) if at >= 0 else -1
         if at < 0:
             return
         try:
             entry, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            # A deep nest would be tried again from each of its levels.
+            failures += 1000 if isinstance(error, RecursionError) else 1
+            if failures > MOST_FAILURES:
+                return
             at += 1
             continue
         if isinstance(entry, dict) and "step" in entry:

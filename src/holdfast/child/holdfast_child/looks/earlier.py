@@ -35,7 +35,8 @@ class Earlier(object):
 
         @functools.wraps(original)
         def state_dict(module, *args, **kwargs):
-            if not args and kwargs.get("destination") is None:  # not the call of a module that contains this one
+            # Every module calls those inside it, with a destination: only the outermost call is someone's.
+            if not args and kwargs.get("destination") is None:
                 self.copied()
             return original(module, *args, **kwargs)
 

@@ -9,10 +9,11 @@ The running statistics of a normalisation layer follow the data in training mode
 """
 
 import functools
+import time
 import weakref
 
-from ..names import MOST_MODULES, outermost, plain
-from . import Look, modules
+from ..names import MOST_MODULES, all_of_type, outermost, plain
+from . import Look
 from .tensors import bits_type, local, trainable
 
 CENSUS_STEPS = 4
@@ -45,7 +46,6 @@ class FrozenLook(Look):
         self._pieces = None  # as the census before found them
         self._before_step = ()
         self._counts = {}  # id of an optimizer -> how many of its parameters were frozen
-        modules.watch(probe.torch)
 
     def step_begins(self, optimizer, clock):
         self._before_step = ()
@@ -93,8 +93,11 @@ class FrozenLook(Look):
             self.eager = False
             self._due = self.probe.step - self.probe.first_step + self._interval
             self._interval *= TIMES_LATER
+            began = time.monotonic()
             with self.probe.budget.spending(self.name), torch.no_grad():
                 self._conclude(census)
+            # Few and far between, it is not paid for by the looks: a large model would blind them for many steps.
+            self.probe.budget.credit += time.monotonic() - began
 
     def step_over(self, optimizer_id):
         self._before_step = ()
@@ -166,7 +169,7 @@ class Models(object):
         optimizers = probe.optimizers
         self._held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         self._modules = []
-        for root in outermost(modules.living()):
+        for root in outermost(all_of_type(probe.torch.nn.Module)):
             inside = list(modules_in(root))
             if any(id(p) in self._held for _, module in inside for _, p in own_parameters(module)):
                 self._modules.extend(inside)

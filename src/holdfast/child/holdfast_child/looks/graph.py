@@ -9,7 +9,7 @@ import time
 import weakref
 
 from ..names import all_of_type
-from . import Look, modules
+from . import Look
 from .tensors import is_sharded, local, trainable
 
 MOST_NODES = 100000
@@ -30,7 +30,6 @@ class GraphLook(Look):
 
     def __init__(self, probe, names):
         super().__init__(probe)
-        modules.watch(probe.torch)
         self._names = names
         self._used = {}  # id -> weak reference, of every leaf parameter that some loss used
         self._why_unseen = None
@@ -102,7 +101,7 @@ class GraphLook(Look):
         if outside:
             waiting = held_by_any_optimizer(self.probe.torch)
             outside = [p for p in outside if id(p) not in waiting]
-        in_eval = how_many_in_eval(outside)
+        in_eval = how_many_in_eval(self.probe.torch, outside)
         counts = (len(used), len(held), len(outside), in_eval, len(unused))
         outside, unused_ones = _weakly(outside[:MOST_NAMES]), _weakly(unused[:MOST_NAMES])
         self._check_gradients_of(unused, lambda: self._tell(counts, outside, unused_ones))
@@ -153,11 +152,11 @@ def held_by_any_optimizer(torch):
     return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
 
 
-def how_many_in_eval(tensors):
+def how_many_in_eval(torch, tensors):
     """How many of these parameters belong to modules in evaluation mode."""
     wanted = {id(tensor) for tensor in tensors}
     found = set()
-    for module in modules.living() if wanted else ():
+    for module in all_of_type(torch.nn.Module) if wanted else ():
         if not module.__dict__.get("training", True):
             found.update(wanted.intersection(map(id, (module.__dict__.get("_parameters") or {}).values())))
     return len(found)
