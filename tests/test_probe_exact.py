@@ -142,6 +142,18 @@ for backend in ("eager", "aot_eager"):
         return model
     counted("model", backend, outside)
 
+    def made_inside(counter):
+        class Inline(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = mlp()
+            def forward(self, x):
+                return nn.Softplus()(self.inner(x))
+        model = Inline()
+        train(torch.compile(model, backend=counter, fullgraph=True), sgd)
+        return model
+    counted("module made in forward", backend, made_inside)
+
     def whole_step(counter):
         model, x, y = mlp(), torch.randn(8, 6), torch.randn(8, 1)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
