@@ -248,7 +248,7 @@ def _saved_is_live(attempt: AttemptPicture) -> Proof:
     newest = compared[-1]
     if newest.bad:
         return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} holds values that are not finite")
-    if newest.matches in ("equal", "cast", "average"):
+    if newest.matches in ("equal", "cast", "average", "earlier", "near"):
         return Proof(
             name="saved-equals-live", answer="holds", detail=f"{newest.path} is what was live ({newest.matches})"
         )
