@@ -37,7 +37,7 @@ def test_links_lead_somewhere(page):
 def test_exported_names():
     """The package's surface: a name added here is a promise."""
     public = {name for name in vars(holdfast) if not name.startswith("_")}
-    assert public <= {"annotations", "child", "words", "record", "observe", "judge", "act", "show", "cli"}
+    assert public <= {"annotations", "child", "words", "record", "observe", "judge", "act", "show", "cli", "lab"}
 
 
 def test_readme_shows_a_real_panel():

@@ -110,7 +110,7 @@ FAULTY = (
     Faulty("new_head_outside", "new head not in the optimizer", OUTSIDE, twin="fine_tune_new_head"),
     Faulty("layers_in_a_list", "hidden layers not in the optimizer", OUTSIDE),
     Faulty("filter_misses_the_head", "head in no parameter group", OUTSIDE),
-    Faulty("gan_wrong_parameters", "discriminator in no optimizer", OUTSIDE, twin="gan", track=("discriminator",)),
+    Faulty("gan_wrong_parameters", "discriminator in no optimizer", OUTSIDE, twin="gan", track=("generator",)),
     Faulty("dqn_trains_the_target", "optimizer holds the target network", OUTSIDE),
     Faulty("writes_into_a_temporary", "one weight's updates are lost", FROZEN, twin="custom_optimizer"),
     Faulty("updates_a_clone", "matrices never change", FROZEN),

@@ -98,7 +98,7 @@ class TrainCheck:
             words += ["--invariants", str(invariants), *EVERY_STEP]
         self._part("traincheck-collect", words, folder, SEED=str(seed), STEPS=str(STEPS))
         if not any(trace.glob("trace_*")) and not any(trace.glob("proxy_log*")):
-            raise NoResult("traincheck-collect wrote no trace")
+            raise NoResult(f"traincheck-collect wrote no trace: {last_words(folder / 'traincheck-collect.log')}")
         return trace
 
     def check(self, trace: Path, invariants: Path, folder: Path) -> set[str]:
@@ -124,8 +124,14 @@ class TrainCheck:
             finally:
                 end(process)
         if code and program != "traincheck-collect":  # a faulty program may well die while it is traced
-            last = (folder / f"{program}.log").read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-            raise NoResult(f"{program} exit {code}: {last[0][:160]}")
+            raise NoResult(f"{program} exit {code}: {last_words(folder / f'{program}.log')}")
+
+
+def last_words(log: Path) -> str:
+    """Its errors begin with the exception's name; what follows is advice."""
+    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in said if "Error: " in line]
+    return (errors or said or ["no output"])[-1].strip()[:160]
 
 
 class Reference:
