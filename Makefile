@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread in trainings under test: numbers repeat, and two cores are enough for two workers.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests bench-overhead format docs clean
+.PHONY: demo test lint types tests bench-detection bench-overhead format docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (about two minutes, once) ..."
@@ -27,6 +27,9 @@ types: $(VENV)/.installed
 
 tests: $(VENV)/.installed
 	$(BIN)/pytest -n 2
+
+bench-detection: $(VENV)/.installed
+	$(BIN)/python bench/detection/run.py
 
 bench-overhead: $(VENV)/.installed
 	$(BIN)/python bench/overhead/run.py
