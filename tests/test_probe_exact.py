@@ -263,6 +263,7 @@ def train(rank, world):
     store = dist.distributed_c10d._get_default_store()
     store.set("done-%d" % rank, "1")
     store.wait(["done-0", "done-1"])
+    del model, optimizer, store  # a replica that outlives its process group aborts now and then
     dist.destroy_process_group()
 if __name__ == "__main__":
     import tempfile

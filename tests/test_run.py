@@ -241,6 +241,7 @@ def after(step):
         store = dist.distributed_c10d._get_default_store()  # a rank that leaves first aborts one that still talks to it
         store.set("done-%d" % dist.get_rank(), "1")
         store.wait(["done-0", "done-1"])
+        del globals()["model"], globals()["optimizer"], store  # a replica that outlives its group aborts now and then
         dist.destroy_process_group()
 """
     ran = holdfast_run(

@@ -140,7 +140,7 @@ Current thread 0x000000020534cf40 (most recent call first):
 
 TORCHVISION = """\
 Traceback (most recent call last):
-  File "/work/test_nms.py", line 1, in <module>
+  File "/home/ann/test_nms.py", line 1, in <module>
     from torchvision.ops import nms
     if torch._C._dispatch_has_kernel_for_dispatch_key(self.qualname, "Meta"):
 RuntimeError: operator torchvision::nms does not exist"""
@@ -153,14 +153,14 @@ RuntimeError: PytorchStreamReader failed reading zip archive: failed finding cen
 
 DISK = """\
 Traceback (most recent call last):
-  File "/work/train.py", line 9, in <module>
+  File "/home/ann/train.py", line 9, in <module>
     torch.save(state, path)
 RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 1152 vs 1046
 
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
-  File "/work/train.py", line 12, in <module>
+  File "/home/ann/train.py", line 12, in <module>
     log.write(line)
 OSError: [Errno 28] No space left on device"""
 

@@ -47,6 +47,6 @@ def printed(rule: str, text: str, *, count: int = 1, stream: str = "stderr") -> 
 
 def raises(*message: str, through: Iterable[str] = (), last_step: int = 10) -> list[events.AnyEvent]:
     """An end by an exception whose traceback goes through these frames."""
-    words = ["Traceback (most recent call last):", '  File "/work/train.py", line 31, in <module>', "    main()"]
+    words = ["Traceback (most recent call last):", '  File "/home/ann/train.py", line 31, in <module>', "    main()"]
     words += [f"  File {frame}" for frame in through]
     return ended(1, words=[*words, *message], last_step=last_step)

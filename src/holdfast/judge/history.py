@@ -95,7 +95,7 @@ def ended(
 
 TRACEBACK = (
     "Traceback (most recent call last):",
-    '  File "/work/train.py", line 31, in <module>',
+    '  File "/home/ann/train.py", line 31, in <module>',
     "    loss = model(batch)",
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from holdfast.judge.death import where
 from holdfast.judge.engine import ask
 from holdfast.judge.monitors.metrics import is_known_score
@@ -29,8 +31,19 @@ TERMINATED = 143
 FEWEST_VALIDATIONS = 3
 LEAST_FALL = 0.05
 """A loss that falls by less than this part of itself proves nothing, however clear of the noise it is."""
+ABOVE_ITS_START = 2.0
+"""A loss that leapt and came down again has not fallen while it is this many times the very first one."""
 ENOUGH_TO_BE_CONSTANT = 20
 """Fewer equal losses than this prove nothing."""
+NEAR_SCORE, NEAR_PART = 0.02, 0.25
+"""A score is reproduced within this much, or within this part of itself: files hold averages and half precision."""
+CONTRADICTED_BY = {
+    "loss-fell": ("loss-diverging", "batches-repeating"),
+    "weights-moved": ("weights-frozen",),
+    "planned-steps-done": ("steps-missing",),
+    "saved-equals-live": ("checkpoint-unfaithful",),
+}
+"""A warning that still stands at the end, and the proof that cannot hold beside it."""
 
 
 def verdict(picture: Picture) -> Verdict:
@@ -82,6 +95,19 @@ def _why_it_died(attempt: AttemptPicture) -> str:
 
 
 def proofs_of(picture: Picture) -> list[Proof]:
+    return [_unless_contradicted(proof, picture) for proof in _proofs(picture)]
+
+
+def _unless_contradicted(proof: Proof, picture: Picture) -> Proof:
+    if proof.answer in ("holds", "missing"):
+        for rule_id in CONTRADICTED_BY.get(proof.name, ()):
+            now = ask(by_id()[rule_id], picture) if picture.attempt.found(rule_id) is not None else None
+            if now is not None and now.severity != "note":
+                return msgspec.structs.replace(proof, answer="fails", detail=f"{now.message} ({rule_id})")
+    return proof
+
+
+def _proofs(picture: Picture) -> list[Proof]:
     return [
         _loss_fell(picture),
         _metric_rose(picture.attempt),
@@ -112,6 +138,10 @@ def _loss_fell(picture: Picture) -> Proof:
     if move.beyond_noise and move.early - move.late < LEAST_FALL * abs(move.early):
         little = f"the loss fell {numbers}: as little as a model falls that only loses its first overconfidence"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
+    first = picture.loss.first
+    if move.beyond_noise and first is not None and 0.0 < ABOVE_ITS_START * first < move.late:
+        worse = f"the loss fell {numbers}, but the untrained model's was {first:.4g}"
+        return Proof(name="loss-fell", positive=True, answer="missing", detail=worse)
     if move.beyond_noise:
         return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
     return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
@@ -144,7 +174,7 @@ def _metric_reproduced(attempt: AttemptPicture) -> Proof:
             continue
         best = max(before)
         said = f"{name} of the file that it leaves is {again:.4g}; the best while it trained was {best:.4g}"
-        near = math.isfinite(again) and abs(again - best) <= max(0.02, 0.25 * best)
+        near = math.isfinite(again) and abs(again - best) <= max(NEAR_SCORE, NEAR_PART * best)
         return Proof(name="metric-reproduced", answer="holds" if near else "fails", detail=said)
     said = "the checkpoint was not validated again"
     return Proof(name="metric-reproduced", answer="does not apply", detail=said)

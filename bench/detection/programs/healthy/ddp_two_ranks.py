@@ -30,6 +30,7 @@ def work(rank, world, meeting):
             optimizer.step()
         if rank == 0:
             print(f"epoch {epoch}: {loss.item():.4f}", flush=True)
+    del model, optimizer  # a replica that outlives its process group aborts now and then
     distributed.destroy_process_group()
 
 

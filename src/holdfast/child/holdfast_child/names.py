@@ -1,7 +1,8 @@
-"""Names of parameters, found only when one must be told.
+"""The models that optimizers train, and the names of parameters, found only when they are wanted.
 
-Finding names means walking every object that Python tracks, once. Nobody's code is called on the way: a module's children
-and parameters are read from its own dictionary.
+Finding them means walking every object that Python tracks, a tenth of a second: so it is done once, and again only where
+an optimizer holds something unknown. Nobody's code is called on the way: a module's children and parameters are read from
+its own dictionary.
 """
 
 import gc
@@ -25,6 +26,7 @@ class Names(object):
         self._probe = probe
         self._known = {}  # id of a parameter -> (weak reference to it, its name)
         self._trained = []  # name -> weak reference, for each model that optimizers train
+        self._roots = []  # weak references to these models
         self._walks = 0
         self._walked_at = 0.0
 
@@ -46,6 +48,13 @@ class Names(object):
         models = [{name: reference() for name, reference in model.items()} for model in self._trained]
         return [model for model in models if all(parameter is not None for parameter in model.values())]
 
+    def models(self):
+        """The outermost module of each model that optimizers train."""
+        held = (p for optimizer in self._probe.optimizers for group in optimizer.param_groups for p in group["params"])
+        if any(self._lookup(parameter) is None for parameter in held) and self._may_walk():
+            self.learn()
+        return [root for root in (reference() for reference in self._roots) if root is not None]
+
     def learn(self):
         """Walk once: name all parameters of the models that optimizers train, then those of models beside them."""
         began = time.monotonic()
@@ -65,6 +74,7 @@ class Names(object):
             (trained if new & held else beside).append((root, pairs))
             covered |= new
         self._known, self._trained = {}, []
+        self._roots = [weakref.ref(root) for root, _ in trained]
         for root, pairs in trained:
             self._trained.append({name: weakref.ref(parameter) for name, parameter in pairs})
             prefix = type(root).__name__ + "." if len(trained) > 1 else ""

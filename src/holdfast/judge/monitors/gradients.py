@@ -48,7 +48,8 @@ class Gradients:
         self.skipped = 0
         """Steps that a gradient scaler skipped."""
         self.skipped_in_a_row = 0
-        """Those with no step in between."""
+        """Those with no step in between, and the step that was taken before them."""
+        self.skipped_after: int | None = None
         self.uncleared: list[events.Uncleared] = []
         """The first few and the newest."""
         self.uncleared_count = 0
@@ -56,7 +57,6 @@ class Gradients:
         """Intervals between steps that began with left-over gradients, of an optimizer that never had clean ones."""
         self.others = False
         """Whether further optimizers step beside the one whose steps are the run's."""
-        self._skipped_after: int | None = None
         self._norm_before = 0.0
 
     def fold_steps(self, event: events.Step | events.Steps) -> None:
@@ -142,8 +142,8 @@ class Gradients:
     def fold_skipped(self, event: events.Skipped) -> None:
         self.skipped += 1
         # Steps may be told later than what was skipped between them: the step's number is what counts.
-        self.skipped_in_a_row = self.skipped_in_a_row + 1 if event.step == self._skipped_after else 1
-        self._skipped_after = event.step
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if event.step == self.skipped_after else 1
+        self.skipped_after = event.step
         for bad in (self.bad, self.bad_beside):
             if bad.until == event.step + 1:  # it was seen, and then not stepped on
                 bad.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,8 @@ class Weights:
         self.zero_input: dict[str, Streak] = {}
         """Weights of layers that were given nothing but zeros, at every look so far."""
         self.graph: events.Graph | None = None
-        self.frozen: list[events.Frozen] = []
-        """What became of frozen weights, oldest first."""
+        self.frozen: deque[events.Frozen] = deque(maxlen=KEPT_FROZEN)
+        """What became of frozen weights, the newest last."""
         self.checksums: dict[int, dict[int, str]] = {}
         """Step -> rank -> checksum, of the newest steps."""
         self.compared = 0
@@ -61,7 +62,7 @@ class Weights:
         self.equal_at: int | None = None
         """The newest step at which they were equal."""
         self.diverged: list[int] = []
-        """The steps at which they were not equal."""
+        """The steps at which they were not equal, since they last were."""
 
     def fold_movement(self, event: events.Movement) -> None:
         if not event.checked:
@@ -94,8 +95,7 @@ class Weights:
                 self.zero_input[name].add(event.step)
 
     def fold_frozen(self, event: events.Frozen) -> None:
-        if len(self.frozen) < KEPT_FROZEN:
-            self.frozen.append(event)
+        self.frozen.append(event)
 
     def fold_checksum(self, event: events.Checksum, world_size: int) -> None:
         at_step = self.checksums.setdefault(event.step, {})
@@ -104,6 +104,7 @@ class Weights:
             self.compared += 1
             if len(set(at_step.values())) == 1:
                 self.equal_at = max(event.step, self.equal_at or 0)
+                self.diverged = [step for step in self.diverged if step > event.step]
             elif len(self.diverged) < KEPT_STEPS:
                 self.diverged.append(event.step)
         while len(self.checksums) > KEPT_STEPS:

@@ -131,7 +131,7 @@ RULE = Rule(
                         _SAID,
                         "skipping this batch",
                         "Traceback (most recent call last):",
-                        '  File "/work/train.py", line 8, in <module>',
+                        '  File "/home/ann/train.py", line 8, in <module>',
                         "KeyError: 'labels'",
                     ],
                 ),

@@ -85,7 +85,7 @@ RULE = Rule(
         ),
         Case(
             "somebody's own view",
-            [*on_mac("2.5.1"), *raises(_SAID, through=('"/work/model.py", line 44, in forward',), last_step=0)],
+            [*on_mac("2.5.1"), *raises(_SAID, through=('"/home/ann/model.py", line 44, in forward',), last_step=0)],
             None,
         ),
         Case("not on Apple's GPU", [*started(), *trains(), *raises(_SAID, through=_FRAMES)], None),

@@ -91,7 +91,7 @@ def _left_behind(torn: list[events.VaultedFile]) -> Finding:
 
 def _vaulted(*, torn: bool) -> list[events.AnyEvent]:
     file = events.VaultedFile(
-        path="/work/last.pt", kept="/run/attempts/1/saved/last.pt", bytes=4096, step=10, torn=torn
+        path="/home/ann/last.pt", kept="/run/attempts/1/saved/last.pt", bytes=4096, step=10, torn=torn
     )
     return [events.Vaulted(at=99.5, attempt=1, files=[file])]
 

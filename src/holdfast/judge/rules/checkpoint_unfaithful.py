@@ -74,7 +74,7 @@ def _saved(matches: str, *, bad: int = 0, compared: int = 4, step: int = 10) -> 
         events.Saved(
             at=float(step),
             step=step,
-            path="/work/last.pt",
+            path="/home/ann/last.pt",
             tensors=4,
             compared=compared,
             matches=matches,

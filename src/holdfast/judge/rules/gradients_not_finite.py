@@ -10,7 +10,7 @@ step, no scale helps: the gradients are not finite for another reason than overf
 and in divisions, clip gradients, lower the learning rate, and go back to a checkpoint from before.
 
 **When it stays silent.** Steps that a gradient scaler skips are its normal work. A single gradient that is not finite is a
-note. What was seen and then skipped does not count.
+note. What was seen and then skipped does not count. Skips are over when a step is taken again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def judge(picture: Picture) -> Finding | None:
     if not (looks.count or gradients.bad_norms.count or gradients.skipped_in_a_row > 1):
         return None
     limits = picture.tuned(ID, LIMITS)
-    if gradients.skipped_in_a_row >= limits["skipped"]:
+    # Steps may be told later than the skips after them; one that came after them takes them back.
+    still = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
+    if gradients.skipped_in_a_row >= limits["skipped"] and still:
         return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
     norms = gradients.bad_norms
     if looks.count >= limits["looks"] or norms.count >= limits["norms"]:
@@ -115,6 +117,7 @@ RULE = Rule(
         Case("clipping sees infinity only", [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")], "fatal"),
         Case("no scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
         Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
+        Case("many skips, told before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
         Case("a single one", [*started(), *steps(4), *look(5, norm="inf", bad=1), *steps(3, first=5)], "note"),
         Case(
             "a scaler finds its scale",

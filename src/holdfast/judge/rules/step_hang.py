@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
 
 _QUIET = events.Quiet(at=400.0, seconds=310.0, bound=300.0)
-_STACK = 'Thread 0x01 (most recent call first):\n  File "/work/train.py", line 12 in wait'
+_STACK = 'Thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line 12 in wait'
 
 
 def judge(picture: Picture) -> Finding | None:

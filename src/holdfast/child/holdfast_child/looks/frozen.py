@@ -12,7 +12,7 @@ import functools
 import time
 import weakref
 
-from ..names import MOST_MODULES, all_of_type, outermost, plain
+from ..names import MOST_MODULES, plain
 from . import Look
 from .tensors import bits_type, local, trainable
 
@@ -109,7 +109,7 @@ class FrozenLook(Look):
 
     def _conclude(self, census):
         torch = self.probe.torch
-        parameters, layers = Models(self.probe).frozen(torch, census)
+        parameters, layers = Models(self.probe, self._names.models()).frozen(torch, census)
         before, self._pieces = self._pieces, Pieces(torch, self.probe.step, parameters, layers)
         flags = census.around_steps + (before.moved(self._pieces) if before is not None else [])
         self.probe.see(self.name, "seen" if parameters or flags else "seen: nothing is frozen")
@@ -165,14 +165,10 @@ class Census(object):
 class Models(object):
     """Every module of the models that hold a parameter which some optimizer trains, and what optimizers hold."""
 
-    def __init__(self, probe):
+    def __init__(self, probe, roots):
         optimizers = probe.optimizers
         self._held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-        self._modules = []
-        for root in outermost(all_of_type(probe.torch.nn.Module)):
-            inside = list(modules_in(root))
-            if any(id(p) in self._held for _, module in inside for _, p in own_parameters(module)):
-                self._modules.extend(inside)
+        self._modules = [inside for root in roots for inside in modules_in(root)]
 
     def frozen(self, torch, census):
         """Name -> parameter for what is frozen, and name -> (parameter, statistics) for layers with nothing else."""

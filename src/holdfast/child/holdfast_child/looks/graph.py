@@ -41,6 +41,7 @@ class GraphLook(Look):
 
     def _open_window(self):
         self._open = True
+        self._outside_told = False
         self._steps = 0
         self._walks = 0
         self._stepped = set()
@@ -89,21 +90,28 @@ class GraphLook(Look):
         stepped = [p for optimizer in optimizers if id(optimizer) in self._stepped for p in trainable(optimizer)]
         unused = [p for p in stepped if id(p) not in used]
         some_unused = unused and len(unused) < len(stepped)
-        if some_unused and self._steps < STEPS_BEFORE_CALLING_SOME_UNUSED:
+        too_early = some_unused and self._steps < STEPS_BEFORE_CALLING_SOME_UNUSED
+        if too_early and self._outside_told:
             return
-        self._open = False
+        self._open = too_early
         self._optimizers = len(optimizers)
         why = self._why_unseen or why_not_comparable(held.values(), used.values())
         if why:
+            self._open = False
             self.probe.see(self.name, "not seen: " + why)
             return
         outside = [p for key, p in used.items() if key not in held and _is_parameter(self.probe.torch, p)]
         if outside:
             waiting = held_by_any_optimizer(self.probe.torch)
             outside = [p for p in outside if id(p) not in waiting]
+        if too_early and not outside:
+            return
+        self._outside_told = too_early
         in_eval = how_many_in_eval(self.probe.torch, outside)
-        counts = (len(used), len(held), len(outside), in_eval, len(unused))
-        outside, unused_ones = _weakly(outside[:MOST_NAMES]), _weakly(unused[:MOST_NAMES])
+        # What is outside is outside for sure; what is unused so far may still be used.
+        surely_unused = [] if too_early else unused
+        counts = (len(used), len(held), len(outside), in_eval, len(surely_unused))
+        outside, unused_ones = _weakly(outside[:MOST_NAMES]), _weakly(surely_unused[:MOST_NAMES])
         self._check_gradients_of(unused, lambda: self._tell(counts, outside, unused_ones))
 
     def _check_gradients_of(self, unused, tell):
