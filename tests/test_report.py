@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -31,6 +32,7 @@ from holdfast.show.report.plots import draw, sparkline
 from holdfast.show.report.timeline import timeline_of
 from holdfast.show.report.wording import NOTHING
 from holdfast.words import events
+from holdfast.words.errors import UsageError
 from holdfast.words.verdicts import Action, Decision, Finding
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> [a](javascript:alert(3)) `**|\x1b[31m\u202e"
@@ -485,8 +487,16 @@ def test_command_writes_the_report_and_says_where(recorded):
     assert "case-1 made no step" in (recorded.path / "report.md").read_text("utf-8")
 
 
+@pytest.mark.usefixtures("recorded")
+def test_command_refuses_a_run_beside_itself():
+    done = CliRunner().invoke(app, ["report", "case-1", "--beside", "case-1"])
+    assert isinstance(done.exception, UsageError)
+    assert "case-1 cannot be shown beside itself" in str(done.exception)
+
+
 def test_command_prints_json(recorded):
-    done = CliRunner().invoke(app, ["report", "case-1", "--beside", "case-1", "--json"])
+    shutil.copytree(recorded.path, recorded.path.with_name("case-2"))
+    done = CliRunner().invoke(app, ["report", "case-1", "--beside", "case-2", "--json"])
     told = json.loads(done.stdout)
     assert told["title"] == "case-1"
     assert told["files"][1] == str(recorded.path / "report.html")

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.judge import versions
 from holdfast.judge.cases_signatures import device, on_mac, printed, unknown_machine
-from holdfast.judge.death import exception_line, exception_words, raised
+from holdfast.judge.death import exception_line, exception_words, frames_of, own_frame, raised
 from holdfast.judge.engine import Engine
 from holdfast.judge.history import ended, entries, losses, started, trains
 from holdfast.judge.picture import Picture
@@ -365,6 +365,27 @@ def test_ranks_are_heard_behind_their_launcher():
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
     )
     assert raised(ended_rank, "float64") == "TypeError: Cannot convert a MPS Tensor to float64 dtype"
+    assert exception_line(ended_rank) == "TypeError: Cannot convert a MPS Tensor to float64 dtype"
+    assert frames_of(ended_rank) == ['File "train.py", line 9, in <module>']
+
+
+def test_any_class_can_be_raised():
+    """Its name need not end in Error, its message may have lines that look like one, and the frame to mend is one's own."""
+    raised_inside = words_of(
+        "Traceback (most recent call last):",
+        '  File "/home/ann/train.py", line 9, in <module>',
+        "    step(batch)",
+        '  File "/venv/lib/python3.11/site-packages/torch/_dynamo/exc.py", line 300, in unimplemented',
+        "    raise Unsupported(msg)",
+        "torch._dynamo.exc.Unsupported: Data-dependent branching",
+        "  Explanation: Detected data-dependent branching (e.g. `if my_tensor.sum() > 0:`).",
+        "",
+        "OtherError: set TORCHDYNAMO_VERBOSE=1",
+    )
+    assert exception_line(raised_inside) == "torch._dynamo.exc.Unsupported: Data-dependent branching"
+    frames = frames_of(raised_inside)
+    assert own_frame(frames) == 'File "/home/ann/train.py", line 9, in <module>'
+    assert own_frame(frames[1:]) is None
 
 
 def test_traceback_in_a_box_is_one():

@@ -124,3 +124,44 @@ def test_stopped_run_says_how_to_let_it_run_on():
 
 def test_explanation_of_nothing():
     assert explain(Picture()).story == ["Nothing was started."]
+
+
+@pytest.mark.parametrize(
+    ("history", "proof", "answer"),
+    [
+        # Other weights were saved than those that were trained.
+        ([*FALLING, saved("m.pt", 100, matches="differs")], "saved-equals-live", "fails"),
+        # A schedule for a thousand steps, a hundred made.
+        (
+            [*FALLING, events.Schedule(at=100.0, step=100, scheduler="OneCycleLR", planned=1000, done=100)],
+            "planned-steps-done",
+            "fails",
+        ),
+        # It leapt to ninety times what it was, and fell a little from there.
+        (losses(1.0, *[90.0 * 0.999**n for n in range(150)]), "loss-fell", "fails"),
+        # It leapt and came down to three times what it was.
+        (losses(1.0, *[90.0 * 0.965**n for n in range(99)]), "loss-fell", "missing"),
+        (FALLING, "loss-fell", "holds"),
+    ],
+)
+def test_no_proof_holds_beside_what_contradicts_it(history, proof, answer):
+    """The training may have gone well, but `learned` promises that all that applies was kept."""
+    picture = seen(started(), trains(), history, ended(0, last_step=100))
+    assert answers(picture)[proof] == answer
+    assert (verdict(picture).outcome is Outcome.LEARNED) == (answer == "holds")
+
+
+def test_a_table_of_epochs_shows_that_the_loss_fell():
+    """A run that Holdfast never saw has no steps; its components together are the loss."""
+    table = [
+        events.Metrics(
+            at=float(n),
+            step=10 * n,
+            epoch=n,
+            values={"train/box_loss": 3 - 0.05 * n, "train/cls_loss": 2 - 0.04 * n},
+            source="csv",
+        )
+        for n in range(1, 31)
+    ]
+    proof = next(proof for proof in proofs_of(seen(started(), table, ended(0))) if proof.name == "loss-fell")
+    assert (proof.answer, proof.detail[:33]) == ("holds", "the loss fell from 4.82 to 2.39 (")

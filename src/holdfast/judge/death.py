@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Iteration))\b(?::.*)?$"
 )
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::.*)?$")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |<string>")
 
 _TRACEBACK = re.compile(r"^(?:╭[─ ]*)?Traceback \(most recent call last\)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_LAUNCHER = "ChildFailedError"
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 """What torch puts before every line of a traceback under torchrun."""
 _RAISES_ON_ABORT = (None, "SIGABRT")
@@ -60,10 +63,36 @@ def exception_line(ended: AttemptEnded) -> str | None:
     words = exception_words(ended)
     if not words or not _TRACEBACK.match(words[0]):
         return None
+    words = _without_the_launchers(words)
+    frames = [n for n, line in enumerate(words) if line.startswith('  File "')]
+    below = words[frames[-1] + 1 :] if frames else []
+    # Any class can be raised; below the last frame its name stands at the very left, before lines of its message.
+    named = next((line for line in below if _RAISED.match(line)), None)
+    if named is not None:
+        return named.strip()
     for line in reversed(words):
         if _EXCEPTION.match(line.strip()):
             return line.strip()
     return next((line.strip() for line in reversed(words) if line.strip()), None)
+
+
+def frames_of(ended: AttemptEnded) -> list[str]:
+    """`File "train.py", line 31, in main` for each frame of the exception that ended it, the innermost last."""
+    words = _without_the_launchers(exception_words(ended))
+    return [line.strip() for line in words if line.strip().startswith("File ")]
+
+
+def _without_the_launchers(words: list[str]) -> list[str]:
+    """A launcher's own traceback, which comes last, only says that a rank failed."""
+    begins = [n for n, line in enumerate(words) if _TRACEBACK.match(line)]
+    if len(begins) > 1 and any(_LAUNCHER in line for line in words[begins[-1] :]):
+        return words[: begins[-1]]
+    return words
+
+
+def own_frame(frames: Sequence[str]) -> str | None:
+    """The innermost frame that is not a library's: what a person can mend."""
+    return next((frame for frame in reversed(frames) if not _LIBRARY.search(frame)), None)
 
 
 def exception_words(ended: AttemptEnded) -> list[str]:
@@ -77,7 +106,7 @@ def exception_words(ended: AttemptEnded) -> list[str]:
     if not begins:
         return lines
     begin = begins.pop()
-    by_launcher = any("ChildFailedError" in line or "ProcessRaisedException" in line for line in lines[begin:])
+    by_launcher = any(_LAUNCHER in line or "ProcessRaisedException" in line for line in lines[begin:])
     while begins and (by_launcher or any(line.startswith(_CHAINED) for line in lines[begins[-1] : begin])):
         begin = begins.pop()
     return lines[begin:]

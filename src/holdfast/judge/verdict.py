@@ -9,11 +9,11 @@ import msgspec
 
 from holdfast.judge.death import where
 from holdfast.judge.engine import ask
-from holdfast.judge.monitors.metrics import is_known_score
+from holdfast.judge.monitors.metrics import is_known_score, is_training_loss
 from holdfast.judge.objective import is_one
 from holdfast.judge.rules import by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
-from holdfast.judge.series import fall
+from holdfast.judge.series import Series, fall
 from holdfast.words.events import NO_FURTHER_ATTEMPT, as_number
 from holdfast.words.verdicts import Outcome, Proof, Verdict
 
@@ -122,14 +122,28 @@ def _proofs(picture: Picture) -> list[Proof]:
     ]
 
 
+def _losses(picture: Picture) -> Series:
+    """The loss by step; where only a table of epochs was seen, by epoch, all its components together."""
+    if picture.loss.count or picture.loss.bad:
+        return picture.loss
+    by_epoch = Series()
+    for validation in picture.attempt.metrics.history:
+        parts = [as_number(value) for name, value in validation.values.items() if is_training_loss(name)]
+        seen = [part for part in parts if part is not None]
+        if seen:
+            by_epoch.add(validation.step, sum(seen))
+    return by_epoch
+
+
 def _loss_fell(picture: Picture) -> Proof:
-    if not picture.loss.count:
+    losses = _losses(picture)
+    if not losses.count:
         why, _ = why_unseen(picture.attempt)
         unseen = "no loss was seen" + (f" ({why})" if picture.attempt.hello is None else "")
         return Proof(name="loss-fell", positive=True, answer="missing", detail=unseen)
-    move = fall(picture.loss)
+    move = fall(losses)
     if move is None:
-        few = f"only {picture.loss.count} losses: too few to tell a fall from noise"
+        few = f"only {losses.count} losses: too few to tell a fall from noise"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=few)
     numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
     if not is_one(picture.attempt):
@@ -138,7 +152,7 @@ def _loss_fell(picture: Picture) -> Proof:
     if move.beyond_noise and move.early - move.late < LEAST_FALL * abs(move.early):
         little = f"the loss fell {numbers}: as little as a model falls that only loses its first overconfidence"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
-    first = picture.loss.first
+    first = losses.first
     if move.beyond_noise and first is not None and 0.0 < ABOVE_ITS_START * first < move.late:
         worse = f"the loss fell {numbers}, but the untrained model's was {first:.4g}"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=worse)
@@ -196,6 +210,8 @@ def _metric_above_zero(attempt: AttemptPicture) -> Proof:
 def _losses_finite(picture: Picture) -> Proof:
     loss = picture.attempt.loss
     if not loss.count and not loss.bad:
+        loss = _losses(picture)
+    if not loss.count and not loss.bad:
         return Proof(name="losses-finite", answer="missing", detail="no loss was seen")
     if loss.bad_in_a_row:
         return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.bad_since}")
@@ -204,8 +220,9 @@ def _losses_finite(picture: Picture) -> Proof:
 
 
 def _losses_vary(picture: Picture) -> Proof:
-    points = picture.loss.points
-    if picture.loss.count < ENOUGH_TO_BE_CONSTANT:
+    losses = _losses(picture)
+    points = losses.points
+    if losses.count < ENOUGH_TO_BE_CONSTANT:
         return Proof(name="losses-not-constant", answer="missing", detail="too few losses")
     if min(point.low for point in points) == max(point.high for point in points):
         return Proof(name="losses-not-constant", answer="fails", detail=f"every loss was {points[0].mean:g}")

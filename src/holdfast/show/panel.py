@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
+MOST_KEPT = 4
 MOST_ATTEMPTS = 6
 MOST_SPOILED = 3
 MOST_NEXT = 3
@@ -100,8 +101,11 @@ def _attempts(picture: Picture, told: str) -> Iterator[Row]:
             yield "  why", "", finding.message
         kept = attempt.vaulted.files if attempt.vaulted is not None else []
         if kept:
-            names = ", ".join(file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:4])
-            yield "  kept", "", f"{names} in attempts/{attempt.number}/saved"
+            names = ", ".join(
+                file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:MOST_KEPT]
+            )
+            more = f" and {len(kept) - MOST_KEPT} more" if len(kept) > MOST_KEPT else ""
+            yield "  kept", "", f"{names}{more} in attempts/{attempt.number}/saved"
         decision = attempt.decision
         if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
             label = "  then" if decision.action is not Action.STOP else "  no more"

@@ -40,7 +40,7 @@ UNOBSERVED_AT_FIRST = {
     "epochs": "not seen: no DataLoader has been read to its end",
     "evaluations": "not seen: no DataLoader has been read without gradients",
     "schedules": "not seen: no learning-rate scheduler has been made",
-    "memory": "not seen: no step yet",
+    "memory": "not seen: it has not been sampled so far (every two seconds, between steps)",
     "torch.func": "not seen: gradients taken by torch.func never pass through autograd's backward",
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.judge.death import death, exception_line, exception_words, killed_by, where
+from holdfast.judge.death import death, exception_line, frames_of, killed_by, own_frame, where
 from holdfast.judge.history import TRACEBACK, ended, losses, started, trains
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
@@ -27,13 +27,18 @@ def judge(picture: Picture) -> Finding | None:
     line = exception_line(gone)
     if line is None:
         return None
-    frames = [words.strip() for words in exception_words(gone) if words.strip().startswith("File ")]
+    frames = frames_of(gone)
+    own = own_frame(frames)
+    if own is not None:
+        remedy = f"mend line: {own}" if own is frames[-1] else f"mend what leads to it: {own}"
+    else:
+        remedy = "it was raised inside a library: look for its message among that library's issues"
     return Finding(
         rule="python-exception",
         severity="fatal",
         message=f"The training raised {where(picture.attempt)}: {line}",
-        evidence=[line, *frames[-2:]],
-        remedies=[f"mend line: {frames[-1]}"] if frames else [],
+        evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
+        remedies=[remedy] if frames else [],
     )
 
 

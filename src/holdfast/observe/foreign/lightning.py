@@ -78,7 +78,12 @@ def _events(course: _Course, reading: Reading, exit_code: int | None, folder: Pa
         )
     if course.table.note:
         reading.notes.append(course.table.note)
-    losses = "seen: as they were logged" if course.loss else "not seen: no column is called train_loss or loss"
+    if course.loss:
+        losses = "seen: as they were logged"
+    elif named := [name for name in _LOSSES if name in course.table.columns]:
+        losses = f"seen: {named[0]}, once an epoch"
+    else:
+        losses = "not seen: no column is called train_loss or loss"
     kinds = {
         "steps": "seen: as Lightning counts them",
         "losses": losses,

@@ -12,13 +12,18 @@ from holdfast.record.journal import replay
 from holdfast.show.report import write
 from holdfast.show.report.content import as_json as told_as_json
 from holdfast.show.report.content import report_of
-from holdfast.words.errors import FolderNotWritable
+from holdfast.words.errors import FolderNotWritable, UsageError
 
 if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
 
 
 def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_json: bool) -> None:
+    if beside is not None and beside.path.resolve() == run.path.resolve():
+        raise UsageError(
+            f"{run.name} cannot be shown beside itself.",
+            next_step="name another run after --beside: one that works, or the one before",
+        )
     other = picture_of(replay(beside)) if beside is not None else None
     report = report_of(picture_of(replay(run)), title=run.name, reference=run.reference, beside=other)
     try:

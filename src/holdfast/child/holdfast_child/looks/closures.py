@@ -32,3 +32,6 @@ class Closures(object):
 
     def has(self, optimizer):
         return id(optimizer) in self._known
+
+    def keep_only(self, living):
+        self._known.intersection_update(living)

@@ -114,7 +114,23 @@ class MovementLook(Look):
             self._tell()
 
     def _rotation(self, optimizer_id):
-        return self._rotations.setdefault(optimizer_id, Rotation())
+        rotation = self._rotations.get(optimizer_id)
+        if rotation is None:
+            self._forget_those_gone()
+            rotation = self._rotations[optimizer_id] = Rotation()
+        return rotation
+
+    def _forget_those_gone(self):
+        """A training that makes optimizer after optimizer must not fill the memory with what was seen of them."""
+        living = {id(optimizer) for optimizer in self.probe.optimizers}
+        for kept in (self._rotations, self._around):
+            for gone in [key for key in kept if key not in living]:
+                del kept[gone]
+        for kept in (self._times, self._outcomes):
+            for gone in [key for key in kept if key[0] not in living]:
+                del kept[gone]
+        self._told_stuck = {part for part in self._told_stuck if part[0] in living}
+        self._closures.keep_only(living)
 
     def _choose(self, optimizer):
         """What is looked at around this step."""
