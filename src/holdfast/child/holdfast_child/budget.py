@@ -15,6 +15,8 @@ LOAN_SECONDS = 0.030
 SAVED_UP_STEPS = 25
 """Unused credit is kept for this many steps, so that one dear look can be saved up for."""
 REVIEW_STEPS = 512
+QUICK_PART = 0.5
+"""What a step that goes the short way (quick.py) costs, of what one costs that goes the long way."""
 
 
 class Budget(object):
@@ -33,6 +35,7 @@ class Budget(object):
         self._in_looks = False
         self._steps = self._asked = self._refused = 0
         self._base_seconds = self._reviewed_seconds = 0.0
+        self._quick_steps, self._quick_seconds = 0, 0.0
 
     def allows(self, cost_estimate_seconds):
         """Whether a look that costs about this much may run now. What costs more than can ever be saved up may run once
@@ -61,9 +64,22 @@ class Budget(object):
         self._in_looks = False
         self._pay(time.monotonic() - began)
 
+    def quick(self, seconds):
+        """A step that went the short way and did not take the time of what it cost."""
+        self._quick_steps += 1
+        self._quick_seconds += seconds
+
     def step(self, seconds):
-        """A step of the clock took this long: it earns."""
+        """A step of the clock took this long: it earns, and those that went the short way before it do too."""
         base, self.base = self.base, 0.0
+        if self._quick_steps:
+            seconds = (seconds + self._quick_seconds) / (self._quick_steps + 1)
+            for _ in range(self._quick_steps):
+                self._earn(seconds, QUICK_PART * base)
+            self._quick_steps, self._quick_seconds = 0, 0.0
+        self._earn(seconds, base)
+
+    def _earn(self, seconds, base):
         self._base_seconds += base
         earned = SHARE * seconds - base
         least = LOOKS_AT_LEAST * seconds

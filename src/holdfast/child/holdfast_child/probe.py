@@ -16,6 +16,7 @@ from .loaders import Loaders
 from .losses import Losses
 from .memory import Memory
 from .orphan import Orphan
+from .quick import Quick
 from .scalars import Scalars
 from .scaler import Scaler
 from .schedules import Schedules
@@ -108,6 +109,7 @@ class Probe(object):
         self.schedules = Schedules(self)
         self.memory = Memory(self)
         self.orphan = Orphan(self)
+        self.quick = Quick(self)
 
     # --- what looks and adapters use -----------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ class Running(object):
     def __init__(self):
         self.by_thread = {}
         """Thread -> (id of the frame, its code) of each step that it runs, outermost first."""
+        self.nested = False
+        """Whether a step was ever seen inside another."""
 
     def begins(self, frame):
         """True when the step is an outermost one."""
@@ -21,6 +23,7 @@ class Running(object):
         steps = self.by_thread.get(thread)
         if steps and _runs(steps[0], frame.f_back):
             steps.append((id(frame), frame.f_code))
+            self.nested = True
             return False
         if len(self.by_thread) >= THREADS_AT_MOST:
             self.by_thread.clear()

@@ -61,6 +61,10 @@ class Steps(object):
         """A weight of the clock's, while backwards come without a step: its version, and how often that changed."""
         self._idle = None
         """A weight of an optimizer that exists and does not step, and what it was when that was noticed."""
+        self._closures = False
+        """Whether a backward was ever seen inside a step."""
+        self._quick_frame = None
+        """The frame of a step that began the short way."""
         self._ended_at = monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
@@ -68,6 +72,13 @@ class Steps(object):
 
     def clock(self):
         return None if self._clock is None else self._clock()
+
+    def clock_reference(self):
+        return self._clock
+
+    def is_plain(self):
+        """One optimizer, whose steps are the run's, with nothing nested in it and nothing that calls it."""
+        return self.source == "optimizer" and len(self._seen) <= 1 and not self.running.nested and not self._closures
 
     def optimizers(self):
         living = (seen.ref() for seen in list(self._seen.values()))
@@ -130,6 +141,10 @@ class Steps(object):
         told to `over`.
         """
         probe = self.probe
+        if probe.quick.begins(optimizer):
+            self.entered += 1
+            self._quick_frame = id(frame)
+            return False
         if not probe.awake and not probe.claim("step"):
             return False
         began = monotonic()
@@ -152,12 +167,14 @@ class Steps(object):
 
     def ended(self, optimizer, frame):
         probe = self.probe
-        if not probe.awake:
+        quick = probe.quick
+        if not probe.awake or (quick.on and quick.ticks(optimizer)):
             return
         began = monotonic()
         try:
-            if not self.running.ended(frame):
+            if not self.running.ended(frame) and self._quick_frame != id(frame):
                 return
+            self._quick_frame = None
             found_inf = getattr(optimizer, "found_inf", None)
             if found_inf is not None and self._was_skipped(optimizer, found_inf):
                 self.skipped(optimizer)
@@ -185,7 +202,15 @@ class Steps(object):
 
     def within(self):
         """Whether a step runs right now in this thread, as when its closure calls backward."""
-        return self.running.is_above(sys._getframe(1))
+        within = self.running.is_above(sys._getframe(1))
+        self._closures = self._closures or within
+        return within
+
+    def since_last(self, now):
+        """Seconds from the end of the step before to `now`, which is the end of this one."""
+        seconds, self._ended_at = now - self._ended_at, now
+        self._backwards = 0
+        return seconds if seconds > 0.0 else 0.0
 
     def skipped(self, optimizer):
         """A gradient scaler kept this optimizer from stepping."""
@@ -229,6 +254,7 @@ class Steps(object):
         if probe.heart is not None:
             pulse = (now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
             probe.heart.step(number, time(), pulse, probe.phase_now)
+        probe.quick.on = False
         probe.scalars.thread = get_ident()
         if probe.loaders.evaluating:
             probe.loaders.training_resumed(now)
@@ -263,6 +289,7 @@ class Steps(object):
             probe.periodic(now)
         if now >= probe.orphan.next_at:
             probe.orphan.check(now)
+        probe.quick.decide()
 
     # --- where no optimizer steps --------------------------------------------------------------------------------
 

@@ -1,0 +1,107 @@
+"""The short way through the hooks, for trainings of very short steps.
+
+After a step's own work the caches are cold, and every line of Python costs: all that the hooks do takes a tenth of a step
+of one millisecond. Most of it decides what is unusual about a step. So where nothing was unusual about the last one, the
+next few go a shorter way, which counts, times and reads the loss as always, and leaves the deciding to every sixteenth
+step. Anything out of the ordinary (another optimizer, a second backward, an evaluation, a device) ends it at once.
+"""
+
+from threading import get_ident
+from time import monotonic, time
+
+from .records import Record
+
+SHORT_SECONDS = 0.005
+EVERY = 16
+"""As often as looks get a step in any case (looks/watch.py)."""
+
+
+class Quick(object):
+    def __init__(self, probe):
+        self._probe = probe
+        self.on = False
+        self._left = 0
+        self._until = 0.0
+        self._optimizer = None
+        """The clock, weakly: the only optimizer there is."""
+        self._tensor = probe.torch.Tensor
+        self._is_grad_enabled = probe.torch.is_grad_enabled
+        self._iterator = None
+
+    def decide(self):
+        """At the end of a step that went the long way: whether the next ones go the short one."""
+        probe = self._probe
+        steps = probe.steps
+        left = EVERY - 2 - (probe.step & (EVERY - 1))
+        self.on = (
+            left > 0
+            and not probe.watching
+            and not steps.recorder.writes_each
+            and probe.budget.step_seconds < SHORT_SECONDS
+            and probe.world_size == 1
+            and probe.heart is not None
+            and not probe.scalars.count
+            and not len(steps.recorder)
+            and not probe.scaler.scaling
+            and not probe.loaders.evaluating
+            and steps.is_plain()
+        )
+        if self.on:
+            self._left = left
+            self._until = min(probe.due_at, probe.orphan.next_at)
+            self._optimizer = steps.clock_reference()
+            self._iterator = probe.loaders.latest_reference()
+
+    def fetch_begins(self, iterator):
+        """When it began, where the same loader as ever is read for training; else None."""
+        if self._iterator is not None and self._iterator() is iterator and self._is_grad_enabled():
+            return monotonic()
+        self.on = False
+        return None
+
+    def backward_begins(self, loss):
+        """True where it was an ordinary first backward of a step, and its loss is read."""
+        probe = self._probe
+        record = probe.steps.record
+        if (
+            record.backwards
+            or type(loss) is not self._tensor
+            or not loss.is_cpu
+            or loss.numel() != 1
+            or get_ident() != probe.scalars.thread
+        ):
+            self.on = False
+            return False
+        value = loss.item()
+        record.backwards = 1
+        record.loss_sum = value
+        record.loss_count = 1
+        probe.last_loss = value
+        probe.losses.total += 1
+        return True
+
+    def begins(self, optimizer):
+        """True where the step that begins needs no looking at."""
+        if self.on and self._optimizer() is not optimizer:
+            self.on = False
+        return self.on
+
+    def ticks(self, optimizer):
+        """True where it was an ordinary step of the clock: then it is counted."""
+        probe = self._probe
+        steps = probe.steps
+        if self._optimizer() is not optimizer or probe.pause_seconds or not steps.record.backwards:
+            self.on = False
+            return False
+        now = monotonic()
+        probe.step = number = probe.step + 1
+        probe.heart.step(number, time(), (now, probe.last_loss, probe.losses.total, probe.loaders.fetches), "training")
+        record, steps.record = steps.record, Record()
+        record.number = number
+        record.seconds = seconds = steps.since_last(now)
+        steps.recorder.add(record, now)
+        probe.budget.quick(seconds)
+        self._left -= 1
+        if not self._left or now >= self._until:
+            self.on = False
+        return True

@@ -1,0 +1,163 @@
+"""The folder of a run's snapshots: the newest few, and which of them can be gone on from.
+
+A snapshot of one process is one file. One of several ranks is a part for each, and counts from the moment at which rank 0
+has written down that all parts are there, with their hashes: before that moment there is none of it, after it there is all.
+"""
+
+import json
+import os
+import re
+
+from . import file as snapshot_file
+from .file import Torn
+from .files import Files, write_whole
+
+KEPT = 3
+PART = re.compile(r"(\d{12})\.rank-(\d+)-of-(\d+)\.snapshot")
+COMMIT = re.compile(r"(\d{12})\.of-(\d+)\.commit")
+TEMPORARY = re.compile(r".*\.(\d+)\.tmp")
+
+
+def part_name(position, rank, world_size):
+    return "%012d.rank-%d-of-%d.snapshot" % (position, rank, world_size)
+
+
+def commit_name(position, world_size):
+    return "%012d.of-%d.commit" % (position, world_size)
+
+
+class Snapshot(object):
+    """One that was read, whole."""
+
+    def __init__(self, path, header, state, digest):
+        self.path = path
+        self.position = header["position"]
+        self.step = header["step"]
+        self.header = header
+        self.state = state
+        self.digest = digest
+
+
+class Store(object):
+    def __init__(self, folder, rank=0, world_size=1, keep=KEPT, files=None):
+        self.folder = folder
+        self.rank = rank
+        self.world_size = world_size
+        self._keep = keep
+        self._files = files or Files()
+        self._own = (0, "", "")  # what rank 0 wrote last: its position, name and hash
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def write(self, position, header, raw):
+        """This rank's part, on disk when it returns. Raises OSError; what was there before still is. Returns its path."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
+        digest = snapshot_file.write(self._files, path, header, raw)
+        if self.world_size == 1:
+            self.tidy()
+        elif self.rank == 0:
+            self._own = (position, os.path.basename(path), digest)
+        else:
+            # Rank 0 reads the hash here, instead of the whole part.
+            write_whole(self._files, path + ".hash", [digest.encode("ascii")])
+        return path
+
+    def commit(self):
+        """On rank 0: whether all parts of what it wrote last are there. If so, from now on it counts."""
+        position, name, digest = self._own
+        parts = {name: digest}
+        for rank in range(1, self.world_size):
+            name = part_name(position, rank, self.world_size)
+            try:
+                with open(os.path.join(self.folder, name + ".hash"), encoding="ascii") as file:
+                    parts[name] = file.read(200)
+            except (OSError, UnicodeDecodeError):
+                return False
+        text = json.dumps({"position": position, "parts": parts}).encode("ascii")
+        write_whole(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
+        self.tidy()
+        return True
+
+    def tidy(self):
+        """The newest few stay, and nothing that a death left half-written."""
+        kept = set(self.positions()[: self._keep])
+        newest = max(kept, default=0)
+        for name in self._names():
+            found = PART.match(name) or COMMIT.fullmatch(name)
+            old = found is not None and int(found[1]) not in kept and int(found[1]) < newest
+            left = TEMPORARY.fullmatch(name)
+            if old or (left is not None and not _lives(int(left[1]))):
+                self._remove(name)
+
+    def clear(self):
+        """The training is over: there is nothing to go on from."""
+        for name in self._names():
+            if PART.match(name) or COMMIT.fullmatch(name) or TEMPORARY.fullmatch(name):
+                self._remove(name)
+
+    def _remove(self, name):
+        try:
+            self._files.remove(os.path.join(self.folder, name))
+        except OSError:
+            pass
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def positions(self):
+        """Of all snapshots that count, whole or not, newest first."""
+        if self.world_size == 1:
+            found = (PART.fullmatch(name) for name in self._names())
+            known = {int(match[1]) for match in found if match and (match[2], match[3]) == ("0", "1")}
+        else:
+            found = (COMMIT.fullmatch(name) for name in self._names())
+            known = {int(match[1]) for match in found if match and int(match[2]) == self.world_size}
+        return sorted(known, reverse=True)
+
+    def newest(self, torch, torn=lambda path, why: None):
+        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over."""
+        for position in self.positions():
+            try:
+                return self._read(torch, position)
+            except Torn as why:
+                torn(os.path.join(self.folder, part_name(position, self.rank, self.world_size)), str(why))
+        return None
+
+    def _read(self, torch, position):
+        own = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
+        header, state, digest = snapshot_file.read(torch, own)
+        if not all(isinstance(header.get(name), int) for name in ("position", "step")):
+            raise Torn("it does not say where it belongs")
+        if self.world_size > 1:
+            self._check_the_others(position, own, digest)
+        return Snapshot(own, header, state, digest)
+
+    def _check_the_others(self, position, own, digest):
+        """Every rank reads every part: all must come to the same answer, without asking one another."""
+        try:
+            with open(os.path.join(self.folder, commit_name(position, self.world_size)), encoding="ascii") as file:
+                parts = json.loads(file.read(1 << 20))["parts"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Torn("what holds its parts together cannot be read: %s" % error) from None
+        for rank in range(self.world_size):
+            name = part_name(position, rank, self.world_size)
+            path = os.path.join(self.folder, name)
+            found = digest if path == own else snapshot_file.digest_of(path)
+            if parts.get(name) != found:
+                raise Torn("the part of rank %d is not what was written" % rank)
+
+    def _names(self):
+        try:
+            return sorted(os.listdir(self.folder))
+        except OSError:
+            return []
+
+
+def _lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

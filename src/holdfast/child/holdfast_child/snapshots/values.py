@@ -1,0 +1,176 @@
+"""Plain values with tensors in them, as JSON and a list of tensors; and back.
+
+A state is made of numbers, strings, containers and tensors. Anything else has no meaning outside of its process, and is
+refused by its place: no code is ever stored, so that none is ever run.
+"""
+
+import base64
+from collections import Counter, OrderedDict, defaultdict, deque
+
+FACTORIES = {"int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str, "bool": bool}
+SEQUENCES = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+MAPPINGS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+_NAMES = {kind: name for kinds in (SEQUENCES, MAPPINGS) for name, kind in kinds.items()}
+PLAIN = frozenset((bool, int, float, str))
+
+
+class NotPlain(TypeError):
+    """Something in a state cannot be kept; says what, and where it is."""
+
+
+class _Refused(Exception):
+    def __init__(self, value, why):
+        super().__init__(why)
+        self.value = value
+
+
+def flatten(torch, value, tensors):
+    """`value` as what JSON can hold. Tensors are appended to the list, and stand there by their number."""
+    try:
+        return _Flatten(torch, tensors).of(value)
+    except _Refused as refused:
+        raise NotPlain("%s is %s" % (place_of(refused.value, value) or "a part of the state", refused)) from None
+    except RecursionError:
+        raise NotPlain("the state is nested too deeply") from None
+
+
+class _Flatten(object):
+    def __init__(self, torch, tensors):
+        self._torch = torch
+        self._tensor_type = torch.Tensor
+        self._tensors = tensors
+
+    def of(self, value):
+        kind = type(value)
+        if value is None or kind in PLAIN:
+            return value
+        name = _NAMES.get(kind)
+        if name in MAPPINGS:
+            return [name, self._items(value)]
+        if name in SEQUENCES:
+            return [name, [self.of(item) for item in value]]
+        if isinstance(value, self._tensor_type):
+            return self._tensor(value)
+        return self._seldom(value, kind)
+
+    def _items(self, value):
+        return [[key if type(key) in PLAIN else self.of(key), self.of(item)] for key, item in value.items()]
+
+    def _tensor(self, value):
+        if value.layout != self._torch.strided or value.device.type == "meta" or value.is_quantized:
+            raise _Refused(value, "a tensor that is not stored plainly (%s)" % value.layout)
+        self._tensors.append(value)
+        return ["tensor", len(self._tensors) - 1]
+
+    def _seldom(self, value, kind):
+        torch = self._torch
+        if kind is bytes or kind is bytearray:
+            return ["bytes", base64.b64encode(value).decode("ascii")]
+        if kind is complex:
+            return ["complex", [value.real, value.imag]]
+        if kind is torch.Size:
+            return ["size", list(value)]
+        if isinstance(value, torch.dtype):
+            return ["dtype", str(value)]
+        if isinstance(value, torch.device):
+            return ["device", str(value)]
+        if kind is deque:
+            return ["deque", [value.maxlen, [self.of(item) for item in value]]]
+        if kind is defaultdict:
+            factory = getattr(value.default_factory, "__name__", None)
+            if value.default_factory is None or FACTORIES.get(factory) is value.default_factory:
+                return ["defaultdict", [factory, self._items(value)]]
+        if kind.__module__ == "numpy":
+            return _of_numpy(value)
+        raise _Refused(
+            value,
+            "%s.%s: only numbers, strings, containers and tensors can be kept" % (kind.__module__, kind.__qualname__),
+        )
+
+
+def _of_numpy(value):
+    """Arrays and scalars of numbers. Only a process that has NumPy has any."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or dtype.hasobject or dtype.fields is not None:
+        raise _Refused(value, "a NumPy value that is not made of numbers")
+    raw = base64.b64encode(value.tobytes()).decode("ascii")
+    shape = list(value.shape) if type(value).__name__ == "ndarray" else None
+    return ["numpy", [dtype.str, shape, raw]]
+
+
+def place_of(wanted, within):
+    """`['optimizer']['state'][3]`: where in a state something is."""
+    waiting = [("", within)]
+    while waiting:
+        place, value = waiting.pop()
+        if value is wanted:
+            return place
+        if isinstance(value, dict):
+            waiting.extend(("%s[%r]" % (place, key), item) for key, item in value.items())
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            waiting.extend(("%s[%d]" % (place, n), item) for n, item in enumerate(value))
+    return None
+
+
+def unflatten(torch, kept, tensors):
+    """The inverse of `flatten`. Anything that it did not write is refused."""
+    if kept is None or isinstance(kept, (bool, int, float, str)):
+        return kept
+    if not isinstance(kept, list) or len(kept) != 2:
+        raise ValueError("not a value of a snapshot: %.80r" % (kept,))
+    name, inner = kept
+    if name == "tensor":
+        return tensors[inner]
+    if name in SEQUENCES:
+        return SEQUENCES[name]([unflatten(torch, item, tensors) for item in inner])
+    if name in MAPPINGS:
+        return _filled(torch, MAPPINGS[name](), inner, tensors)
+    return _unflatten_seldom(torch, name, inner, tensors)
+
+
+def _filled(torch, mapping, items, tensors):
+    for key, item in items:
+        mapping[unflatten(torch, key, tensors)] = unflatten(torch, item, tensors)
+    return mapping
+
+
+def _unflatten_seldom(torch, name, inner, tensors):
+    if name == "bytes":
+        return base64.b64decode(inner)
+    if name == "complex":
+        return complex(*inner)
+    if name == "size":
+        return torch.Size(inner)
+    if name == "dtype":
+        return dtype_called(torch, inner)
+    if name == "device":
+        return torch.device(inner)
+    if name == "deque":
+        return deque((unflatten(torch, item, tensors) for item in inner[1]), inner[0])
+    if name == "defaultdict":
+        factory = FACTORIES[inner[0]] if inner[0] is not None else None
+        return _filled(torch, defaultdict(factory), inner[1], tensors)
+    if name == "numpy":
+        return _numpy_of(*inner)
+    raise ValueError("not a value of a snapshot: %.80r" % name)
+
+
+def _numpy_of(dtype, shape, raw):
+    import numpy
+
+    values = numpy.frombuffer(base64.b64decode(raw), dtype=numpy.dtype(dtype))
+    return values[0] if shape is None else values.reshape(shape).copy()
+
+
+def dtype_called(torch, name):
+    """`torch.float32` by its name, and nothing that is no type of numbers."""
+    dtype = getattr(torch, str(name).rpartition(".")[2], None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError("no type of numbers: %.80r" % name)
+    return dtype
+
