@@ -89,13 +89,16 @@ def bare_environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def attempt(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+def attempt(folder: pathlib.Path, *, in_memory: bool = True) -> Iterator[pathlib.Path]:
     """An attempt's folder with a heartbeat and a lock that is held, as by a living supervisor."""
     folder.mkdir(parents=True, exist_ok=True)
-    heartbeat.create(str(folder / "heartbeat"))
-    with (folder / "lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+    heartbeat.create(str(folder / "heartbeat"), in_memory)
+    try:
+        with (folder / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        heartbeat.settle(str(folder / "heartbeat"))
 
 
 def script(folder: pathlib.Path, text: str, name: str = "train.py") -> pathlib.Path:
@@ -117,10 +120,16 @@ def collect(folder: pathlib.Path, code: int = 0, out: str = "", err: str = "") -
 
 
 def run(
-    tmp_path: pathlib.Path, text: str, *, command: list[str] | None = None, fails: bool = False, **more: str
+    tmp_path: pathlib.Path,
+    text: str,
+    *,
+    command: list[str] | None = None,
+    fails: bool = False,
+    in_memory: bool = True,
+    **more: str,
 ) -> Probed:
     """Runs `text` under the probe and waits for it. With `command`, that runs with the script's path appended."""
-    with attempt(tmp_path / "attempt") as folder:
+    with attempt(tmp_path / "attempt", in_memory=in_memory) as folder:
         path = script(tmp_path, text)
         done = subprocess.run(
             [*(command or [sys.executable]), str(path)],

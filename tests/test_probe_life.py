@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from probe_harness import CHILD, attempt, collect, environment, run, script
 from test_probe_steps import tiny
 
+from holdfast.child.holdfast_child import heartbeat
 from holdfast.words import events
 
 TRAIN = """
@@ -209,11 +211,13 @@ def test_an_unwritable_folder_leaves_the_heartbeat(tmp_path):
     assert probed.files == []
 
 
-def test_a_cut_heartbeat_does_no_harm(tmp_path):
-    """A heartbeat file that is cut while the training runs (through a mapping that would be a SIGBUS): it goes on."""
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_cut_heartbeat_does_no_harm(tmp_path, in_memory):
+    """A heartbeat file that is cut while the training runs (were it mapped, that would be a SIGBUS): it goes on."""
     probed = run(
         tmp_path,
-        tiny(
+        in_memory=in_memory,
+        text=tiny(
             TRAIN + "import os\ntrain(2)\nos.truncate(os.environ['HOLDFAST_HEARTBEAT'], 0)\ntrain(2)\nprint('done')\n"
         ),
     )
@@ -239,9 +243,36 @@ train(2)
 print(open(path, "rb").read() == fresh)
 """
         ),
+        in_memory=False,
     )
     assert probed.out == "True\n"
     assert probed.beats == {}
+
+
+def test_a_heartbeat_leaves_the_memory_when_the_run_is_over(tmp_path):
+    """Where it lies in memory, the run's file says where; at the end that file is the table itself."""
+    path = str(tmp_path / "heartbeat")
+    heartbeat.create(path)
+    lies = heartbeat.where_it_lies(path)
+    heart = heartbeat.Heart(path, 0, 4242)
+    heart.step(7, 1.0, (1.0, 0.5, 7, 7), "training")
+    assert heartbeat.read(path)[0].step == 7
+    heart.close()
+    heartbeat.settle(path)
+    assert heartbeat.read(path)[0][:1] == (7,)
+    assert lies == path or not Path(lies).exists()
+
+
+def test_a_heartbeat_follows_no_file_that_is_not_its_own(tmp_path):
+    """A run folder from elsewhere may name any file: it is neither read nor removed."""
+    other = tmp_path / "precious"
+    other.write_bytes(b"x" * heartbeat.SIZE)
+    path = tmp_path / "heartbeat"
+    path.write_bytes(heartbeat.ELSEWHERE + str(other).encode())
+    assert heartbeat.read(str(path)) == {}
+    heartbeat.settle(str(path))
+    heartbeat.create(str(path), in_memory=False)
+    assert other.read_bytes() == b"x" * heartbeat.SIZE
 
 
 def test_functions_that_the_probe_stands_before_can_be_pickled(tmp_path):

@@ -161,6 +161,8 @@ class Supervisor:
             return self._conclude()
         finally:
             self._journal.close()
+            with contextlib.suppress(OSError):
+                heartbeat.settle(str(self._run.heartbeat))
             if self._notifier is not None:
                 self._notifier.close()
 

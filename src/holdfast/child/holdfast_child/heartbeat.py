@@ -1,13 +1,16 @@
-"""A small file that says where each process of a training is, and survives SIGKILL.
+"""A small table that says where each process of a training is, and survives SIGKILL.
 
-The supervisor makes it (`create`), the probe writes its process's slot (`Heart`), anyone reads (`read`). It is written, not
-mapped: what was written stays in the page cache whatever happens to the process, and a full disk or a cut file is an error
-here instead of a SIGBUS in the training. A slot lies within one page and its numbers are aligned, so that a reader never sees
-half a number.
+The supervisor makes it (`create`), the probe writes its process's slot (`Heart`), anyone reads (`read`). Between two steps a
+system call costs 10 to 30 microseconds, writing into mapped memory 4. So on Linux the table lies in the memory's own file system
+and is mapped, and the run's file says where; nothing there can be cut or run out of room, which would be a SIGBUS in the training.
+Elsewhere the table is the run's file itself, and written. Either way it is left to the kernel, whatever happens to the process.
+A slot lies within one page and its numbers are aligned, so that a reader never sees half a number.
 """
 
 import fcntl
+import mmap
 import os
+import re
 import struct
 import time
 from typing import Dict, NamedTuple, Tuple
@@ -36,6 +39,11 @@ HIGH_DESCRIPTOR = 900
 """New files get the lowest free number: up here ours is hardly ever anybody else's, also when a program closes it."""
 LOCK_TRIES = 50
 LOCK_SECONDS = 0.001
+
+MEMORY = "/dev/shm"  # noqa: S108 - our files there have random names and are ours alone
+ELSEWHERE = b"HFHB is in "
+_OURS = re.compile(re.escape(MEMORY) + r"/holdfast-[0-9]+-[0-9a-f]{16}")
+"""No other file is ever read or removed because a run's file names it."""
 
 PHASES = ("starting", "training", "evaluating", "saving", "waiting for data", "ended")
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
@@ -66,18 +74,35 @@ class Beat(NamedTuple):
     phase: str
 
 
-def create(path: str) -> None:
-    """A fresh heartbeat file with every slot empty."""
-    temporary = "%s.%d.tmp" % (path, os.getpid())
+def create(path: str, in_memory: bool = True) -> None:
+    """A fresh table with every slot empty, in the place of the one that `path` had."""
+    before = where_it_lies(path)
+    table = _HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0") + b"\0" * (SLOTS * SLOT_SIZE)
+    lies = _put_in_memory(table) if in_memory else None
+    _replace(path, table if lies is None else ELSEWHERE + lies.encode("ascii"))
+    _remove_from_memory(before)
+
+
+def settle(path: str) -> None:
+    """Nobody writes any more: the table becomes the run's own file, and leaves the memory."""
+    lies = where_it_lies(path)
+    if lies == path:
+        return
+    table = _content(lies)
+    if table is not None:
+        _replace(path, table)
+    _remove_from_memory(lies)
+
+
+def where_it_lies(path: str) -> str:
+    """The file that holds the table which `path` stands for."""
     try:
-        with open(temporary, "wb") as file:
-            file.write(_HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0"))
-            file.write(b"\0" * (SLOTS * SLOT_SIZE))
-        os.replace(temporary, path)
+        with open(path, "rb") as file:
+            said = file.read(256)
     except OSError:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+        return path
+    named = said[len(ELSEWHERE) :].decode("ascii", "replace") if said.startswith(ELSEWHERE) else ""
+    return named if _OURS.fullmatch(named) else path
 
 
 def read(path: str) -> Dict[int, Beat]:
@@ -85,12 +110,8 @@ def read(path: str) -> Dict[int, Beat]:
 
     The first process of rank r has slot r; further processes have slots from the upper end.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(SIZE)
-    except OSError:
-        return {}
-    if len(data) < SIZE or _HEADER.unpack_from(data)[:2] != (MAGIC, VERSION):
+    data = _content(where_it_lies(path))
+    if data is None:
         return {}
     beats = {}
     for slot in range(SLOTS):
@@ -101,6 +122,51 @@ def read(path: str) -> Dict[int, Beat]:
     return beats
 
 
+def _content(path: str) -> "bytes | None":
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SIZE)
+    except OSError:
+        return None
+    whole = len(data) == SIZE and _HEADER.unpack_from(data)[:2] == (MAGIC, VERSION)
+    return data if whole else None
+
+
+def _replace(path: str, content: bytes) -> None:
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _put_in_memory(table: bytes) -> "str | None":
+    path = "%s/holdfast-%d-%s" % (MEMORY, os.getpid(), os.urandom(8).hex())
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(table)
+        return path
+    except OSError:
+        _remove_from_memory(path)
+        return None
+
+
+def _remove_from_memory(path: str) -> None:
+    if _OURS.fullmatch(path):
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
 class Heart(object):
     """The probe's end: one slot, open for writing. Where it cannot be written the training goes on, and so do the tries."""
 
@@ -108,11 +174,12 @@ class Heart(object):
         """Without a slot of its own a process takes a free one, above those of the ranks."""
         if slot is not None and not 0 <= slot < SLOTS:
             raise ValueError("rank %d has no slot" % slot)
-        self._path = path
-        self._data = bytearray(_SLOT.pack(step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0))
+        self._path = where_it_lies(path)
+        self._data = memoryview(bytearray(_SLOT.pack(step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0)))
         self.written_at = 0.0
         """Monotonic time of the last write."""
-        self._descriptor = _opened(path)
+        self._map = None
+        self._descriptor = _opened(self._path)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
         try:
@@ -121,6 +188,7 @@ class Heart(object):
             else:
                 self._base = HEADER_SIZE + slot * SLOT_SIZE
                 self._write()
+            self._map = self._mapped() if self._path != path else None
         except BaseException:
             self.close()
             raise
@@ -129,6 +197,9 @@ class Heart(object):
         """A step is done: on file before anything else happens."""
         _STEP.pack_into(self._data, 0, number, at, *pulse)
         self._data[_PHASE_AT] = _PHASE_NUMBERS[phase]
+        if self._map is not None:
+            self.written_at = pulse[0]
+            return
         sure = pulse[0] - self.written_at < FRESH_SECONDS
         self.written_at = pulse[0]
         self._write(sure)
@@ -152,11 +223,27 @@ class Heart(object):
         self._write()
 
     def close(self) -> None:
+        if self._map is not None:
+            slot, mapped = self._data, self._map
+            self._data, self._map = memoryview(bytearray(slot)), None
+            slot.release()
+            mapped.close()
         if self._is_ours():
             os.close(self._descriptor)
         self._descriptor = -1
 
+    def _mapped(self) -> "mmap.mmap | None":
+        """From here on, what is set in `_data` is in the file."""
+        try:
+            mapped = mmap.mmap(self._descriptor, SIZE)
+        except (OSError, ValueError):
+            return None
+        self._data = memoryview(mapped)[self._base : self._base + _SLOT.size]
+        return mapped
+
     def _write(self, sure: bool = False) -> None:
+        if self._map is not None:
+            return
         try:
             if sure or self._is_ours() or self._opened_again():
                 os.pwrite(self._descriptor, self._data, self._base)

@@ -9,7 +9,7 @@ from time import monotonic
 
 from .batches import batch_hash, batch_size
 
-HASH_EVERY_STEP_ABOVE = 0.005
+HASH_EVERY_STEP_ABOVE = 0.05
 HASHED_AT_FIRST = 64
 """Where steps are shorter than this many seconds, and after the first few, one batch in sixteen is hashed."""
 

@@ -161,9 +161,9 @@ class Probe(object):
         return before
 
     def pulse(self, now):
-        """A sign of life for the heartbeat. `now` is monotonic."""
+        """A sign of life for the heartbeat, where it has none for longer than a step takes. `now` is monotonic."""
         heart = self.heart
-        if heart is not None and now - heart.written_at >= FRESH_SECONDS:
+        if heart is not None and now - heart.written_at >= max(FRESH_SECONDS, self.budget.step_seconds):
             heart.beat((now, self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
 
     def parts(self, values):

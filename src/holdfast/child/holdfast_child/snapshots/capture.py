@@ -127,10 +127,7 @@ def place_in(torch, block, layout):
 
 def available_memory():
     """Bytes that can be taken without pushing anything out, where the system says so."""
-    free = []
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            free.append(int(line.split()[1]) * 1024)
+    free = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
     limit, used = (_lines("/sys/fs/cgroup/memory.%s" % name) for name in ("max", "current"))
     if limit and used and limit[0].isdigit() and used[0].isdigit():
         free.append(int(limit[0]) - int(used[0]))

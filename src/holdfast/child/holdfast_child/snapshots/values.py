@@ -161,9 +161,9 @@ def _unflatten_seldom(torch, name, inner, tensors):
 
 
 def _numpy_of(dtype, shape, raw):
-    import numpy
+    import numpy as np
 
-    values = numpy.frombuffer(base64.b64decode(raw), dtype=numpy.dtype(dtype))
+    values = np.frombuffer(base64.b64decode(raw), dtype=np.dtype(dtype))
     return values[0] if shape is None else values.reshape(shape).copy()
 
 
@@ -171,6 +171,5 @@ def dtype_called(torch, name):
     """`torch.float32` by its name, and nothing that is no type of numbers."""
     dtype = getattr(torch, str(name).rpartition(".")[2], None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError("no type of numbers: %.80r" % name)
+        raise TypeError("no type of numbers: %.80r" % name)
     return dtype
-
