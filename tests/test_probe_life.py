@@ -154,7 +154,11 @@ def test_a_million_steps_stay_small():
         nonlocal size
         size += len(writer.encoded(event, fields))
 
-    recorder = records.Recorder(emit, lambda: [0.00123456789] * 3)
+    def emit_all(event, several):
+        for fields in several:
+            emit(event, **fields)
+
+    recorder = records.Recorder(emit, emit_all, lambda: [0.00123456789] * 3)
     for number in range(100_000):
         record = records.Record()
         record.number, record.seconds, record.data_wait = 900_001 + number, 60.0712345, 0.0123456

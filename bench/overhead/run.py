@@ -51,6 +51,12 @@ def arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="3 short pairs and 100,000 steps: tries the bench, proves nothing"
     )
     parser.add_argument("--pairs", type=int, help="pairs a program (default 15)")
+    parser.add_argument(
+        "--loop-seconds",
+        type=float,
+        default=4.0,
+        help="how long a measured loop takes: short ones show one-off costs more",
+    )
     parser.add_argument("--cases", help="only programs whose name matches this regular expression")
     parser.add_argument(
         "--without", default="", help="leave out, comma-separated: holdfast, lightning, traincheck, figures"
@@ -73,7 +79,7 @@ class Bench:
         self.options = options
         self.without = set(filter(None, options.without.split(",")))
         self.pairs = options.pairs or (3 if options.quick else 15)
-        self.loop_seconds = 0.6 if options.quick else 4.0
+        self.loop_seconds = 0.6 if options.quick else options.loop_seconds
         self.began = time.monotonic()
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         self.paths = [RESULTS / f"overhead-{stamp}.json"] + ([options.json] if options.json else [])

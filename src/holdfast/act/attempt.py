@@ -40,6 +40,8 @@ DISK_FULL_BYTES = 1 << 20
 BUSY_CORES = 0.5
 """More processor time than this, while nothing else shows, is a long native call and not a wait."""
 PROMPT_LOOK_S = 1.0
+LAST_SNAPSHOT_S = 10.0
+"""How long an ending may wait for a last snapshot: schedulers send SIGTERM half a minute before SIGKILL."""
 MOST_DUMPS = 8
 """Stacks that go into the journal of one attempt; all of them are in its folder."""
 
@@ -85,6 +87,9 @@ class Attempt:
         self._interrupts = 0
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
+        self._leaving_at: float | None = None
+        """When it is ended at the latest: a last snapshot was asked for."""
+        self._snapshots_before = 0
         self._remarks: set[tuple[str, str]] = set()
         self._lines = LineWatch(needles(), rules_speaking_of)
         child.watch(self._lines)
@@ -106,8 +111,7 @@ class Attempt:
         if isinstance(notice, notices.Interrupt):
             self._interrupted(notice)
         elif isinstance(notice, notices.Terminate):
-            self._recorder.record(events.Signalled(at=now, signal="SIGTERM", action="ending the training"))
-            self._stop("terminate")
+            self._terminated()
         elif isinstance(notice, notices.Suspend):
             self._recorder.record(events.Suspended(at=now))
         elif isinstance(notice, notices.Continued):
@@ -136,6 +140,36 @@ class Attempt:
         elif not notice.delivered:
             self._child.ask_to_stop()
 
+    def _terminated(self) -> None:
+        """Where snapshots are taken, one more is waited for: what was done since the last would have to be done again."""
+        first = self._leaving_at is None
+        if first and self._takes_snapshots() and self._ask_for_snapshot():
+            self._leaving_at = self._monotonic() + LAST_SNAPSHOT_S
+            action = "asked for a last snapshot, then ending the training"
+        else:
+            action = "ending the training"
+        self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGTERM", action=action))
+        if self._leaving_at is None or not first:
+            self._stop("terminate")
+
+    def _takes_snapshots(self) -> bool:
+        observed = self._recorder.picture.attempt.observed
+        return observed is not None and observed.kinds.get("snapshots", "").startswith("seen")
+
+    def _ask_for_snapshot(self) -> bool:
+        self._snapshots_before = self._recorder.picture.attempt.snapshots.count
+        try:
+            self._run.snapshot_now.touch()
+        except OSError:
+            return False
+        return True
+
+    def _leave_when_it_is_time(self, now: float) -> None:
+        if self._leaving_at is None or self._stopped_by is not None:
+            return
+        if now >= self._leaving_at or self._recorder.picture.attempt.snapshots.count > self._snapshots_before:
+            self._stop("terminate")
+
     def _stop(self, by: str) -> None:
         self._stopped_by = self._stopped_by or by
         self._child.end(self._plan.grace_s)
@@ -163,6 +197,7 @@ class Attempt:
             self._next_sample = now + self._plan.sample_every_s
             self._take_sample(now)
         self._watch_for_hang(now)
+        self._leave_when_it_is_time(now)
         self._recorder.flush()
         self._hint_at_going_on()
         for finding in self._recorder.fresh_findings():

@@ -26,6 +26,9 @@ NOT_KNOWN = (
 def how_to_go_on(picture: Picture, plan: Plan) -> Resume:
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
+    snapshot = next((a.snapshots.newest for a in reversed(picture.attempts) if a.snapshots.newest is not None), None)
+    if snapshot is not None and Path(snapshot.path).exists():
+        return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step)
     if plan.checkpoint is not None:
         return _from_glob(picture, plan)
     if any(attempt.adapter == "ultralytics" for attempt in picture.attempts):

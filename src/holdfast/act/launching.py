@@ -20,7 +20,13 @@ CHILD_FOLDER = Path(holdfast.child.__file__).resolve().parent
 
 
 def environment(
-    run: RunFolder, plan: Plan, attempt: int, resume: Resume | None, base: Mapping[str, str] = os.environ
+    run: RunFolder,
+    plan: Plan,
+    attempt: int,
+    resume: Resume | None,
+    *,
+    life_s: float,
+    base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     ours = {
         protocol.ATTEMPT: str(attempt),
@@ -28,7 +34,12 @@ def environment(
         protocol.HEARTBEAT: str(run.heartbeat),
         protocol.LOCK: str(run.lock),
         protocol.CHILD_PATH: str(CHILD_FOLDER),
+        protocol.SNAPSHOTS: str(run.snapshots),
+        protocol.SNAPSHOT_NOW: str(run.snapshot_now),
+        protocol.MEAN_LIFE: f"{life_s:.0f}",
     }
+    if plan.max_loss_s is not None:
+        ours[protocol.MOST_LOST] = str(plan.max_loss_s)
     if plan.observe_only:
         ours[protocol.OBSERVE_ONLY] = "1"
     if resume is not None and resume.checkpoint is not None:

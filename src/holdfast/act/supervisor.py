@@ -29,7 +29,7 @@ from holdfast.act.reloading import read_back
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
 from holdfast.judge.picture import Picture, picture_of
-from holdfast.judge.policy import after_end
+from holdfast.judge.policy import after_end, expected_life
 from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
@@ -173,7 +173,7 @@ class Supervisor:
         """One attempt from start to end; False when it could not even be started again."""
         number, folder = self._fresh_folder()
         command = command_for(self._plan, resume)
-        environ = environment(self._run, self._plan, number, resume)
+        environ = environment(self._run, self._plan, number, resume, life_s=expected_life(self._picture))
         try:
             child = self._started(command, environ, folder, terminal)
         except CommandNotRunnable as error:

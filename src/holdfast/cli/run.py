@@ -44,6 +44,11 @@ def run(
     backoff: float = typer.Option(
         2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further one."
     ),
+    max_loss: float | None = typer.Option(
+        None,
+        metavar="SECONDS",
+        help="Work that a death may cost, where holdfast.guard takes snapshots (default: 120, within 1% of the time).",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Run COMMAND and keep it alive: watch every step, say why it died, go on from what it saved, end with a verdict.
@@ -62,6 +67,7 @@ def run(
         on_event=on_event,
         hang_after=hang_after,
         backoff_s=backoff,
+        max_loss_s=max_loss,
         rules=rule,
     )
     raise typer.Exit(supervise_new(plan, name=name, folder=folder, as_json=as_json))

@@ -48,6 +48,7 @@ class AttemptPicture:
         self.saves = monitors.Saves()
         self.pace = monitors.Pace()
         self.memory = monitors.Memory()
+        self.snapshots = monitors.Snapshots()
         self.printed: dict[str, events.Printed] = {}
         """Lines of output that a rule asked for: rule -> the newest."""
         self.notes: list[events.ProbeNote] = []
@@ -178,6 +179,13 @@ def _observed(attempt: AttemptPicture, event: events.Observed) -> None:
         attempt.adapter = "ultralytics"
 
 
+def _restored(attempt: AttemptPicture, event: events.Restored) -> None:
+    """The child found a snapshot; it may be an older one than the supervisor knew of."""
+    attempt.snapshots.restored = event
+    if attempt.first_step is None:
+        attempt.last_step = event.step
+
+
 def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
     if event.source != "loader":
         attempt.adapter = event.source
@@ -234,6 +242,10 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
         lambda attempt, event: attempt.saves.fold(event),
         lambda attempt, event: attempt.pace.fold_saved(event),
     ),
+    events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
+    events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
+    events.SnapshotTorn: (lambda attempt, event: attempt.snapshots.fold_torn(event),),
+    events.Restored: (_restored,),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
     events.Sample: (
         lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),

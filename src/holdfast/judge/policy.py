@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Finding
 
 LONGEST_WAIT_S = 60.0
+FIRST_LIFE_S = 4 * 3600.0
 UNSEEN_PROGRESS_S = 60.0
 """Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
 MISTAKES = frozenset(
@@ -34,6 +35,14 @@ _TRANSIENT = re.compile(
     r"CUDA error: (all CUDA-capable devices are busy|unspecified launch failure)",
     re.IGNORECASE,
 )
+
+
+def expected_life(picture: Picture) -> float:
+    """Seconds that an attempt of this run is to be expected to live; snapshots are taken accordingly. Before anything is known,
+    four hours.
+    """
+    lived = sum(attempt.ended.seconds for attempt in picture.attempts if attempt.ended is not None)
+    return (lived + FIRST_LIFE_S) / (len(picture.attempts) + 1)
 
 
 def ends_attempt(finding: Finding, plan: Plan) -> bool:
@@ -65,6 +74,8 @@ def after_end(picture: Picture, plan: Plan, *, attempts_left: int, resume: Resum
     if reason is not None:
         return Decision(action=Action.STOP, attempt=attempt.number, why=reason, cause=cause)
     wait = min(LONGEST_WAIT_S, plan.backoff_s * 2 ** (len(picture.attempts) - 1))
+    if cause in OUTSIDE and attempt.steps and resume.checkpoint is not None:
+        wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
     return Decision(
         action=Action.RESTART,

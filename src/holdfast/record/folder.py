@@ -77,6 +77,15 @@ class RunFolder:
         return self.path / "lock"
 
     @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
+    def snapshot_now(self) -> Path:
+        """Touched when the supervisor wants a snapshot at once."""
+        return self.path / "snapshot-now"
+
+    @property
     def summary(self) -> Path:
         return self.path / "summary.json"
 

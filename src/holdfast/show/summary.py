@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.judge.explanation import explain
+from holdfast.judge.ledger import ledger_of
 from holdfast.judge.policy import cause_of
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.usable import checkpoints
@@ -56,48 +57,14 @@ def observed(picture: Picture) -> dict[str, str]:
 
 
 def goodput(picture: Picture) -> dict[str, Any]:
-    """Where the time went. Every second is in one bucket; what no event accounts for is in `other`."""
-    if picture.started is None or not picture.attempts:
-        return {"wall_s": 0.0, "useful_s": 0.0, "ratio": None, "buckets": {}}
-    wall = max(picture.last_at - picture.started.at - picture.away, 1e-9)
-    buckets = dict.fromkeys(
-        ("start_up", "data_wait", "training", "evaluation", "saving", "lost_work", "waiting", "other"), 0.0
-    )
-    for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None], strict=True):
-        lost = _lost_part(attempt, following)
-        computing = max(0.0, attempt.pace.step_seconds - attempt.pace.data_wait)
-        buckets["training"] += computing * (1 - lost)
-        buckets["data_wait"] += attempt.pace.data_wait * (1 - lost)
-        buckets["lost_work"] += (computing + attempt.pace.data_wait) * lost
-        buckets["evaluation"] += attempt.pace.evaluation_seconds
-        buckets["saving"] += attempt.saves.seconds
-        buckets["start_up"] += _start_up(attempt)
-        if following is not None and attempt.ended is not None:
-            buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)
-    buckets["waiting"] = max(0.0, buckets["waiting"] - picture.away)
-    buckets["other"] = max(0.0, wall - sum(buckets.values()))
-    useful = buckets["training"] + buckets["data_wait"]
+    """Where the time went."""
+    ledger = ledger_of(picture)
     return {
-        "wall_s": round(wall, 3),
-        "useful_s": round(useful, 3),
-        "ratio": round(min(1.0, useful / wall), 4),
-        "buckets": {name: round(seconds, 3) for name, seconds in buckets.items()},
+        "wall_s": round(ledger.wall_s, 3),
+        "useful_s": round(ledger.useful_s, 3),
+        "ratio": round(ledger.ratio, 4) if ledger.wall_s else None,
+        "buckets": {name: round(seconds, 3) for name, seconds in ledger.buckets.items()} if ledger.wall_s else {},
     }
-
-
-def _start_up(attempt: AttemptPicture) -> float:
-    if attempt.first_step_at is None:
-        return attempt.ended.seconds if attempt.ended is not None else 0.0
-    return max(0.0, attempt.first_step_at - attempt.started.at)
-
-
-def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:
-    """The part of an attempt's steps that the next one had to do again."""
-    if following is None or not attempt.steps:
-        return 0.0
-    kept_until = following.started.resume.step if following.started.resume is not None else 0
-    lost = attempt.last_step - max(kept_until, (attempt.first_step or 1) - 1)
-    return min(1.0, max(0.0, lost / attempt.steps))
 
 
 def _attempt(attempt: AttemptPicture) -> dict[str, Any]:

@@ -12,6 +12,8 @@ training process; lines marked `child` are written by the probe inside it, all o
         first backward, step or loader fetch:
             hello              child     this process trains: rank, versions, how to ask it for stacks
             observed           child     what can be seen and what cannot, and why; again whenever that changes
+            snapshot-torn      child     a snapshot was passed over, and why
+            restored           child     the training has the state of a snapshot, and whether it goes on exactly
         while training:
             for each step:
                 fetch a batch            (its wait, size and hash go into the step)
@@ -32,6 +34,8 @@ training process; lines marked `child` are written by the probe inside it, all o
             evaluation         child     fetching with gradients disabled
             metrics            child     what an adapter knows: loss parts, mAP, fitness
             saved              child     torch.save, and whether what was saved is what is live
+            snapshot           child     the whole state is on disk, and how long the training waited for that
+            snapshot-failed    child     it is not, and why; the one before still is
             probe-note         child     the probe changed its sampling, or could not do something
         meanwhile, outside:
             sample                       memory of the process tree and the system, swap, disk
@@ -324,6 +328,37 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     """Compared tensors with non-finite values."""
 
 
+class Snapshot(Event, frozen=True, kw_only=True, tag="snapshot"):
+    step: int
+    position: int
+    """Batches that were used up to it: snapshots are numbered by them."""
+    path: str
+    bytes: int
+    stall: float
+    """Seconds that the training waited."""
+    seconds: float
+    """Seconds that it took to write, beside the training."""
+    asked: bool = False
+
+
+class SnapshotFailed(Event, frozen=True, kw_only=True, tag="snapshot-failed"):
+    step: int
+    why: str
+
+
+class SnapshotTorn(Event, frozen=True, kw_only=True, tag="snapshot-torn"):
+    path: str
+    why: str
+
+
+class Restored(Event, frozen=True, kw_only=True, tag="restored"):
+    step: int
+    path: str
+    exact: bool = True
+    why: str = ""
+    """What is not the same as it was."""
+
+
 class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
     what: str
     detail: str = ""
@@ -364,7 +399,7 @@ class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     how: str
-    """"ultralytics", "command" or "start over"."""
+    """"snapshot", "ultralytics", "command", "environment" or "start over"."""
     checkpoint: str | None = None
     step: int = 0
     why: str = ""
@@ -521,6 +556,10 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Memory,
     Checksum,
     Saved,
+    Snapshot,
+    SnapshotFailed,
+    SnapshotTorn,
+    Restored,
     ProbeNote,
     Goodbye,
 ]

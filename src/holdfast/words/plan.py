@@ -40,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Between asking a process to end (TERM) and ending it (KILL)."""
     backoff_s: float = 2.0
     """Wait before the second attempt; doubled for each further one, up to a minute."""
+    max_loss_s: float | None = None
+    """Seconds of work that a death may cost; None leaves it to what snapshots cost and how often this run dies."""
     sample_every_s: float = 1.0
     keep_awake: bool = True
     rules: dict[str, dict[str, float | str]] = {}
@@ -52,6 +54,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.max_attempts < 1:
             raise PlanInvalid(
                 f"--max-attempts {self.max_attempts} leaves no attempt at all.", next_step="give 1 or more"
+            )
+        if self.max_loss_s is not None and not self.max_loss_s >= 0:
+            raise PlanInvalid(
+                f"--max-loss {self.max_loss_s:g} makes no sense.",
+                next_step="give seconds, 0 for a snapshot at every batch",
             )
         if self.resume_with and "{" in self.resume_with and "{checkpoint}" not in self.resume_with:
             raise PlanInvalid(

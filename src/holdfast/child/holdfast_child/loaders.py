@@ -53,6 +53,7 @@ class Loaders(object):
         self._evaluation_began = 0.0
         self._evaluation_fetches = 0
         self._batches_seen = False
+        self._usual_size = 0
         self._grad_enabled = probe.torch.is_grad_enabled
 
     def latest_reference(self):
@@ -99,7 +100,9 @@ class Loaders(object):
             self.fetches += 1
             iteration.fetches += 1
             if probe.quick.on:
-                self._training_batch(batch, now - fetch_began)
+                record = probe.steps.record
+                record.data_wait += now - fetch_began
+                record.samples += self._usual_size
                 return
             probe.pulse(now)
             if training:
@@ -149,7 +152,8 @@ class Loaders(object):
         probe = self.probe
         record = probe.steps.record
         record.data_wait += waited
-        record.samples += batch_size(batch)
+        self._usual_size = batch_size(batch)
+        record.samples += self._usual_size
         if self.instances_of is not None:
             instances = self.instances_of(batch)
             if instances is not None:

@@ -42,6 +42,7 @@ UNOBSERVED_AT_FIRST = {
     "evaluations": "not seen: no DataLoader has been read without gradients",
     "schedules": "not seen: no learning-rate scheduler has been made",
     "memory": "not seen: it has not been sampled so far (every two seconds, between steps)",
+    "snapshots": "not seen: holdfast.guard is not used",
     "torch.func": "not seen: gradients taken by torch.func never pass through autograd's backward",
 }
 
@@ -131,6 +132,15 @@ class Probe(object):
             if event != "step":
                 self.steps.recorder.write_held()
             self.writer.write(event, fields, self.step)
+        except Exception as error:
+            self.failed("writing %s" % event, error)
+
+    def emit_all(self, event, several):
+        """The same for several of one kind, each a dictionary of fields."""
+        if self.writer is None:
+            return
+        try:
+            self.writer.write_all(event, several)
         except Exception as error:
             self.failed("writing %s" % event, error)
 
@@ -320,6 +330,14 @@ class Probe(object):
             self.heart = heartbeat.Heart(path, slot, pid, self.first_step, self.world_size)
         except (OSError, ValueError) as error:
             self.note("this process has no heartbeat", str(error))
+
+    def goes_on_from(self, step):
+        """The training has the state that it had at this step, whatever it was to go on from."""
+        os.environ.pop(protocol.FIRST_STEP, None)
+        if self.awake and self.step != self.first_step:
+            self.note("steps are numbered on from step %d although it goes on from step %d" % (self.step, step))
+            return
+        self.first_step = self.step = step
 
     def starts_over(self):
         """The training does not go on from the step that it was to go on from."""

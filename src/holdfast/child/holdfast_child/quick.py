@@ -44,6 +44,7 @@ class Quick(object):
             and not len(steps.recorder)
             and not probe.scaler.scaling
             and not probe.loaders.evaluating
+            and probe.loaders.instances_of is None
             and steps.is_plain()
         )
         if self.on:

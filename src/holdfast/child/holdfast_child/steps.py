@@ -44,7 +44,7 @@ class Steps(object):
         self.probe = probe
         self.record = Record()
         """The step that is being made."""
-        self.recorder = Recorder(probe.emit, self.rates)
+        self.recorder = Recorder(probe.emit, probe.emit_all, self.rates)
         self.source = "none"
         self.entered = 0
         """Calls of any optimizer's step, so that a scaler's skipping shows."""

@@ -13,6 +13,7 @@ from holdfast.judge.monitors.metrics import Metrics
 from holdfast.judge.monitors.pace import Pace
 from holdfast.judge.monitors.rates import Rates
 from holdfast.judge.monitors.saves import Saves
+from holdfast.judge.monitors.snapshots import Snapshots
 from holdfast.judge.monitors.weights import Weights
 
-__all__ = ["Batches", "Gradients", "Losses", "Memory", "Metrics", "Pace", "Rates", "Saves", "Weights"]
+__all__ = ["Batches", "Gradients", "Losses", "Memory", "Metrics", "Pace", "Rates", "Saves", "Snapshots", "Weights"]

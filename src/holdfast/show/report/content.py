@@ -41,11 +41,13 @@ BUCKETS = {
     "evaluation": "evaluation",
     "saving": "saving checkpoints",
     "start_up": "starting up, before the first step",
+    "snapshot_stall": "waiting for snapshots",
     "lost_work": "work that had to be done again",
+    "restart": "starting again, until its first step",
     "waiting": "between attempts",
     "other": "anything else",
 }
-LOST = ("lost_work", "waiting")
+LOST = ("lost_work", "restart", "waiting")
 _PARAGRAPH = re.compile(r"\*\*(.+?)\.\*\*\s*(.+?)(?=\n\s*\n|\Z)", re.DOTALL)
 
 

@@ -70,7 +70,7 @@ class Capture(object):
         room = self._room()
         if room is not None and size > room:
             raise NoRoom("a copy of the state takes %d MB, and %d MB are free" % (size >> 20, room >> 20))
-        self._block = self._torch.empty(max(size, 1), dtype=self._torch.uint8)
+        self._block = self._torch.zeros(max(size, 1), dtype=self._torch.uint8)  # gaps are written too
 
     def _copy(self, tensors):
         torch = self._torch

@@ -13,6 +13,7 @@ from .file import Torn
 from .files import Files, write_whole
 
 KEPT = 3
+AGREED = "agreed"
 PART = re.compile(r"(\d{12})\.rank-(\d+)-of-(\d+)\.snapshot")
 COMMIT = re.compile(r"(\d{12})\.of-(\d+)\.commit")
 TEMPORARY = re.compile(r".*\.(\d+)\.tmp")
@@ -78,6 +79,19 @@ class Store(object):
         write_whole(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
         self.tidy()
         return True
+
+    def agree(self, position):
+        """On rank 0: at this position every rank takes a snapshot. They are never far apart, so it lies a little ahead."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        write_whole(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
+
+    def agreed(self):
+        """The position that rank 0 named last; -1 where it has named none."""
+        try:
+            with open(os.path.join(self.folder, AGREED), "rb") as file:
+                return int(file.read(32))
+        except (OSError, ValueError):
+            return -1
 
     def tidy(self):
         """The newest few stay, and nothing that a death left half-written."""

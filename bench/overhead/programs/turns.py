@@ -1,0 +1,121 @@
+# ruff: noqa: SLF001 - it takes the probe out of torch, and puts it back
+"""One training whose blocks of steps are watched and bare in turns, within one process under `holdfast run`.
+
+Two processes never run alike on a shared machine: bare differs from bare by several percent. Blocks of a quarter of a second
+do. For the bare ones every hook and wrapper of the probe is taken out of torch; for the watched ones they are put back.
+What to train comes as JSON in BENCH_CONFIG: net, optimizer, target_ms, quads, out.
+"""
+
+import collections
+import json
+import os
+import statistics
+import sys
+import time
+
+import models
+import torch
+from torch.optim import optimizer as optimizer_module
+from torch.utils.data import dataloader
+
+BLOCK_SECONDS = 0.25
+WARMUP = 40
+LEAST_STEPS = 4
+
+
+class Watching:
+    """Takes the probe out of torch and puts it back."""
+
+    def __init__(self):
+        self.probe = sys.modules["holdfast_child.probe"]._probe
+        self._places = [
+            (torch.autograd, "backward"),
+            (torch.autograd, "grad"),
+            (dataloader._BaseDataLoaderIter, "__next__"),
+        ]
+        self._wrapped = [getattr(owner, name) for owner, name in self._places]
+        self._hooks = [optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks]
+        assert all(hasattr(function, "__wrapped__") for function in self._wrapped)
+        assert all(self._hooks)
+
+    def on(self):
+        self._set(self._wrapped, self._hooks)
+        self.probe.steps._ended_at = time.monotonic()  # or the bare block would count as one long step
+
+    def off(self):
+        none = [collections.OrderedDict(), collections.OrderedDict()]
+        self._set([function.__wrapped__ for function in self._wrapped], none)
+
+    def _set(self, functions, hooks):
+        for (owner, name), function in zip(self._places, functions, strict=True):
+            setattr(owner, name, function)
+        optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks = hooks
+
+
+class Training:
+    def __init__(self, config, batch):
+        self._model = models.build(config["net"])
+        self._optimizer = models.build_optimizer(config["optimizer"], self._model.parameters())
+        data = models.made_data(config["net"], max(1024, 8 * batch))
+        self._loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, drop_last=True)
+        self._criterion = torch.nn.CrossEntropyLoss()
+        self._batches = self._endless()
+
+    def _endless(self):
+        while True:
+            yield from self._loader
+
+    def block(self, steps):
+        """Milliseconds a step."""
+        began = time.perf_counter()
+        for _ in range(steps):
+            inputs, labels = next(self._batches)
+            self._optimizer.zero_grad()
+            loss = self._criterion(self._model(inputs), labels)
+            loss.backward()
+            self._optimizer.step()
+        return 1e3 * (time.perf_counter() - began) / steps
+
+
+def calibrated(config):
+    """A batch at which a bare step takes its time."""
+    batch, target = config["first_batch"], config["target_ms"]
+    for _ in range(6):
+        training = Training(config, batch)
+        training.block(5)
+        took = statistics.median(training.block(max(2, round(20 / target))) for _ in range(7))
+        if abs(took / target - 1) < 0.07:
+            break
+        batch = min(4096, max(2, round(batch * (target / took) ** (0.9 if took > target else 0.7))))
+    return batch
+
+
+def main():
+    config = json.loads(os.environ["BENCH_CONFIG"])
+    torch.manual_seed(0)
+    Training(config, 4).block(1)  # the probe wakes
+    watching = Watching()
+    watching.off()
+    batch = calibrated(config)
+    torch.manual_seed(0)
+    training = Training(config, batch)
+    watching.on()
+    training.block(WARMUP)
+    steps = max(LEAST_STEPS, round(1e3 * BLOCK_SECONDS / config["target_ms"]))
+    quads = []
+    for number in range(config["quads"]):
+        quad = {}
+        order = ("on", "off", "off again", "on again")
+        for turn in order if number % 2 else tuple(reversed(order)):
+            getattr(watching, turn.split()[0])()
+            quad[turn] = training.block(steps)
+        quads.append(quad)
+        if number % 10 == 0:
+            print(f"quad {number} of {config['quads']}", flush=True)
+    watching.on()
+    training.block(2)
+    with open(config["out"], "w") as out:  # noqa: PTH123 a plain script's way
+        json.dump({"batch": batch, "steps_a_block": steps, "quads": quads, "steps": watching.probe.step}, out)
+
+
+main()

@@ -1,0 +1,119 @@
+"""What watching costs, on a machine that others use too: one process, its steps watched and bare in turns. See README.md.
+
+python bench/overhead/turns.py [--quads N] [--cases REGEX] [--json PATH] [--check] [--write-readme]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import variants
+from cases import CASES, Case
+from run import RESULTS
+from stats import Figure, figure
+
+README = variants.HERE / "README.md"
+BEGIN, END = "<!-- turns: written by turns.py --write-readme -->", "<!-- end of turns -->"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quads", type=int, default=60, help="on, off, off, on: so many times (default 60)")
+    parser.add_argument("--cases", default="", help="only programs whose name matches this regular expression")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is not met")
+    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
+    options = parser.parse_args()
+    rows = []
+    for case in CASES:
+        if case.limit is not None and re.search(options.cases, case.name):
+            rows.append(measured(case, options.quads))
+            print(as_line(rows[-1]), flush=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
+    (RESULTS / f"turns-{time.strftime('%Y-%m-%d_%H-%M-%S')}.json").write_text(text)
+    if options.json:
+        options.json.write_text(text)
+    if options.write_readme:
+        write_readme(rows)
+    return 1 if options.check and not all(row["met"] for row in rows) else 0
+
+
+def measured(case: Case, quads: int) -> dict[str, Any]:
+    config = {
+        "net": case.net,
+        "optimizer": case.optimizer,
+        "target_ms": case.target_ms,
+        "first_batch": case.first_batch,
+        "quads": quads,
+    }
+    with variants.scratch() as folder:
+        out = folder / "result.json"
+        env = variants.environment({**config, "out": str(out)}, case.threads)
+        holdfast, python = str(variants.HOLDFAST_BIN / "holdfast"), str(variants.HOLDFAST_BIN / "python")
+        command = [holdfast, "run", "--dir", str(folder / "run"), "--", python, str(variants.PROGRAMS / "turns.py")]
+        result = variants.execute(command, folder, env, out)
+        seen = variants.watched(folder / "run", result["steps"])
+    pairs = result["quads"]
+    ratio = figure([(q["on"] + q["on again"]) / (q["off"] + q["off again"]) for q in pairs])
+    floor = figure([q["off"] / q["off again"] for q in pairs])
+    bare = statistics.median(q["off"] for q in pairs)
+    extra = statistics.median(500 * (q["on"] + q["on again"] - q["off"] - q["off again"]) for q in pairs)
+    return {
+        "name": case.name,
+        "limit": case.limit,
+        "bare_ms": bare,
+        "extra_us": extra,
+        "ratio": ratio.__dict__,
+        "floor": floor.__dict__,
+        "met": ratio.median <= (case.limit or 0),
+        "seen": seen,
+        **{key: result[key] for key in ("batch", "steps_a_block", "steps")},
+    }
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    ratio, floor = Figure(**row["ratio"]), Figure(**row["floor"])
+    within = " (within noise)" if ratio.low <= row["limit"] < ratio.high else ""
+    return [
+        row["name"],
+        f"{row['bare_ms']:.2f}",
+        f"{row['extra_us']:+.0f}",
+        f"{ratio.median:.4f}",
+        f"{ratio.low:.4f} .. {ratio.high:.4f}",
+        f"{floor.median:.4f}",
+        str(ratio.count),
+        f"{row['limit']:.2f}",
+        ("met" if row["met"] else "not met") + within,
+    ]
+
+
+def as_line(row: dict[str, Any]) -> str:
+    return "  ".join(cells(row))
+
+
+def write_readme(rows: list[dict[str, Any]]) -> None:
+    heads = ["program", "bare, ms a step", "+ us a step", "ratio", "95%", "bare : bare", "quads", "limit", ""]
+    table = [heads, ["---"] * len(heads), *(cells(row) for row in rows)]
+    lines = ["", machine() + ".", "", *("| " + " | ".join(line) + " |" for line in table), ""]
+    text = README.read_text()
+    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
+    README.write_text(text[:before] + "\n" + "\n".join(lines) + "\n" + text[after:])
+
+
+def machine() -> str:
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
+    cpu = model.partition(":")[2].strip() or platform.processor() or platform.machine()
+    return f"{time.strftime('%Y-%m-%d')}, {cpu}, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""`holdfast.guard`: a training loop that can be killed anywhere and goes on as if it had not been.
+
+    with holdfast.guard(model=model, optimizer=optimizer, scheduler=scheduler) as run:
+        for epoch in run.epochs(10):
+            for x, y in run.batches(loader):
+                ...
+
+Entering gives every object the state of the newest good snapshot. Between two batches a new one is taken when it is due. It works
+with the supervisor and without; in a notebook too.
+"""
+
+import os
+import sys
+import time
+
+import torch
+
+from . import protocol
+from .snapshots.fingerprint import differences, fingerprint
+from .snapshots.interval import BUDGET, LIFE_SECONDS
+from .snapshots.objects import give_back, state_of
+from .snapshots.passes import Pass
+from .snapshots.randomness import draw_on_from, drawn_so_far
+from .snapshots.store import Store
+from .snapshots.taking import Snapshots
+
+ALONE = os.path.join(".holdfast", "guard")
+LEAVE_SECONDS = 600.0
+
+
+class CannotGoOn(RuntimeError):
+    """The snapshot is of another training than this one."""
+
+
+class Guard(object):
+    def __init__(self, parts, folder, most_lost, budget):
+        if not parts:
+            raise TypeError("guard() needs what it is to keep, by name: guard(model=model, optimizer=optimizer)")
+        for name, part in parts.items():
+            if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
+                raise TypeError("%s is a %s, which has no state_dict" % (name, type(part).__name__))
+        self._parts = parts
+        rank, world_size = _rank_and_world()
+        self._store = Store(folder, rank, world_size)
+        self._probe = _awake_probe()
+        self._fingerprint = fingerprint(torch, parts)
+        self._snapshots = Snapshots(
+            torch,
+            self._store,
+            self._tell,
+            most_lost=most_lost,
+            budget=budget,
+            life=_as_float(os.environ.get(protocol.MEAN_LIFE), LIFE_SECONDS),
+            asked_for=os.environ.get(protocol.SNAPSHOT_NOW),
+        )
+        self.state = {}
+        """For numbers of the program's own, as its best score so far: they are kept and given back."""
+        self.restored = None
+        """The step that it goes on from; None for a fresh start."""
+        self._epoch = None
+        self._call = 0
+        self._position = 0
+        self._asked = False
+        self._pass = None
+        self._workers = {}
+        self._going_on = None
+
+    # --- the user's side -----------------------------------------------------------------------------------------
+
+    def __enter__(self):
+        if self._probe is not None:
+            self._probe.see("snapshots", "seen: holdfast.guard")
+        snapshot = self._store.newest(torch, self._torn)
+        if snapshot is not None:
+            self._give_back(snapshot)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._snapshots.settle(LEAVE_SECONDS)
+        if kind is None:
+            self._store.clear()
+        return False
+
+    def epochs(self, count):
+        """The epochs that are still to be made, counted from 0."""
+        first = 0
+        if self._going_on is not None and self._going_on["epoch"] is not None:
+            first = self._going_on["epoch"]
+        for epoch in range(first, count):
+            self._epoch, self._call = epoch, 0
+            if self._going_on is None:
+                self._between()
+            elif self._going_on["pass"] is None:
+                draw_on_from(torch, self._going_on["rng"])
+                self._going_on = None
+            yield epoch
+        self._going_on = None
+
+    def batches(self, loader):
+        """What is still to come of one pass over a loader."""
+        call, self._call = self._call, self._call + 1
+        going_on = self._going_on
+        if going_on is not None and going_on["pass"] is not None:
+            if call < going_on["call"]:
+                return  # this pass was over
+            self._going_on = None
+            one = Pass(torch, loader, going_on["pass"], workers=going_on["workers"])
+        else:
+            one = Pass(torch, loader, workers=self._workers if getattr(loader, "persistent_workers", False) else None)
+        self._pass = one
+        reason = one.why_not_exact()
+        if reason is not None and going_on is not None:
+            self._tell("probe-note", what="this resume is not exact", detail=reason)
+        try:
+            for batch in one:
+                self._workers = one.workers
+                self._position += 1
+                yield batch
+                self._between()
+        finally:
+            self._pass = None
+
+    # --- between two batches -------------------------------------------------------------------------------------
+
+    def snapshot(self):
+        """One at the end of this batch, whether it is due or not; outside of a pass, now."""
+        self._asked = True
+        if self._pass is None:
+            self._between()
+
+    def _between(self):
+        if self._snapshots.due(self._position) or self._asked:
+            self._asked = False
+            self._take()
+
+    def _take(self):
+        step = self._probe.step if self._probe is not None and self._probe.awake else self._position
+        began = time.monotonic()
+        self._snapshots.settle()  # one copy in memory at most
+        self._snapshots.take(self._position, step, self._collect, {"fingerprint": self._fingerprint})
+        if self._probe is not None:
+            self._probe.paused(time.monotonic() - began)
+
+    def _collect(self):
+        one = self._pass
+        place = {
+            "epoch": self._epoch,
+            "call": self._call - 1 if one is not None else 0,
+            "pass": None if one is None else dict(one.state(), now=one.now()),
+            "workers": dict(self._workers),
+            "rng": drawn_so_far(torch),
+            "position": self._position,
+        }
+        return {"parts": state_of(torch, self._parts), "place": place, "own": self.state}
+
+    def _give_back(self, snapshot):
+        try:
+            give_back(torch, self._parts, snapshot.state["parts"])
+            self._going_on = snapshot.state["place"]
+            self._workers = dict(self._going_on["workers"])
+            self.state.update(snapshot.state["own"])
+            self._position = snapshot.position
+        except (ValueError, KeyError, TypeError) as error:
+            raise CannotGoOn(
+                "%s is of another training: %s. Start fresh with another folder, or remove %s."
+                % (snapshot.path, error, self._store.folder)
+            ) from None
+        self.restored = snapshot.step
+        other = differences(snapshot.header.get("fingerprint", {}), self._fingerprint)
+        if self._probe is not None:
+            self._probe.goes_on_from(snapshot.step)
+        self._tell("restored", step=snapshot.step, path=snapshot.path, exact=not other, why="; ".join(other)[:500])
+
+    def _torn(self, path, why):
+        self._tell("snapshot-torn", path=path, why=why)
+
+    def _tell(self, event, **fields):
+        if self._probe is not None:
+            self._probe.claim("guard")
+            self._probe.emit(event, **fields)
+        elif event != "snapshot":
+            said = ", ".join("%s %s" % item for item in fields.items() if item[1] not in ("", True))
+            print("holdfast: %s: %s" % (event.replace("-", " "), said), file=sys.stderr)
+
+
+def guard(*, folder=None, max_loss=None, budget=BUDGET, **parts):
+    """Keeps the state of these objects, and gives it back after a death. Anything with a `state_dict` will do, by name.
+
+    `folder` is where snapshots go (the run's own under Holdfast, else .holdfast/guard/<script>). `max_loss` bounds the seconds of
+    work that a death may cost; `budget` the part of the time that snapshots may take.
+    """
+    given = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(ALONE, _script())
+    bound = max_loss if max_loss is not None else _as_float(os.environ.get(protocol.MOST_LOST), None)
+    return Guard(parts, str(given), bound, budget)
+
+
+def _awake_probe():
+    module = sys.modules.get("holdfast_child.probe")
+    return getattr(module, "_probe", None)
+
+
+def _rank_and_world():
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _script():
+    name = os.path.splitext(os.path.basename(sys.argv[0] or ""))[0]
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "notebook"
+
+
+def _as_float(text, otherwise):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return otherwise

@@ -1,0 +1,33 @@
+"""What must be the same for a training to go on exactly as it would have."""
+
+import os
+import platform
+import sys
+
+
+def fingerprint(torch, parts):
+    """Names and versions. Another number of threads gives other sums, another processor may too."""
+    found = {
+        "python": "%d.%d" % sys.version_info[:2],
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "processor": torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else "",
+        "devices": sorted({device for part in parts.values() for device in _devices_of(torch, part)}),
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found["numpy"] = str(numpy.__version__)
+    if os.environ.get("PYTHONHASHSEED"):
+        found["hash seed"] = os.environ["PYTHONHASHSEED"]
+    return found
+
+
+def differences(before, now):
+    """`torch: 2.12.0 then, 2.13.0 now`, for each that is not the same."""
+    names = sorted(set(before) | set(now))
+    return ["%s: %s then, %s now" % (n, before.get(n), now.get(n)) for n in names if before.get(n) != now.get(n)]
+
+
+def _devices_of(torch, part):
+    return {p.device.type for p in part.parameters()} if isinstance(part, torch.nn.Module) else set()

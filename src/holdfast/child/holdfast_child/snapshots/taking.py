@@ -1,0 +1,143 @@
+"""Takes snapshots: decides when one is due, has it copied, and has it written while the training goes on."""
+
+import os
+import threading
+import time
+
+from .capture import Capture, NoRoom
+from .interval import BUDGET, BYTES_A_SECOND, LIFE_SECONDS, seconds_between
+from .values import NotPlain
+
+ASKED_EVERY_SECONDS = 0.05
+AHEAD = 16
+"""So many batches ahead several ranks agree on where they take one: those that accumulate may be some batches apart."""
+COMMIT_SECONDS = 60.0
+"""How long rank 0 waits for the other ranks' parts."""
+POLL_SECONDS = 0.02
+AGAIN_SECONDS = 30.0
+"""After a snapshot that failed (a full disk, too little memory)."""
+
+
+class Snapshots(object):
+    def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=LIFE_SECONDS, asked_for=None):
+        """`tell(event, **fields)` writes to the run's record. `asked_for` is a file: where it is new, one is wanted now."""
+        self._store = store
+        self._capture = Capture(torch)
+        self._tell = tell
+        self._most_lost = most_lost
+        self._budget = budget
+        self._life = life
+        self._cost = None
+        self._writing = None
+        self._said = set()
+        self._asked_for = asked_for
+        self._asked_seen = _mark(asked_for)
+        self._look_at = 0.0
+        self._at = -1  # where several ranks take the next one
+        self._next_at = time.monotonic() + self._interval(1 << 20)
+        self.taken = 0
+
+    def due(self, position):
+        """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
+        if self._store.world_size == 1:
+            return self._wanted()
+        if self._store.rank == 0 and self._at <= position and self._wanted():
+            self._at = position + AHEAD
+            self._store.agree(self._at)
+        elif self._store.rank != 0:
+            self._at = self._store.agreed()
+        return self._at == position
+
+    def _wanted(self):
+        now = time.monotonic()
+        if self._writing is not None and self._writing.is_alive():
+            return False  # one copy in memory at most
+        if now >= self._next_at:
+            return True
+        if self._asked_for is not None and now >= self._look_at:
+            self._look_at = now + ASKED_EVERY_SECONDS
+            return _mark(self._asked_for) != self._asked_seen
+        return False
+
+    def take(self, position, step, collect, more):
+        """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk."""
+        began = time.monotonic()
+        asked = _mark(self._asked_for)
+        try:
+            self._capture.take(collect())
+        except (NotPlain, NoRoom) as error:
+            self._failed(step, str(error))
+            return False
+        stall = time.monotonic() - began
+        self._asked_seen = asked
+        self._cost = stall if self._cost is None else 0.5 * (self._cost + stall)
+        self._next_at = began + self._interval(self._capture.bytes)
+        header = dict(more, position=position, step=step, tree=self._capture.tree, tensors=self._capture.layouts)
+        self._writing = threading.Thread(
+            target=self._write, args=(header, stall, asked), name="holdfast snapshot", daemon=True
+        )
+        self._writing.start()
+        return True
+
+    def settle(self, timeout=None):
+        """Waits for what is being written."""
+        if self._writing is not None:
+            self._writing.join(timeout)
+
+    def forget(self):
+        """After a fork: the thread is the parent's."""
+        self._writing = None
+
+    def _interval(self, size):
+        cost = self._cost if self._cost is not None else size / BYTES_A_SECOND
+        return seconds_between(cost, self._life, self._most_lost, self._budget)
+
+    def _write(self, header, stall, asked):
+        """In a thread of its own: it writes and hashes bytes, during which the training runs."""
+        began = time.monotonic()
+        try:
+            path = self._store.write(header["position"], header, self._capture.raw())
+            committed = self._store.world_size == 1 or self._store.rank != 0 or self._commit()
+        except OSError as error:
+            self._failed(header["step"], error.strerror or str(error))
+            return
+        if not committed:
+            self._failed(header["step"], "not all ranks wrote their part")
+            return
+        self.taken += 1
+        self._said.clear()
+        self._tell(
+            "snapshot",
+            step=header["step"],
+            position=header["position"],
+            path=path,
+            bytes=self._capture.bytes,
+            stall=round(stall, 6),
+            seconds=round(time.monotonic() - began, 6),
+            asked=bool(asked),
+        )
+
+    def _commit(self):
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while not self._store.commit():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _failed(self, step, why):
+        """The training goes on, with the last snapshot that is good."""
+        self._next_at = time.monotonic() + max(AGAIN_SECONDS, self._interval(self._capture.bytes))
+        if why not in self._said:
+            self._said.add(why)
+            self._tell("snapshot-failed", step=step, why=why)
+
+
+def _mark(path):
+    """What changes when somebody asks; None where nobody ever did."""
+    if path is None:
+        return None
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None

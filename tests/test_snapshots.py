@@ -1,0 +1,315 @@
+"""Snapshots on disk: what can be kept, and that whatever happens to the writer there is always a whole one to go on from."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import Counter, OrderedDict, defaultdict, deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.child.holdfast_child.snapshots import file as snapshot_file
+from holdfast.child.holdfast_child.snapshots.capture import Capture, NoRoom
+from holdfast.child.holdfast_child.snapshots.file import Torn
+from holdfast.child.holdfast_child.snapshots.files import Files
+from holdfast.child.holdfast_child.snapshots.interval import seconds_between
+from holdfast.child.holdfast_child.snapshots.store import Store
+from holdfast.child.holdfast_child.snapshots.taking import Snapshots
+from holdfast.child.holdfast_child.snapshots.values import NotPlain
+
+STATE = {
+    "weights": {"a": torch.arange(12.0).view(3, 4), "half": torch.ones(3, dtype=torch.bfloat16), 3: torch.tensor(7)},
+    "last": torch.arange(24.0).view(2, 3, 2, 2).to(memory_format=torch.channels_last),
+    "empty": torch.empty(0, 3),
+    "complex": torch.tensor([1 + 2j]),
+    "bits": torch.tensor([True, False]),
+    "plain": [1, -(2**70), 0.1, float("nan"), float("-inf"), "text\u2028", None, True, (1, (2,)), b"\0\xff", 3 - 4j],
+    "kinds": [{1, 2}, frozenset("a"), deque([1, 2], 5), OrderedDict(b=1, a=2), Counter("aab"), defaultdict(int, x=1)],
+    "torch": [torch.float16, torch.device("cpu"), torch.Size([2, 3])],
+    "numpy": [np.float64(0.1), np.arange(6, dtype=np.uint32).reshape(2, 3), np.int64(-3)],
+    (1, "a key"): {},
+}
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        same = a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+        return same and a.contiguous().view(-1).tolist() == b.contiguous().view(-1).tolist()
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(equal, a, b))
+    return type(a) is type(b) and (a == b or repr(a) == repr(b))
+
+
+def header_of(capture, position=1, step=1):
+    return {"position": position, "step": step, "tree": capture.tree, "tensors": capture.layouts}
+
+
+def captured(state):
+    capture = Capture(torch)
+    capture.take(state)
+    return capture
+
+
+def written(store, position, state):
+    capture = captured(state)
+    return store.write(position, header_of(capture, position, position), capture.raw())
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    """Every type of numbers and every container, strides and orders too."""
+    capture = captured(STATE)
+    path = str(tmp_path / "one.snapshot")
+    snapshot_file.write(Files(), path, header_of(capture), capture.raw())
+    header, state, digest = snapshot_file.read(torch, path)
+    assert equal(state, STATE)
+    assert header["step"] == 1
+    assert snapshot_file.digest_of(path) == digest
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"a": [1, {"b": object()}]}, r"\['a'\]\[1\]\['b'\] is builtins.object"),
+        ({"f": len}, r"\['f'\] is builtins.builtin_function"),
+        ({"s": torch.eye(2).to_sparse()}, r"\['s'\] is a tensor that is not stored plainly"),
+        ({"m": torch.empty(2, device="meta")}, r"\['m'\] is a tensor"),
+        ({"d": defaultdict(lambda: 1)}, r"\['d'\] is collections.defaultdict"),
+        ({"o": np.array([object()])}, r"\['o'\] is a NumPy value"),
+    ],
+)
+def test_what_has_no_meaning_elsewhere_is_refused_by_its_place(state, said):
+    with pytest.raises(NotPlain, match=said):
+        captured(state)
+
+
+def test_a_capture_is_not_moved_by_what_the_training_does_next():
+    """It is copied when it is taken, and the memory is used again for the next one."""
+    weight = torch.ones(1000)
+    state = {"w": weight, "lr": [0.1]}
+    capture = Capture(torch)
+    capture.take(state)
+    before = bytes(capture.raw())
+    weight.add_(1)
+    state["lr"][0] = 0.2
+    assert bytes(capture.raw()) == before
+    assert capture.tree == ["dict", [["w", ["tensor", 0]], ["lr", ["list", [0.1]]]]]
+    capture.take(state)
+    assert bytes(capture.raw())[:4000] == weight.numpy().tobytes()
+
+
+def test_a_tensor_that_is_resized_in_place_is_seen():
+    weight = torch.ones(4)
+    capture = Capture(torch)
+    capture.take({"w": weight})
+    weight.resize_(6).fill_(2)
+    capture.take({"w": weight})
+    assert capture.layouts[0][1] == [6]
+
+
+def test_a_copy_needs_room():
+    with pytest.raises(NoRoom, match="takes 4 MB, and 1 MB are free"):
+        Capture(torch, room=lambda: 1 << 20).take({"w": torch.zeros(1 << 20)})
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flip", "other", "end", "empty", "header"])
+def test_a_torn_snapshot_is_passed_over(tmp_path, spoil):
+    """Whatever is wrong with the newest, the one before is taken, and it is said why."""
+    store = Store(str(tmp_path))
+    written(store, 1, {"w": torch.ones(3)})
+    path = written(store, 2, {"w": torch.ones(3) * 2})
+    content = Path(path).read_bytes()
+    spoiled = {
+        "cut": content[: len(content) // 2],
+        "flip": content[:200] + bytes([content[200] ^ 1]) + content[201:],
+        "other": b"PK\x03\x04" + content[4:],
+        "end": content[:-1],
+        "empty": b"",
+        "header": content[:20] + b"\xff" * 8 + content[28:],
+    }[spoil]
+    Path(path).write_bytes(spoiled)
+    said = []
+    snapshot = store.newest(torch, lambda *about: said.append(about))
+    assert snapshot.position == 1
+    assert [about[0] for about in said] == [path]
+    assert said[0][1]
+
+
+def test_reading_runs_no_code(tmp_path):
+    """A header that names things other than numbers, strings, containers and tensors is refused."""
+    for tree in (
+        ["os.system", "id"],
+        ["__import__", ["list", []]],
+        {"a": 1},
+        ["tensor", 99],
+        ["dtype", "os"],
+        ["numpy", ["O", [1], ""]],
+    ):
+        path = str(tmp_path / "bad.snapshot")
+        snapshot_file.write(Files(), path, {"position": 1, "step": 1, "tree": tree, "tensors": []}, memoryview(b""))
+        with pytest.raises(Torn):
+            snapshot_file.read(torch, path)
+
+
+class Killed(BaseException):
+    pass
+
+
+class Dying(Files):
+    """A file system under a machine that stops after so many operations. What was not synced is lost, or half there."""
+
+    def __init__(self, operations, lost):
+        self._left = operations
+        self._lost = lost
+        self._unsynced = {}
+        self._renamed = []
+        self.died = False
+
+    def _operation(self):
+        self._left -= 1
+        if self._left < 0:
+            self._die()
+
+    def _die(self):
+        self.died = True
+        for path, to, before in reversed(self._renamed):  # names that were not synced may be the old ones
+            if self._lost and Path(to).exists():
+                Path(to).replace(path)
+                if before is not None:
+                    Path(to).write_bytes(before)
+        for path, synced in self._unsynced.values():
+            where = path if Path(path).exists() else None
+            if where is not None and self._lost:
+                os.truncate(where, synced)
+        raise Killed
+
+    def create(self, path):
+        self._operation()
+        descriptor = super().create(path)
+        self._unsynced[descriptor] = [path, 0]
+        return descriptor
+
+    def write(self, descriptor, data):
+        data = bytes(data)
+        for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+            self._operation()
+            super().write(descriptor, part)
+
+    def sync(self, descriptor):
+        self._operation()
+        self._unsynced.pop(descriptor, None)
+
+    def close(self, descriptor):
+        super().close(descriptor)
+
+    def rename(self, path, to):
+        self._operation()
+        before = Path(to).read_bytes() if Path(to).exists() else None
+        super().rename(path, to)
+        self._renamed.append((path, to, before))
+
+    def sync_folder(self, folder):
+        self._operation()
+        self._renamed.clear()
+
+    def remove(self, path):
+        self._operation()
+        super().remove(path)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["unsynced is lost", "all is there"])
+@pytest.mark.parametrize("again", [False, True], ids=["fresh", "same position"])
+def test_killed_between_any_two_writes_there_is_a_whole_one(tmp_path, lost, again):
+    """For every moment at which the machine can stop, the newest snapshot is the one before or the new one, never neither."""
+    for operations in range(100):
+        folder = tmp_path / str(operations)
+        for position in (1, 2, 3, 4):
+            written(Store(str(folder)), position, {"n": position, "w": torch.full((50,), float(position))})
+        files = Dying(operations, lost)
+        with contextlib.suppress(Killed):
+            written(Store(str(folder), files=files), 4 if again else 5, {"n": 5, "w": torch.full((50,), 5.0)})
+        snapshot = Store(str(folder)).newest(torch)
+        assert snapshot.state["n"] in (4, 5)
+        assert torch.equal(snapshot.state["w"], torch.full((50,), float(snapshot.state["n"])))
+        if not files.died:
+            assert operations > 5
+            assert snapshot.state["n"] == 5
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_only_the_newest_few_are_kept(tmp_path):
+    store = Store(str(tmp_path), keep=2)
+    for position in range(1, 6):
+        written(store, position, {"w": torch.ones(2)})
+    (tmp_path / "000000000009.rank-0-of-1.snapshot.4194304.tmp").write_bytes(b"left by a process that is gone")
+    store.tidy()
+    assert store.positions() == [5, 4]
+    assert len(list(tmp_path.iterdir())) == 2
+    store.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_have_one_moment_at_which_it_counts(tmp_path):
+    """Without every part there is no snapshot; and a part that is torn later takes all ranks back to the one before."""
+    ranks = [Store(str(tmp_path), rank, 2) for rank in (0, 1)]
+    for position in (1, 2):
+        written(ranks[0], position, {"rank": 0})
+        assert ranks[0].commit() is False
+        assert [rank.positions() for rank in ranks] == [list(range(1, position))] * 2
+        path = written(ranks[1], position, {"rank": 1})
+        assert ranks[0].commit() is True
+    assert [rank.newest(torch).state["rank"] for rank in ranks] == [0, 1]
+    assert [rank.newest(torch).position for rank in ranks] == [2, 2]
+    os.truncate(path, 100)
+    assert [rank.newest(torch).position for rank in ranks] == [1, 1]
+    assert Store(str(tmp_path)).newest(torch) is None
+
+
+def test_a_full_disk_leaves_the_last_good_one(tmp_path):
+    """The training goes on, it is said once, and the snapshot before is still the one to go on from."""
+
+    class Full(Files):
+        def write(self, descriptor, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    told = []
+    written(Store(str(tmp_path)), 1, {"n": 1})
+    snapshots = Snapshots(
+        torch, Store(str(tmp_path), files=Full()), lambda event, **fields: told.append((event, fields))
+    )
+    for position in (2, 3):
+        assert snapshots.take(position, position, lambda: {"n": 2}, {})
+        snapshots.settle()
+    assert told == [("snapshot-failed", {"step": 2, "why": "No space left on device"})]
+    assert Store(str(tmp_path)).newest(torch).state["n"] == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_is_taken_when_it_is_asked_for(tmp_path):
+    wanted = tmp_path / "now"
+    snapshots = Snapshots(torch, Store(str(tmp_path / "s")), lambda *_, **__: None, asked_for=str(wanted))
+    assert not snapshots.due(1)
+    wanted.touch()
+    snapshots._look_at = 0.0
+    assert snapshots.due(1)
+    assert snapshots.take(1, 1, lambda: {"n": 1}, {})
+    snapshots.settle()
+    snapshots._look_at = 0.0
+    assert not snapshots.due(2)
+
+
+def test_interval_follows_cost_and_life():
+    """Young and Daly, within what may be lost and what may be spent."""
+    assert seconds_between(0.01, 3600.0) == pytest.approx((2 * 0.01 * 3600) ** 0.5)
+    assert seconds_between(0.01, 36e5) == 120.0  # no more than two minutes of work
+    assert seconds_between(5.0, 3600.0) == 500.0  # no more than 1% of the time
+    assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0  # unless the user says so
+    assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0
