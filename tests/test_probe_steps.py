@@ -462,3 +462,58 @@ def test_schedules_are_told_with_their_totals(tmp_path):
         ("OneCycleLR", 40, 5),
         ("CosineAnnealingLR", 7, 0),
     ]
+
+
+def test_the_short_way_counts_as_the_long_one(tmp_path):
+    """Hundreds of very short steps, with epochs, an evaluation, a second optimizer, a pause and a failing step among them."""
+    probed = run(
+        tmp_path,
+        """
+        import sys, time, torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        loader = torch.utils.data.DataLoader(torch.randn(74, 2), batch_size=2)
+        quick = 0
+        done = 0
+        def step(x):
+            global done, quick
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            quick += sys.modules["holdfast_child.probe"]._probe.quick.on
+            optimizer.step()
+            done += 1
+        for epoch in range(40):
+            for x in loader:
+                step(x)
+            if epoch == 20:
+                with torch.no_grad():
+                    for x in loader:
+                        model(x)
+            if epoch == 25:
+                for _ in range(3):
+                    (other.param_groups[0]["params"][0] * 2).sum().backward()
+                    other.step()
+            if epoch == 30:
+                def fails():
+                    raise KeyError
+                try:
+                    optimizer.step(fails)
+                except KeyError:
+                    pass
+        print(done, quick)
+        """,
+    )
+    done, quick = map(int, probed.out.split())
+    assert done == 40 * 37
+    assert quick > 400
+    assert probed.beats[0].step == done
+    counted = [event for event in probed.of(events.Step)]
+    windows = probed.of(events.Steps)
+    assert len(counted) + sum(window.last - window.first + 1 for window in windows) == done
+    assert sum(window.loss.n for window in windows) == sum(window.last - window.first + 1 for window in windows)
+    assert [event.batches for event in probed.of(events.Epoch)] == [37] * 40
+    assert [event.fetches for event in probed.of(events.Evaluation)] == [37]
+    beside = [event.beside for event in (*counted, *windows) if event.beside]
+    assert beside == [{"SGD#2": 3}]
+    assert sum(event.samples for event in (*counted, *windows)) == 74 * 40

@@ -31,7 +31,13 @@ def _install_step_hooks(probe, is_compiling, codes):
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def step_begins(optimizer, args, kwargs):
-        if not is_compiling() and probe.steps.begins(optimizer, sys._getframe(1)):
+        if is_compiling():
+            return None
+        quick = probe.quick
+        if quick.on:
+            quick.begun = True
+            return None
+        if probe.steps.begins(optimizer, sys._getframe(1)):
             return until_over(args, probe.steps, optimizer), kwargs
         return None
 
@@ -98,7 +104,18 @@ def _install_loader(probe, module, is_compiling, codes):
 
     @functools.wraps(original)
     def __next__(self):  # noqa: N807 - it becomes that method
-        token = None if is_compiling() else probe.loaders.fetch_begins(self)
+        if is_compiling():
+            return original(self)
+        quick = probe.quick
+        if quick.on and quick.reads(self):
+            try:
+                batch = original(self)
+            except StopIteration:
+                probe.loaders.exhausted(self, probe.loaders.usual_token())
+                raise
+            probe.loaders.usual_fetch()
+            return batch
+        token = probe.loaders.fetch_begins(self)
         if token is None:
             return original(self)
         try:

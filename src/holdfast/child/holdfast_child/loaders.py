@@ -54,7 +54,19 @@ class Loaders(object):
         self._evaluation_fetches = 0
         self._batches_seen = False
         self._usual_size = 0
+        self._usual_wait = 0.0
         self._grad_enabled = probe.torch.is_grad_enabled
+
+    def usual_fetch(self):
+        """One like the last that was looked at."""
+        self.fetches += 1
+        self._latest[1].fetches += 1
+        record = self.probe.steps.record
+        record.data_wait += self._usual_wait
+        record.samples += self._usual_size
+
+    def usual_token(self):
+        return self._latest[1], True, 0.0, "training"
 
     def latest_reference(self):
         """The iterator that was read last, weakly."""
@@ -152,6 +164,7 @@ class Loaders(object):
         probe = self.probe
         record = probe.steps.record
         record.data_wait += waited
+        self._usual_wait = waited
         self._usual_size = batch_size(batch)
         record.samples += self._usual_size
         if self.instances_of is not None:

@@ -12,6 +12,7 @@ from time import monotonic, time
 from .records import Record
 
 SHORT_SECONDS = 0.05
+VERY_SHORT_SECONDS = 0.003
 EVERY = 16
 """As often as looks get a step in any case (looks/watch.py)."""
 
@@ -20,13 +21,16 @@ class Quick(object):
     def __init__(self, probe):
         self._probe = probe
         self.on = False
+        self.begun = False
+        """Whether a step began while it was on: nobody else knows of that one."""
         self._left = 0
         self._until = 0.0
         self._optimizer = None
         """The clock, weakly: the only optimizer there is."""
         self._tensor = probe.torch.Tensor
         self._is_grad_enabled = probe.torch.is_grad_enabled
-        self._iterator = None
+        self._iterator = lambda: None
+        self._takes_waits = True
 
     def decide(self):
         """At the end of a step that went the long way: whether the next ones go the short one."""
@@ -52,13 +56,18 @@ class Quick(object):
             self._until = probe.due_at
             self._optimizer = steps.clock_reference()
             self._iterator = probe.loaders.latest_reference()
+            self._takes_waits = probe.budget.step_seconds >= VERY_SHORT_SECONDS
 
     def fetch_begins(self, iterator):
         """When it began, where the same loader as ever is read for training; else None."""
-        if self._iterator is not None and self._iterator() is iterator and self._is_grad_enabled():
-            return monotonic()
-        self.on = False
-        return None
+        if self._iterator() is not iterator or not self._is_grad_enabled():
+            self.on = False
+            return None
+        return monotonic()
+
+    def reads(self, iterator):
+        """True where a fetch of very short steps needs no looking at: its wait is taken to be what it was."""
+        return not self._takes_waits and self._iterator() is iterator and self._is_grad_enabled()
 
     def backward_begins(self, loss):
         """True where it was an ordinary first backward of a step, and its loss is read."""
@@ -81,12 +90,6 @@ class Quick(object):
         probe.losses.total += 1
         return True
 
-    def begins(self, optimizer):
-        """True where the step that begins needs no looking at."""
-        if self.on and self._optimizer() is not optimizer:
-            self.on = False
-        return self.on
-
     def ticks(self, optimizer):
         """True where it was an ordinary step of the clock: then it is counted."""
         probe = self._probe
@@ -95,6 +98,8 @@ class Quick(object):
             self.on = False
             return False
         now = monotonic()
+        self.begun = False
+        steps.entered += 1
         probe.step = number = probe.step + 1
         probe.heart.step(number, time(), (now, probe.last_loss, probe.losses.total, probe.loaders.fetches), "training")
         record, steps.record = steps.record, Record()

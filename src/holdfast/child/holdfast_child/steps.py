@@ -63,8 +63,6 @@ class Steps(object):
         """A weight of an optimizer that exists and does not step, and what it was when that was noticed."""
         self._closures = False
         """Whether a backward was ever seen inside a step."""
-        self._quick_frame = None
-        """The frame of a step that began the short way."""
         self._ended_at = monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
@@ -141,10 +139,6 @@ class Steps(object):
         told to `over`.
         """
         probe = self.probe
-        if probe.quick.begins(optimizer):
-            self.entered += 1
-            self._quick_frame = id(frame)
-            return False
         if not probe.awake and not probe.claim("step"):
             return False
         began = monotonic()
@@ -172,9 +166,9 @@ class Steps(object):
             return
         began = monotonic()
         try:
-            if not self.running.ended(frame) and self._quick_frame != id(frame):
+            begun, quick.begun = quick.begun, False
+            if not self.running.ended(frame) and not begun:
                 return
-            self._quick_frame = None
             found_inf = getattr(optimizer, "found_inf", None)
             if found_inf is not None and self._was_skipped(optimizer, found_inf):
                 self.skipped(optimizer)
