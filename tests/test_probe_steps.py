@@ -508,7 +508,7 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
     assert done == 40 * 37
     assert quick > 400
     assert probed.beats[0].step == done
-    counted = [event for event in probed.of(events.Step)]
+    counted = list(probed.of(events.Step))
     windows = probed.of(events.Steps)
     assert len(counted) + sum(window.last - window.first + 1 for window in windows) == done
     assert sum(window.loss.n for window in windows) == sum(window.last - window.first + 1 for window in windows)
