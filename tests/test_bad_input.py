@@ -254,9 +254,12 @@ def other_venv(tmp_path_factory):
 
 def test_child_in_another_environment(tmp_path, other_venv):
     """The training's own interpreter has torch and nothing of ours; every step is seen all the same."""
-    part = "import importlib.util\nprint([name for name in ('holdfast', 'msgspec', 'psutil', 'rich') if importlib.util.find_spec(name)])"
+    part = (
+        "import importlib.util\nprint([name for name in ('msgspec', 'psutil', 'rich') if importlib.util.find_spec(name)])\n"
+        "import holdfast; print(holdfast.guard.__module__, hasattr(holdfast, '__version__'))"
+    )
     ran = holdfast_run(tmp_path, other_venv, training(tmp_path, part))
     assert ran.code == 0, ran.stderr
-    assert ran.stdout.splitlines()[0] == "[]"
+    assert ran.stdout.splitlines()[:2] == ["[]", "holdfast_child.guard False"]  # the probe's own, not an installed one
     assert (ran.summary["attempts"][0]["last_step"], ran.summary["verdict"]) == (30, "learned")
     assert ran.of(events.Hello)[0].executable == str(other_venv)

@@ -40,6 +40,12 @@ def test_exported_names():
     assert public <= {"annotations", "child", "words", "record", "observe", "judge", "act", "show", "cli", "lab"}
 
 
+def test_guard_is_all_that_a_program_may_add():
+    assert holdfast.guard.__name__ == "guard"
+    with pytest.raises(AttributeError, match="no attribute 'guards'"):
+        _ = holdfast.guards
+
+
 def test_readme_shows_a_real_panel():
     readme = (ROOT / "README.md").read_text()
     assert "╭─  holdfast · run" in readme

@@ -13,8 +13,6 @@ import os
 import sys
 import time
 
-import torch
-
 from . import protocol
 from .snapshots.fingerprint import differences, fingerprint
 from .snapshots.interval import BUDGET, LIFE_SECONDS
@@ -33,14 +31,15 @@ class CannotGoOn(RuntimeError):
 
 
 class Guard(object):
-    def __init__(self, parts, folder, most_lost, budget):
+    def __init__(self, torch, parts, folder, most_lost, budget):
+        self._torch = torch
         if not parts:
             raise TypeError("guard() needs what it is to keep, by name: guard(model=model, optimizer=optimizer)")
         for name, part in parts.items():
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
                 raise TypeError("%s is a %s, which has no state_dict" % (name, type(part).__name__))
         self._parts = parts
-        rank, world_size = _rank_and_world()
+        rank, world_size = _rank_and_world(torch)
         self._store = Store(folder, rank, world_size)
         self._probe = _awake_probe()
         self._fingerprint = fingerprint(torch, parts)
@@ -70,7 +69,7 @@ class Guard(object):
     def __enter__(self):
         if self._probe is not None:
             self._probe.see("snapshots", "seen: holdfast.guard")
-        snapshot = self._store.newest(torch, self._torn)
+        snapshot = self._store.newest(self._torch, self._torn)
         if snapshot is not None:
             self._give_back(snapshot)
         return self
@@ -91,7 +90,7 @@ class Guard(object):
             if self._going_on is None:
                 self._between()
             elif self._going_on["pass"] is None:
-                draw_on_from(torch, self._going_on["rng"])
+                draw_on_from(self._torch, self._going_on["rng"])
                 self._going_on = None
             yield epoch
         self._going_on = None
@@ -104,9 +103,11 @@ class Guard(object):
             if call < going_on["call"]:
                 return  # this pass was over
             self._going_on = None
-            one = Pass(torch, loader, going_on["pass"], workers=going_on["workers"])
+            one = Pass(self._torch, loader, going_on["pass"], workers=going_on["workers"])
         else:
-            one = Pass(torch, loader, workers=self._workers if getattr(loader, "persistent_workers", False) else None)
+            one = Pass(
+                self._torch, loader, workers=self._workers if getattr(loader, "persistent_workers", False) else None
+            )
         self._pass = one
         reason = one.why_not_exact()
         if reason is not None and going_on is not None:
@@ -148,14 +149,14 @@ class Guard(object):
             "call": self._call - 1 if one is not None else 0,
             "pass": None if one is None else dict(one.state(), now=one.now()),
             "workers": dict(self._workers),
-            "rng": drawn_so_far(torch),
+            "rng": drawn_so_far(self._torch),
             "position": self._position,
         }
-        return {"parts": state_of(torch, self._parts), "place": place, "own": self.state}
+        return {"parts": state_of(self._torch, self._parts), "place": place, "own": self.state}
 
     def _give_back(self, snapshot):
         try:
-            give_back(torch, self._parts, snapshot.state["parts"])
+            give_back(self._torch, self._parts, snapshot.state["parts"])
             self._going_on = snapshot.state["place"]
             self._workers = dict(self._going_on["workers"])
             self.state.update(snapshot.state["own"])
@@ -189,9 +190,11 @@ def guard(*, folder=None, max_loss=None, budget=BUDGET, **parts):
     `folder` is where snapshots go (the run's own under Holdfast, else .holdfast/guard/<script>). `max_loss` bounds the seconds of
     work that a death may cost; `budget` the part of the time that snapshots may take.
     """
+    import torch
+
     given = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(ALONE, _script())
     bound = max_loss if max_loss is not None else _as_float(os.environ.get(protocol.MOST_LOST), None)
-    return Guard(parts, str(given), bound, budget)
+    return Guard(torch, parts, str(given), bound, budget)
 
 
 def _awake_probe():
@@ -199,7 +202,7 @@ def _awake_probe():
     return getattr(module, "_probe", None)
 
 
-def _rank_and_world():
+def _rank_and_world(torch):
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
