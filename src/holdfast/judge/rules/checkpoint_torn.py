@@ -10,7 +10,7 @@ checkpoint: `invalid load key, 'v'` is Git LFS' pointer (`version https://...`),
 **What to do.** Holdfast passes over torn files and goes on from the newest whole one; what an attempt saved is kept in its
 folder under `saved/`. For a file of your own: save or download it again; save to another name and rename.
 
-**A warning** is made where Holdfast finds a torn file among those that an attempt left.
+**A warning** is made where Holdfast finds a torn file among those that an attempt left, or passes over a torn snapshot of its own.
 
 Sources: torch's `serialization.py` and `inline_container.cc`; Ultralytics writes `last.pt` in place.
 """
@@ -51,6 +51,8 @@ def judge(picture: Picture) -> Finding | None:
         words = raised(gone, _RAN_OUT)
     if words is not None:
         return _not_loaded(picture, words)
+    if picture.attempt.snapshots.torn:
+        return _passed_over(picture.attempt.snapshots.torn[-1])
     vaulted = picture.attempt.vaulted
     torn = [file for file in vaulted.files if file.torn] if vaulted is not None else []
     return _left_behind(torn) if torn else None
@@ -89,6 +91,16 @@ def _left_behind(torn: list[events.VaultedFile]) -> Finding:
     )
 
 
+def _passed_over(torn: events.SnapshotTorn) -> Finding:
+    return Finding(
+        rule="checkpoint-torn",
+        severity="warn",
+        message=f"The snapshot {torn.path} is not whole and was passed over: {torn.why}.",
+        evidence=[f"{torn.path}: {torn.why}"],
+        remedies=["nothing: the training goes on from the one before; look after the disk if it comes again"],
+    )
+
+
 def _vaulted(*, torn: bool) -> list[events.AnyEvent]:
     file = events.VaultedFile(
         path="/home/ann/last.pt", kept="/run/attempts/1/saved/last.pt", bytes=4096, step=10, torn=torn
@@ -99,11 +111,16 @@ def _vaulted(*, torn: bool) -> list[events.AnyEvent]:
 RULE = Rule(
     id="checkpoint-torn",
     kind="exit",
-    on=(events.AttemptEnded, events.Vaulted),
+    on=(events.AttemptEnded, events.SnapshotTorn, events.Vaulted),
     judge=judge,
     page=__doc__ or "",
     cause=55,
     cases=[
+        Case(
+            "a snapshot that was passed over",
+            [*started(), *trains(), events.SnapshotTorn(at=1.0, path="snapshots/7", why="its end is missing")],
+            "warn",
+        ),
         Case(
             "an archive without its directory",
             [
