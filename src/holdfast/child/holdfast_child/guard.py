@@ -16,7 +16,7 @@ import time
 from . import protocol
 from .snapshots.fingerprint import differences, fingerprint
 from .snapshots.interval import BUDGET, LIFE_SECONDS
-from .snapshots.objects import give_back, state_of
+from .snapshots.objects import Objects
 from .snapshots.passes import Pass
 from .snapshots.randomness import draw_on_from, drawn_so_far
 from .snapshots.store import Store
@@ -38,7 +38,7 @@ class Guard(object):
         for name, part in parts.items():
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
                 raise TypeError("%s is a %s, which has no state_dict" % (name, type(part).__name__))
-        self._parts = parts
+        self._objects = Objects(torch, parts)
         rank, world_size = _rank_and_world(torch)
         self._store = Store(folder, rank, world_size)
         self._probe = _awake_probe()
@@ -152,11 +152,11 @@ class Guard(object):
             "rng": drawn_so_far(self._torch),
             "position": self._position,
         }
-        return {"parts": state_of(self._torch, self._parts), "place": place, "own": self.state}
+        return {"parts": self._objects.state(), "place": place, "own": self.state}
 
     def _give_back(self, snapshot):
         try:
-            give_back(self._torch, self._parts, snapshot.state["parts"])
+            self._objects.give_back(snapshot.state["parts"])
             self._going_on = snapshot.state["place"]
             self._workers = dict(self._going_on["workers"])
             self.state.update(snapshot.state["own"])

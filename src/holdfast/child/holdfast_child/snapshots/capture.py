@@ -23,6 +23,7 @@ class Capture(object):
         self._room = room or available_memory
         self._block = None
         self._known = []  # weak references to the tensors of the last capture
+        self._shapes = []
         self._layouts = []
         self._places = []  # views of the block, one for each tensor
         self.tree = None
@@ -50,7 +51,7 @@ class Capture(object):
     def _prepare(self, tensors):
         """Places for these tensors. Where all are the very ones of the last time, nothing is to be done."""
         known = self._known
-        if len(known) == len(tensors) and all(map(_is, tensors, known, self._layouts)):
+        if len(known) == len(tensors) and all(map(_is, tensors, known, self._shapes)):
             return
         layouts, at = [], 0
         for tensor in tensors:
@@ -61,7 +62,8 @@ class Capture(object):
             self._places = []
             self._reserve(at)
             self._places = [place_in(self._torch, self._block, layout) for layout in layouts]
-        self._known, self._layouts, self.bytes = [weakref.ref(tensor) for tensor in tensors], layouts, at
+        self._known, self._shapes = [weakref.ref(tensor) for tensor in tensors], [tensor.shape for tensor in tensors]
+        self._layouts, self.bytes = layouts, at
 
     def _reserve(self, size):
         if self._block is not None and size <= self._block.numel():
@@ -88,14 +90,10 @@ class Capture(object):
             for n in elsewhere:
                 self._places[n].copy_(tensors[n].detach())
 
-    def forget(self):
-        """Gives the memory back."""
-        self._block, self._known, self._layouts, self._places, self.tree, self.bytes = None, [], [], [], None, 0
 
-
-def _is(tensor, known, layout):
+def _is(tensor, known, shape):
     """The same tensor as the last time, of the same shape: some are resized in place."""
-    return known() is tensor and list(tensor.shape) == layout[1]
+    return known() is tensor and tensor.shape == shape
 
 
 def _strides(tensor):

@@ -1,92 +1,105 @@
 """The state of a training's objects: what `state_dict` gives, and what it leaves out."""
 
 
-def state_of(torch, parts):
-    """Live tensors, not copies. Gradients too: they may be half of a step that is accumulated."""
-    return {
-        name: _of_module(part) if isinstance(part, torch.nn.Module) else _of_other(torch, part)
-        for name, part in parts.items()
-    }
+class Objects(object):
+    """Objects by name, each with a `state_dict`."""
 
+    def __init__(self, torch, parts):
+        self._torch = torch
+        self.parts = parts
+        # Found once: walking a large model takes longer than copying it.
+        self._passing = {name: _passing_owners(part) for name, part in parts.items() if self._is_module(part)}
 
-def _of_module(module):
-    parameters = list(module.named_parameters())
-    kept = {
-        "state": module.state_dict(keep_vars=True),
-        "gradients": {name: p.grad for name, p in parameters if p.grad is not None},
-        "frozen": [name for name, p in parameters if not p.requires_grad],
-    }
-    passing = _passing_buffers(module)
-    if passing:
-        kept["passing buffers"] = passing
-    return kept
+    def _is_module(self, part):
+        return isinstance(part, self._torch.nn.Module)
 
-
-def _of_other(torch, part):
-    kept = {"state": part.state_dict()}
-    groups = getattr(part, "param_groups", None)
-    if isinstance(part, torch.optim.Optimizer) and groups is not None:
-        kept["gradients"] = {
-            "%d.%d" % (g, n): p.grad
-            for g, group in enumerate(groups)
-            for n, p in enumerate(group["params"])
-            if p.grad is not None
+    def state(self):
+        """Live tensors, not copies. Gradients too: they may be half of a step that is accumulated."""
+        return {
+            name: self._of_module(name, part) if self._is_module(part) else self._of_other(part)
+            for name, part in self.parts.items()
         }
-    return kept
+
+    def _of_module(self, name, module):
+        state = module.state_dict(keep_vars=True)
+        parameter = self._torch.nn.Parameter
+        held = [(key, value) for key, value in state.items() if isinstance(value, parameter)]
+        kept = {
+            "state": state,
+            "gradients": {key: value.grad for key, value in held if value.grad is not None},
+            "frozen": [key for key, value in held if not value.requires_grad],
+        }
+        passing = _passing_buffers(self._passing[name])
+        if passing:
+            kept["passing buffers"] = passing
+        return kept
+
+    def _of_other(self, part):
+        kept = {"state": part.state_dict()}
+        if isinstance(part, self._torch.optim.Optimizer):
+            kept["gradients"] = {place: p.grad for place, p in _held(part).items() if p.grad is not None}
+        return kept
+
+    def give_back(self, states):
+        """Raises ValueError, in words for a person, where the objects are not those that the state is of."""
+        if set(self.parts) != set(states):
+            then, now = (", ".join(sorted(names)) for names in (states, self.parts))
+            raise ValueError("it holds %s, and what is given now is %s" % (then, now))
+        for name, part in self.parts.items():
+            try:
+                if self._is_module(part):
+                    self._to_module(name, part, states[name])
+                else:
+                    self._to_other(part, states[name])
+            except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError("%s cannot be set to it: %s" % (name, str(error)[:500])) from error
+
+    def _to_other(self, part, kept):
+        part.load_state_dict(_own(self._torch, kept["state"]))
+        if "gradients" in kept:
+            _set_gradients(_held(part), kept["gradients"])
+
+    def _to_module(self, name, module, kept):
+        module.load_state_dict(kept["state"])
+        parameter = self._torch.nn.Parameter
+        held = {key: value for key, value in module.state_dict(keep_vars=True).items() if isinstance(value, parameter)}
+        frozen = set(kept["frozen"])
+        for key, value in held.items():
+            value.requires_grad_(key not in frozen)
+        _set_gradients(held, kept["gradients"])
+        passing = _passing_buffers(self._passing[name])
+        with self._torch.no_grad():
+            for key, was in kept.get("passing buffers", {}).items():
+                if key in passing and passing[key].shape == was.shape:
+                    passing[key].copy_(was)
 
 
-def _passing_buffers(module):
-    """Those that are left out of `state_dict` on purpose: they may still change as the training goes on."""
+def _held(optimizer):
+    """Group and place -> parameter."""
+    groups = enumerate(optimizer.param_groups)
+    return {"%d.%d" % (g, n): p for g, group in groups for n, p in enumerate(group["params"])}
+
+
+def _passing_owners(module):
+    """Modules with buffers that are left out of `state_dict` on purpose: they may still change as the training goes on."""
+    owners = module.named_modules()
+    return [(prefix, inner) for prefix, inner in owners if getattr(inner, "_non_persistent_buffers_set", ())]
+
+
+def _passing_buffers(owners):
     return {
         (prefix + "." if prefix else "") + name: inner._buffers[name]
-        for prefix, inner in module.named_modules()
-        for name in getattr(inner, "_non_persistent_buffers_set", ())
+        for prefix, inner in owners
+        for name in inner._non_persistent_buffers_set
         if inner._buffers.get(name) is not None
     }
 
 
-def give_back(torch, parts, states):
-    """Raises ValueError, in words for a person, where the objects are not those that the state is of."""
-    missing, further = sorted(set(parts) - set(states)), sorted(set(states) - set(parts))
-    if missing or further:
-        raise ValueError(
-            "it holds %s, and what is given now is %s" % (", ".join(sorted(states)), ", ".join(sorted(parts)))
-        )
-    for name, part in parts.items():
-        try:
-            _give_back(torch, part, states[name])
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError("%s cannot be set to it: %s" % (name, str(error)[:500])) from error
-
-
-def _give_back(torch, part, kept):
-    if not isinstance(part, torch.nn.Module):
-        part.load_state_dict(_own(torch, kept["state"]))
-        if "gradients" in kept:
-            held = [p for group in part.param_groups for p in group["params"]]
-            by_place = {
-                "%d.%d" % (g, n): p for g, group in enumerate(part.param_groups) for n, p in enumerate(group["params"])
-            }
-            _set_gradients(torch, held, by_place, kept["gradients"])
-        return
-    part.load_state_dict(kept["state"])
-    parameters = dict(part.named_parameters())
-    frozen = set(kept["frozen"])
-    for name, parameter in parameters.items():
-        parameter.requires_grad_(name not in frozen)
-    _set_gradients(torch, parameters.values(), parameters, kept["gradients"])
-    passing = _passing_buffers(part)
-    with torch.no_grad():
-        for name, was in kept.get("passing buffers", {}).items():
-            if name in passing and passing[name].shape == was.shape:
-                passing[name].copy_(was)
-
-
-def _set_gradients(torch, parameters, by_name, gradients):
-    for parameter in parameters:
+def _set_gradients(parameters, gradients):
+    for parameter in parameters.values():
         parameter.grad = None
     for name, gradient in gradients.items():
-        parameter = by_name[name]
+        parameter = parameters[name]
         parameter.grad = gradient.to(parameter.device, copy=True)
 
 

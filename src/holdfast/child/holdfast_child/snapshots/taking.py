@@ -84,10 +84,6 @@ class Snapshots(object):
         if self._writing is not None:
             self._writing.join(timeout)
 
-    def forget(self):
-        """After a fork: the thread is the parent's."""
-        self._writing = None
-
     def _interval(self, size):
         cost = self._cost if self._cost is not None else size / BYTES_A_SECOND
         return seconds_between(cost, self._life, self._most_lost, self._budget)

@@ -42,11 +42,14 @@ def flatten(torch, value, tensors):
 class _Flatten(object):
     def __init__(self, torch, tensors):
         self._torch = torch
-        self._tensor_type = torch.Tensor
+        self._tensor_types = (torch.Tensor, torch.nn.Parameter)
+        self._strided = torch.strided
         self._tensors = tensors
 
     def of(self, value):
         kind = type(value)
+        if kind in self._tensor_types:
+            return self._tensor(value)
         if value is None or kind in PLAIN:
             return value
         name = _NAMES.get(kind)
@@ -54,7 +57,7 @@ class _Flatten(object):
             return [name, self._items(value)]
         if name in SEQUENCES:
             return [name, [self.of(item) for item in value]]
-        if isinstance(value, self._tensor_type):
+        if isinstance(value, self._torch.Tensor):
             return self._tensor(value)
         return self._seldom(value, kind)
 
@@ -62,10 +65,11 @@ class _Flatten(object):
         return [[key if type(key) in PLAIN else self.of(key), self.of(item)] for key, item in value.items()]
 
     def _tensor(self, value):
-        if value.layout != self._torch.strided or value.device.type == "meta" or value.is_quantized:
+        if value.layout is not self._strided or value.is_meta or value.is_quantized:
             raise _Refused(value, "a tensor that is not stored plainly (%s)" % value.layout)
-        self._tensors.append(value)
-        return ["tensor", len(self._tensors) - 1]
+        tensors = self._tensors
+        tensors.append(value)
+        return ["tensor", len(tensors) - 1]
 
     def _seldom(self, value, kind):
         torch = self._torch
