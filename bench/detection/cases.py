@@ -134,7 +134,6 @@ FAULTY = (
     # resources
     Faulty("keeps_every_graph", "memory grows: graphs kept", ("memory-leak",)),
     Faulty("keeps_every_batch", "memory grows: batches kept", ("memory-leak",)),
-    Faulty("leaks_without_epochs", "memory grows: graphs kept, no epochs", ("memory-leak",)),
     Faulty(
         "loader_gets_slower",
         "each epoch takes longer",
@@ -147,7 +146,6 @@ FAULTY = (
     Faulty("saves_shifted_weights", "the file's tensors hold each other's values", UNFAITHFUL, checkable=100),
     Faulty("checkpoint_overflows", "the file holds infinities", UNFAITHFUL, checkable=200),
     Faulty("checkpoint_is_torn", "resumes from a torn file", ("checkpoint-torn",), AT_THE_END),
-    Faulty("small_checkpoint_is_torn", "resumes from a small torn file", ("checkpoint-torn",), AT_THE_END),
     # exits
     Faulty("segfault", "segmentation fault", ("crashed-segfault",), AT_THE_END),
     Faulty("aborts", "abort() in the driver", ("command-buffer-reused", "crashed-abort"), AT_THE_END),

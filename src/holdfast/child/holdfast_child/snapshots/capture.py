@@ -80,9 +80,9 @@ class Capture(object):
         elsewhere = [n for n, tensor in enumerate(tensors) if not tensor.is_cpu]
         with torch.no_grad():
             foreach = getattr(torch, "_foreach_copy_", None)
-            sources = [tensors[n].detach() if tensors[n].requires_grad else tensors[n] for n in on_host]
+            sources = tensors if not elsewhere else [tensors[n] for n in on_host]
             if foreach is not None and sources:
-                foreach([self._places[n] for n in on_host], sources)
+                foreach(self._places if not elsewhere else [self._places[n] for n in on_host], sources)
             else:
                 for n, source in zip(on_host, sources):
                     self._places[n].copy_(source)
