@@ -28,14 +28,12 @@ if "holdfast_child.probe" in sys.modules:
     sys.modules["holdfast_child.probe"]._probe.watching = False
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.0)
-data = torch.utils.data.DataLoader(torch.zeros(8000, 1), batch_size=8)
+data = torch.utils.data.DataLoader(torch.zeros(4000, 1), batch_size=8)
 def train(steps):
-    done = 0
-    while done < steps:
+    for _ in range(steps // len(data)):
         for batch in data:
             (weight * 1.0).sum().backward()
             optimizer.step()
-            done += 1
 train(1500)
 times = []
 for _ in range(10):

@@ -2,7 +2,8 @@ from look_stub import StubProbe
 
 from holdfast.child.holdfast_child.looks import Look
 from holdfast.child.holdfast_child.looks.turns import Turns
-from holdfast.child.holdfast_child.looks.watch import FIRST_STEPS, NOW_AND_THEN, Watch
+from holdfast.child.holdfast_child.looks.watch import FIRST_STEPS, Watch
+from holdfast.child.holdfast_child.quick import EVERY
 
 
 class Counts(Look):
@@ -31,11 +32,11 @@ def test_without_credit_few_steps_are_watched():
     turns.paid("counts", 0.001)
     watch = Watch(probe, [look], turns)
     probe.budget.credit = -1.0
-    for _ in range(4 * NOW_AND_THEN):
+    for _ in range(4 * EVERY):
         watch.step_begins(None, True)
         probe.step += 1
         watch.step_ended(None, True)
-    assert look.steps == [*range(1, FIRST_STEPS + 1), 3 * NOW_AND_THEN, 4 * NOW_AND_THEN]
+    assert look.steps == [*range(1, FIRST_STEPS + 1), 3 * EVERY, 4 * EVERY]
     probe.budget.credit = 1.0
     watch.step_ended(None, True)
     watch.step_begins(None, True)

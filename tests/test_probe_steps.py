@@ -517,3 +517,23 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
     beside = [event.beside for event in (*counted, *windows) if event.beside]
     assert beside == [{"SGD#2": 3}]
     assert sum(event.samples for event in (*counted, *windows)) == 74 * 40
+
+
+def test_the_short_way_ends_with_a_pass(tmp_path):
+    """Workers that outlive a pass are read through the same iterator again: each pass is an epoch of its own."""
+    probed = run(
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = torch.utils.data.DataLoader(torch.randn(60, 2), batch_size=2, num_workers=1, persistent_workers=True)
+        for epoch in range(10):
+            for x in loader:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        """,
+    )
+    assert probed.beats[0].step == 300
+    assert [event.batches for event in probed.of(events.Epoch)] == [30] * 10

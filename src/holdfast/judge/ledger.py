@@ -63,10 +63,13 @@ def _until_the_first_step(attempt: AttemptPicture) -> float:
 
 
 def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:
-    """The part of an attempt's steps that the next one had to make again."""
+    return lost_steps(attempt, following) / attempt.steps if attempt.steps else 0.0
+
+
+def lost_steps(attempt: AttemptPicture, following: AttemptPicture | None) -> int:
+    """Steps of an attempt that the next one had to make again."""
     if following is None or not attempt.steps:
-        return 0.0
+        return 0
     resume, restored = following.started.resume, following.snapshots.restored
     kept_until = restored.step if restored is not None else (resume.step if resume is not None else 0)
-    lost = attempt.last_step - max(kept_until, (attempt.first_step or 1) - 1)
-    return min(1.0, max(0.0, lost / attempt.steps))
+    return max(0, min(attempt.steps, attempt.last_step - kept_until))

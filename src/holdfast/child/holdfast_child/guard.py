@@ -147,10 +147,9 @@ class Guard(object):
         place = {
             "epoch": self._epoch,
             "call": self._call - 1 if one is not None else 0,
-            "pass": None if one is None else dict(one.state(), now=one.now()),
+            "pass": None if one is None else one.state(),
             "workers": dict(self._workers),
-            "rng": drawn_so_far(self._torch),
-            "position": self._position,
+            "rng": drawn_so_far(self._torch) if one is None else None,
         }
         return {"parts": self._objects.state(), "place": place, "own": self.state}
 

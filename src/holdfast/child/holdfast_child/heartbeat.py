@@ -278,7 +278,7 @@ class Heart(object):
                 self._base = HEADER_SIZE + slot * SLOT_SIZE
                 held = os.pread(self._descriptor, _PID.size, self._base + _PID_AT)
                 holder = _PID.unpack(held)[0] if len(held) == _PID.size else 0
-                if holder in (0, pid) or not _lives(holder):
+                if holder in (0, pid) or not lives(holder):
                     self._write()
                     return
         finally:
@@ -310,7 +310,7 @@ def _opened(path: str) -> int:
         os.close(low)
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

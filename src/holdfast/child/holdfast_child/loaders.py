@@ -132,6 +132,7 @@ class Loaders(object):
     def exhausted(self, iterator, token):
         probe = self.probe
         try:
+            probe.quick.on = False  # workers that outlive a pass are read through the same iterator again
             iteration, training, _, phase = token
             now = monotonic()
             self._iterations.pop(iterator, None)

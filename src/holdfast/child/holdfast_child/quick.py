@@ -1,9 +1,10 @@
 """The short way through the hooks, for trainings of short steps.
 
 After a step's own work the caches are cold, and every line of Python costs several times what it costs in a loop of its
-own: all that the hooks do takes a tenth of a step of one millisecond, and 3% of one of ten. Most of it decides what is unusual about a step. So where nothing was unusual about the last one, the
-next few go a shorter way, which counts, times and reads the loss as always, and leaves the deciding to every sixteenth
-step. Anything out of the ordinary (another optimizer, a second backward, an evaluation, a device) ends it at once.
+own: all that the hooks do takes a tenth of a step of one millisecond, and 3% of one of ten. Most of it decides what is
+unusual about a step. So where nothing was unusual about the last one, the next few go a shorter way, which counts, times
+and reads the loss as always, and leaves the deciding to every sixteenth step. Anything out of the ordinary (another
+optimizer, a second backward, an evaluation, the end of a pass, a device) ends it at once.
 """
 
 from threading import get_ident
@@ -13,8 +14,9 @@ from .records import Record
 
 SHORT_SECONDS = 0.05
 VERY_SHORT_SECONDS = 0.003
+"""Of steps shorter than this, not even the wait for data is timed: it is taken to be what it was last."""
 EVERY = 16
-"""As often as looks get a step in any case (looks/watch.py)."""
+"""Of so many steps one goes the long way in any case, and looks may look at it (looks/watch.py)."""
 
 
 class Quick(object):
@@ -82,7 +84,11 @@ class Quick(object):
         ):
             self.on = False
             return False
-        value = loss.item()
+        try:
+            value = loss.item()
+        except Exception as error:
+            self._failed("a backward", error)
+            return False
         record.backwards = 1
         record.loss_sum = value
         record.loss_count = 1
@@ -101,6 +107,15 @@ class Quick(object):
         self.begun = False
         steps.entered += 1
         probe.step = number = probe.step + 1
+        try:
+            self._record(number, now)
+        except Exception as error:
+            self._failed("a step", error)
+        return True
+
+    def _record(self, number, now):
+        probe = self._probe
+        steps = probe.steps
         probe.heart.step(number, time(), (now, probe.last_loss, probe.losses.total, probe.loaders.fetches), "training")
         record, steps.record = steps.record, Record()
         record.number = number
@@ -114,4 +129,7 @@ class Quick(object):
         self._left -= 1
         if not self._left or now >= self._until:
             self.on = False
-        return True
+
+    def _failed(self, where, error):
+        self.on = False
+        self._probe.failed("the short way through %s" % where, error)

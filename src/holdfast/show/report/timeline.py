@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from holdfast.judge.ledger import lost_steps
 from holdfast.judge.policy import cause_of
 from holdfast.show.plain import duration, plural
 from holdfast.show.report.wording import clean, count
@@ -83,14 +84,6 @@ def timeline_of(picture: Picture) -> Timeline:
         last_step=last,
         total=duration(_length(picture)),
     )
-
-
-def lost_steps(attempt: AttemptPicture, following: AttemptPicture | None) -> int:
-    """Steps of an attempt that the next one had to do again."""
-    if following is None or not attempt.steps:
-        return 0
-    kept = following.started.resume.step if following.started.resume is not None else 0
-    return max(0, min(attempt.steps, attempt.last_step - kept))
 
 
 def how_it_ended(attempt: AttemptPicture) -> str:

@@ -5,11 +5,11 @@ microseconds. So it is decided once, at the end of a step, whether the next one 
 which something can be paid for, those that are due, and now and then one in any case.
 """
 
+from ..quick import EVERY
 from . import Look
 from .checksum import is_due
 
 FIRST_STEPS = 32
-NOW_AND_THEN = 16
 
 
 class Watch(Look):
@@ -50,7 +50,7 @@ class Watch(Look):
         self._call("ends")
 
     def _watches(self, step):
-        if self._watched < FIRST_STEPS or step % NOW_AND_THEN == 0:
+        if self._watched < FIRST_STEPS or step % EVERY == 0:
             return True
         if self.probe.budget.credit >= self._turns.least() or (self.probe.world_size > 1 and is_due(step)):
             return True

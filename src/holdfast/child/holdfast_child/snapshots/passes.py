@@ -7,7 +7,6 @@ those.
 """
 
 import itertools
-import sys
 
 from .randomness import draw_on_from, drawn_so_far, of_worker, set_in_worker
 
@@ -33,15 +32,10 @@ class Pass(object):
         """Whether workers of the pass before were used again: then no seed is drawn for new ones."""
 
     def state(self):
-        return {
-            "batches": self.batches,
-            "start": self._start,
-            "workers": dict(self.workers),
-            "reused": self._reused,
-        }
+        return {"batches": self.batches, "start": self._start, "now": self._now(), "reused": self._reused}
 
     def __iter__(self):
-        if not _is_loader(self._torch, self._loader):
+        if not isinstance(self._loader, self._torch.utils.data.DataLoader):
             yield from self._plain()
             return
         iterator = self._begin() if self._going_on is None else self._go_on()
@@ -64,14 +58,13 @@ class Pass(object):
 
     def _plain(self):
         """Anything that can be iterated over. What was used is skipped."""
-        skipped = self.batches if self._going_on is not None else 0
         if self._going_on is None:
             self._start = self._now()
             things = iter(self._loader)
         else:
             self._start = self._going_on["start"]
             self._set(self._start)
-            things = itertools.islice(iter(self._loader), skipped, None)
+            things = itertools.islice(iter(self._loader), self.batches, None)
             first = next(things, _NOTHING)
             self._set(self._going_on["now"])
             things = iter(()) if first is _NOTHING else itertools.chain((first,), things)
@@ -117,10 +110,6 @@ class Pass(object):
                 return make()
         finally:
             loader.collate_fn, loader.worker_init_fn, loader.generator = collate, init, generator
-
-    def now(self):
-        """What is drawn from at this moment: beside `state()`, for the pass that goes on."""
-        return self._now()
 
     def _now(self):
         state = {"rng": drawn_so_far(self._torch)}
@@ -274,11 +263,5 @@ def generators_of(torch, loader):
     return found
 
 
-def _is_loader(torch, loader):
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and isinstance(loader, data.DataLoader)
-
-
 def _is_iterable(torch, loader):
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and isinstance(getattr(loader, "dataset", None), data.IterableDataset)
+    return isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset)

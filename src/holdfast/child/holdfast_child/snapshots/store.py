@@ -8,6 +8,7 @@ import json
 import os
 import re
 
+from ..heartbeat import lives
 from . import file as snapshot_file
 from .file import Torn
 from .files import Files, write_whole
@@ -101,7 +102,7 @@ class Store(object):
             found = PART.match(name) or COMMIT.fullmatch(name)
             old = found is not None and int(found[1]) not in kept and int(found[1]) < newest
             left = TEMPORARY.fullmatch(name)
-            if old or (left is not None and not _lives(int(left[1]))):
+            if old or (left is not None and not lives(int(left[1]))):
                 self._remove(name)
 
     def clear(self):
@@ -165,13 +166,3 @@ class Store(object):
             return sorted(os.listdir(self.folder))
         except OSError:
             return []
-
-
-def _lives(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -35,7 +35,6 @@ class Snapshots(object):
         self._look_at = 0.0
         self._at = -1  # where several ranks take the next one
         self._next_at = time.monotonic() + self._interval(1 << 20)
-        self.taken = 0
 
     def due(self, position):
         """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
@@ -100,7 +99,6 @@ class Snapshots(object):
         if not committed:
             self._failed(header["step"], "not all ranks wrote their part")
             return
-        self.taken += 1
         self._said.clear()
         self._tell(
             "snapshot",
