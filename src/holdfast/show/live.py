@@ -41,7 +41,8 @@ class Narrator:
             finding = event.finding
             return f"{finding.severity} {finding.rule}: {finding.message}"
         if isinstance(event, events.DecisionMade) and event.decision.action is not Action.STOP:
-            return f"another attempt in {event.decision.wait_s:.0f} s (Ctrl-C: no)"
+            wait = event.decision.wait_s
+            return f"another attempt in {wait:.0f} s (Ctrl-C: no)" if wait else "another attempt, at once"
         if isinstance(event, events.Signalled) and event.signal in ("SIGINT", "SIGTERM"):
             return f"{event.signal}: {event.action}"
         if isinstance(event, events.Quiet):
