@@ -10,6 +10,7 @@ from running import command, environment, holdfast, holdfast_run
 from test_run_signals import wait_until
 
 from holdfast.child.holdfast_child import heartbeat
+from holdfast.words import events
 
 PYTHON = sys.executable
 GUARDED = """
@@ -77,6 +78,9 @@ def test_killed_twice_it_ends_as_if_it_had_not_been(tmp_path):
     assert buckets["waiting"] < 20
     assert abs(sum(buckets.values()) - ran.summary["goodput"]["wall_s"]) < 0.1
     assert ran.summary["observed"]["snapshots"] == "seen: holdfast.guard"
+    epochs = [(event.epoch, event.planned) for event in ran.of(events.Epoch)]
+    assert sorted(set(epochs)) == [(1, 4), (2, 4), (3, 4), (4, 4)]  # an end that is made again is told again
+    assert epochs == sorted(epochs)
 
 
 def test_a_term_is_answered_with_a_last_snapshot(tmp_path):

@@ -24,6 +24,7 @@ from .snapshots.taking import Snapshots
 
 ALONE = os.path.join(".holdfast", "guard")
 LEAVE_SECONDS = 600.0
+SOURCE = "guard"
 
 
 class CannotGoOn(RuntimeError):
@@ -92,8 +93,18 @@ class Guard(object):
             elif self._going_on["pass"] is None:
                 draw_on_from(self._torch, self._going_on["rng"])
                 self._going_on = None
+            began, position = time.monotonic(), self._position
+            self._knows_epochs()
             yield epoch
+            if self._probe is not None:
+                seconds, batches = time.monotonic() - began, self._position - position
+                self._probe.epoch_ended(epoch + 1, seconds, batches, SOURCE, planned=count)
         self._going_on = None
+
+    def _knows_epochs(self):
+        """From here on the end of a pass is no epoch: after a death, part of one is the rest of an epoch begun before."""
+        if self._probe is not None:
+            self._probe.loaders.epochs_known_by = SOURCE
 
     def batches(self, loader):
         """What is still to come of one pass over a loader."""
