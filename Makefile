@@ -26,7 +26,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 bench-detection: $(VENV)/.installed
 	$(BIN)/python bench/detection/run.py

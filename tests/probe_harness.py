@@ -21,6 +21,7 @@ from holdfast.words import events
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LIGHT = pathlib.Path(__file__).with_name("light")
 CHILD = pathlib.Path(holdfast.child.__file__).parent
 
 
@@ -68,10 +69,9 @@ class Probed:
 def environment(folder: pathlib.Path, **more: str) -> dict[str, str]:
     """What the supervisor puts into the child's environment."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    clean.pop("PYTHONPATH", None)
     given = {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(CHILD),
+        "PYTHONPATH": f"{CHILD}{os.pathsep}{LIGHT}",
         protocol.CHILD_PATH: str(CHILD),
         protocol.ATTEMPT_DIR: str(folder),
         protocol.HEARTBEAT: str(folder / "heartbeat"),
@@ -81,11 +81,8 @@ def environment(folder: pathlib.Path, **more: str) -> dict[str, str]:
 
 
 def bare_environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment(pathlib.Path(os.devnull)).items()
-        if not name.startswith("HOLDFAST_") and name != "PYTHONPATH"
-    }
+    probed = environment(pathlib.Path(os.devnull), PYTHONPATH=str(LIGHT))
+    return {name: value for name, value in probed.items() if not name.startswith("HOLDFAST_")}
 
 
 @contextlib.contextmanager
@@ -133,7 +130,7 @@ def run(
         path = script(tmp_path, text)
         done = subprocess.run(
             [*(command or [sys.executable]), str(path)],
-            env=environment(folder, **more),
+            env=environment(folder, **{**_weight(text, CHILD), **more}),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -147,12 +144,17 @@ def run(
     return probed
 
 
+def _weight(text: str, *before: pathlib.Path) -> dict[str, str]:
+    """A training that compiles gets torch's compiler from the start."""
+    return {"PYTHONPATH": os.pathsep.join(map(str, before))} if "torch.compile" in text else {}
+
+
 def run_bare(tmp_path: pathlib.Path, text: str, *, command: list[str] | None = None) -> str:
     """The same without any probe; its standard output."""
     path = script(tmp_path, text, "bare.py")
     done = subprocess.run(
         [*(command or [sys.executable]), str(path)],
-        env=bare_environment(),
+        env={**bare_environment(), **_weight(text)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -102,7 +102,7 @@ class Ran:
 
 
 def environment(**more) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
 def command(folder: Path, *words, options=()) -> list[str]:

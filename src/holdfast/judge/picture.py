@@ -69,6 +69,14 @@ class AttemptPicture:
         return 0 if self.first_step is None else self.last_step - self.first_step + 1
 
     @property
+    def resumed(self) -> events.Resume | None:
+        """Where it went on. The child's own word counts: it may find another snapshot than the supervisor knew of."""
+        restored = self.snapshots.restored
+        if restored is None:
+            return self.started.resume
+        return events.Resume(how="snapshot", checkpoint=restored.path, step=restored.step, why=restored.why)
+
+    @property
     def loss(self) -> Series:
         return self.losses.whole
 
@@ -180,7 +188,7 @@ def _observed(attempt: AttemptPicture, event: events.Observed) -> None:
 
 
 def _restored(attempt: AttemptPicture, event: events.Restored) -> None:
-    """The child found a snapshot; it may be an older one than the supervisor knew of."""
+    """Before the first step, so that the steps go on from there."""
     attempt.snapshots.restored = event
     if attempt.first_step is None:
         attempt.last_step = event.step

@@ -69,7 +69,7 @@ def goodput(picture: Picture) -> dict[str, Any]:
 
 def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
     ended = attempt.ended
-    resume = attempt.started.resume
+    resume = attempt.resumed
     return {
         "n": attempt.number,
         "exit": {"code": ended.code, "signal": ended.signal} if ended is not None else None,

@@ -410,8 +410,9 @@ class Probe(object):
                 part()
             except Exception as error:
                 self.failed("ending", error)
-        self.pulse(time.monotonic() + FRESH_SECONDS)
-        self.phase("ended")
+        self.phase_now = "ended"
+        if self.heart is not None:
+            self.heart.beat((time.monotonic(), self.last_loss, self.losses.total, self.loaders.fetches), "ended")
         self.emit("goodbye", step=self.step, reason=reason)
 
     def _end_values(self):

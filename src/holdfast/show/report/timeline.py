@@ -192,7 +192,7 @@ def _steps(attempt: AttemptPicture) -> str:
 
 
 def _began(attempt: AttemptPicture) -> str:
-    resume = attempt.started.resume
+    resume = attempt.resumed
     if resume is None:
         return ""
     if resume.checkpoint is None:
