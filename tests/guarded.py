@@ -49,6 +49,7 @@ def train(
     workers: int = 0,
     epochs: int = EPOCHS,
     persistent: bool = False,
+    own_generator: bool = False,
     at: Callable[[str, int], None] = lambda *_: None,
     **options: Any,
 ) -> str:
@@ -61,8 +62,13 @@ def train(
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=epochs * BATCHES)
+    order: dict[str, Any] = {"shuffle": True}
+    if own_generator:  # which draws on while a pass goes on, 32 samples at a time
+        generator = torch.Generator().manual_seed(8)
+        order = {"sampler": torch.utils.data.RandomSampler(range(SAMPLES), replacement=True, generator=generator)}
+        order["generator"] = generator
     loader = torch.utils.data.DataLoader(
-        Augmented(), batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=persistent
+        Augmented(), batch_size=BATCH, num_workers=workers, persistent_workers=persistent, **order
     )
     with guard(folder=folder, model=model, average=average, optimizer=optimizer, schedule=schedule, **options) as run:
         at("entered", 0)

@@ -22,14 +22,14 @@ model.train(data=sys.argv[1] + "/data.yaml", epochs=3, imgsz=32, batch=4, nbs=4,
 """
 
 
-def make_squares(folder):
+def make_squares(folder, count=8):
     """Writes images, labels, data.yaml and train.py."""
     numpy = pytest.importorskip("numpy")
     image = pytest.importorskip("PIL.Image")
-    (folder / "images").mkdir()
+    (folder / "images").mkdir(parents=True)
     (folder / "labels").mkdir()
     random = numpy.random.default_rng(0)
-    for number in range(8):
+    for number in range(count):
         picture = random.integers(0, 80, (64, 64, 3), dtype=numpy.uint8)
         x, y = random.integers(4, 36, 2)
         picture[y : y + 24, x : x + 24] = 255

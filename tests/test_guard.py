@@ -57,10 +57,14 @@ def warm(tmp_path_factory):
     train(tmp_path_factory.mktemp("warm") / "s")
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True), (3, False)])
-def test_killed_at_every_named_place_it_ends_the_same(tmp_path, workers, persistent):
-    whole = Lives(tmp_path / "whole", workers=workers, persistent=persistent).to_the_end([])
-    killed = Lives(tmp_path / "killed", workers=workers, persistent=persistent, max_loss=0.0)
+@pytest.mark.parametrize(
+    ("workers", "persistent", "own_generator"),
+    [(0, False, False), (0, False, True), (2, False, False), (2, True, False), (2, False, True), (3, False, False)],
+)
+def test_killed_at_every_named_place_it_ends_the_same(tmp_path, workers, persistent, own_generator):
+    how = {"workers": workers, "persistent": persistent, "own_generator": own_generator}
+    whole = Lives(tmp_path / "whole", **how).to_the_end([])
+    killed = Lives(tmp_path / "killed", **how, max_loss=0.0)
     assert killed.to_the_end(PLACES) == whole
 
 

@@ -13,8 +13,8 @@ from squares import make_squares
 
 import holdfast.child
 from holdfast.child.holdfast_child import protocol
-from holdfast.child.holdfast_child.adapters.ultralytics import instances_of
-from holdfast.child.holdfast_child.adapters.ultralytics_resume import why_not_resumable, why_of_another_training
+from holdfast.child.holdfast_child.adapters.ultralytics.checkpoint import why_not_resumable, why_of_another_training
+from holdfast.child.holdfast_child.adapters.ultralytics.watcher import instances_of
 from holdfast.child.holdfast_child.records import Record, window_line
 from holdfast.words import events
 

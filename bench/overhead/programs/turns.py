@@ -21,6 +21,8 @@ from torch.utils.data import dataloader
 BLOCK_SECONDS = 0.25
 WARMUP = 40
 LEAST_STEPS = 4
+BATCHES, SAMPLES_AT_MOST = 128, 32768
+"""Of an epoch. One of a few batches, at a millisecond each, would measure how long it takes to write down an epoch's end."""
 
 
 class Watching:
@@ -56,7 +58,7 @@ class Training:
     def __init__(self, config, batch):
         self._model = models.build(config["net"])
         self._optimizer = models.build_optimizer(config["optimizer"], self._model.parameters())
-        data = models.made_data(config["net"], max(1024, 8 * batch))
+        data = models.made_data(config["net"], max(1024, min(BATCHES * batch, SAMPLES_AT_MOST)))
         self._loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, drop_last=True)
         self._criterion = torch.nn.CrossEntropyLoss()
         self._batches = self._endless()
@@ -80,11 +82,11 @@ class Training:
 def calibrated(config):
     """A batch at which a bare step takes its time."""
     batch, target = config["first_batch"], config["target_ms"]
-    for _ in range(6):
+    for _ in range(10):
         training = Training(config, batch)
         training.block(5)
-        took = statistics.median(training.block(max(2, round(20 / target))) for _ in range(7))
-        if abs(took / target - 1) < 0.07:
+        took = statistics.median(training.block(max(2, round(100 / target))) for _ in range(9))
+        if abs(took / target - 1) < 0.05:
             break
         batch = min(4096, max(2, round(batch * (target / took) ** (0.9 if took > target else 0.7))))
     return batch

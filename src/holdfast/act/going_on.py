@@ -27,11 +27,13 @@ def how_to_go_on(picture: Picture, plan: Plan) -> Resume:
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
     snapshot = next((a.snapshots.newest for a in reversed(picture.attempts) if a.snapshots.newest is not None), None)
+    of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in picture.attempts)
     if snapshot is not None and Path(snapshot.path).exists():
-        return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step)
+        otherwise = _ultralytics(picture).checkpoint if of_ultralytics else None
+        return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, otherwise=otherwise)
     if plan.checkpoint is not None:
         return _from_glob(picture, plan)
-    if any(attempt.adapter == "ultralytics" for attempt in picture.attempts):
+    if of_ultralytics:
         return _ultralytics(picture)
     return Resume(how="start over", why=NOT_KNOWN)
 

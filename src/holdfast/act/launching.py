@@ -46,6 +46,8 @@ def environment(
         ours[protocol.CHECKPOINT] = resume.checkpoint
         ours[protocol.FIRST_STEP] = str(resume.step)
         ours[protocol.RESUME] = resume.how
+        if resume.otherwise is not None:
+            ours[protocol.OTHERWISE] = resume.otherwise
     # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
     outer = base.get(protocol.CHILD_PATH)
     kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}

@@ -403,6 +403,8 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint: str | None = None
     step: int = 0
     why: str = ""
+    otherwise: str | None = None
+    """A checkpoint to go on from should the snapshot be of no use after all."""
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):

@@ -17,7 +17,7 @@ from . import protocol
 from .snapshots.fingerprint import differences, fingerprint
 from .snapshots.interval import BUDGET, LIFE_SECONDS
 from .snapshots.objects import Objects
-from .snapshots.passes import Pass
+from .snapshots.passes import Generators, Pass
 from .snapshots.randomness import draw_on_from, drawn_so_far
 from .snapshots.store import Store
 from .snapshots.taking import Snapshots
@@ -63,6 +63,7 @@ class Guard(object):
         self._asked = False
         self._pass = None
         self._workers = {}
+        self._generators = Generators(torch)
         self._going_on = None
 
     # --- the user's side -----------------------------------------------------------------------------------------
@@ -114,8 +115,10 @@ class Guard(object):
             if call < going_on["call"]:
                 return  # this pass was over
             self._going_on = None
+            self._generators.meet(call, loader, give_back=False)
             one = Pass(self._torch, loader, going_on["pass"], workers=going_on["workers"])
         else:
+            self._generators.meet(call, loader)
             one = Pass(
                 self._torch, loader, workers=self._workers if getattr(loader, "persistent_workers", False) else None
             )
@@ -161,6 +164,7 @@ class Guard(object):
             "pass": None if one is None else one.state(),
             "workers": dict(self._workers),
             "rng": drawn_so_far(self._torch) if one is None else None,
+            "generators": self._generators.state(),
         }
         return {"parts": self._objects.state(), "place": place, "own": self.state}
 
@@ -169,6 +173,7 @@ class Guard(object):
             self._objects.give_back(snapshot.state["parts"])
             self._going_on = snapshot.state["place"]
             self._workers = dict(self._going_on["workers"])
+            self._generators.go_on(self._going_on.get("generators", {}))
             self.state.update(snapshot.state["own"])
             self._position = snapshot.position
         except (ValueError, KeyError, TypeError) as error:

@@ -17,7 +17,7 @@ FIRST_STEP = "HOLDFAST_FIRST_STEP"
 OBSERVE_ONLY = "HOLDFAST_OBSERVE_ONLY"
 """Set to 1: nothing in the child may act, so an orphaned child is not stopped and nothing is resumed."""
 RESUME = "HOLDFAST_RESUME"
-"""How this attempt goes on: "ultralytics" where the adapter has to do it, "snapshot" where `guard` does."""
+"""How this attempt goes on: from a "snapshot", or from a checkpoint of "ultralytics" where the adapter has to do it."""
 CHILD_PATH = "HOLDFAST_CHILD_PATH"
 """The folder that was put on PYTHONPATH, so that the bootstrap can tell its own entry from others."""
 
@@ -32,6 +32,8 @@ MEAN_LIFE = "HOLDFAST_MEAN_LIFE"
 
 ATTEMPT = "HOLDFAST_ATTEMPT"
 CHECKPOINT = "HOLDFAST_CHECKPOINT"
+OTHERWISE = "HOLDFAST_OTHERWISE"
+"""A checkpoint to go on from should no snapshot be of use."""
 
 INTERPRETERS_FILE = "interpreters.jsonl"
 """One line for each Python that started under the probe, and for each that imported torch."""

@@ -86,10 +86,15 @@ class Pass(object):
             iterator = self._carried(lambda: iter(self._loader))
             for _ in range(self.batches):
                 next(iterator, None)
-        else:
+        elif getattr(self._loader, "num_workers", 0):
             with _Skipping(self._loader, self.batches):
                 iterator = self._carried(lambda: iter(self._loader), continuing=True)
-            iterator = _primed(iterator)
+            iterator._index_sampler = iterator._index_sampler._sampler  # the next pass begins at its start
+        else:
+            iterator = iter(self._loader)
+            # Not one more than was used: the next batch's order may be drawn from a generator only when it is asked for.
+            for _ in range(self.batches):
+                next(iterator._sampler_iter, None)
         self._set(self._going_on["now"])
         return iterator
 
@@ -106,7 +111,7 @@ class Pass(object):
             loader.worker_init_fn = Continuing(init, self.workers)
             loader.generator = self._torch.Generator() if self._reused else generator
         try:
-            with _TurnOf(self.batches if continuing else 0):
+            with turn_of(self.batches if continuing else 0):
                 return make()
         finally:
             loader.collate_fn, loader.worker_init_fn, loader.generator = collate, init, generator
@@ -167,7 +172,7 @@ class Continuing(object):
             set_in_worker(torch, drawn)
 
 
-class _TurnOf(object):
+class turn_of(object):  # noqa: N801 - it is used as a function is
     """While it is entered, a new iterator's first batch goes to the worker whose turn the n-th would have been.
 
     Batch n is worker n modulo their number's. Giving another worker its place would do for this pass, but workers may outlive it.
@@ -239,18 +244,6 @@ def _after(indices, count):
         yield index
 
 
-def _primed(iterator):
-    """The order is drawn now, and the next pass over it begins at its start again. Workers have had it drawn already."""
-    later = iterator._index_sampler
-    if isinstance(later, _Later):
-        iterator._index_sampler = later._sampler
-    if not getattr(iterator, "_num_workers", 0):
-        indices = iterator._sampler_iter
-        first = next(indices, _NOTHING)
-        iterator._sampler_iter = iter(()) if first is _NOTHING else itertools.chain((first,), indices)
-    return iterator
-
-
 def generators_of(torch, loader):
     """Generators of its own that a loader or its sampler draws from."""
     batch_sampler = getattr(loader, "batch_sampler", None)
@@ -261,6 +254,33 @@ def generators_of(torch, loader):
         if isinstance(generator, torch.Generator) and not any(generator is known for known in found):
             found.append(generator)
     return found
+
+
+class Generators(object):
+    """Those of all loaders that are read, also between two passes. A loader is known by the place of its pass in an epoch."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        self._loaders = {}
+        self._kept = {}
+        self._back = []
+
+    def state(self):
+        states = dict(self._kept)
+        for call, loader in self._loaders.items():
+            states[call] = [generator.get_state() for generator in generators_of(self._torch, loader)]
+        return states
+
+    def go_on(self, states):
+        self._kept = dict(states)
+
+    def meet(self, call, loader, give_back=True):
+        """A pass over this loader begins: its generators get their states back, each once, for loaders may share one."""
+        self._loaders[call] = loader
+        for generator, was in zip(generators_of(self._torch, loader), self._kept.pop(call, ())):
+            if give_back and not any(generator is known for known in self._back):
+                generator.set_state(was.clone())
+            self._back.append(generator)
 
 
 def _is_iterable(torch, loader):

@@ -14,6 +14,7 @@ AHEAD = 16
 COMMIT_SECONDS = 60.0
 """How long rank 0 waits for the other ranks' parts."""
 POLL_SECONDS = 0.02
+FIRST_COST_SECONDS = 0.05
 AGAIN_SECONDS = 30.0
 """After a snapshot that failed (a full disk, too little memory)."""
 
@@ -33,6 +34,7 @@ class Snapshots(object):
         self._asked_for = asked_for
         self._asked_seen = _mark(asked_for)
         self._look_at = 0.0
+        self._taken_at = time.monotonic()
         self._at = -1  # where several ranks take the next one
         self._next_at = time.monotonic() + self._interval(1 << 20)
 
@@ -58,6 +60,12 @@ class Snapshots(object):
             return _mark(self._asked_for) != self._asked_seen
         return False
 
+    def affordable(self):
+        """Whether one more would still keep to the budget: for a place after which much would have to be done again."""
+        cost = self._cost if self._cost is not None else FIRST_COST_SECONDS
+        idle = self._writing is None or not self._writing.is_alive()
+        return idle and time.monotonic() - self._taken_at >= cost / self._budget
+
     def take(self, position, step, collect, more):
         """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk."""
         began = time.monotonic()
@@ -70,6 +78,7 @@ class Snapshots(object):
         stall = time.monotonic() - began
         self._asked_seen = asked
         self._cost = stall if self._cost is None else 0.5 * (self._cost + stall)
+        self._taken_at = began
         self._next_at = began + self._interval(self._capture.bytes)
         header = dict(more, position=position, step=step, tree=self._capture.tree, tensors=self._capture.layouts)
         self._writing = threading.Thread(

@@ -8,14 +8,16 @@ out first; then the training starts as the user asked.
 import functools
 import os
 
-from .. import protocol
+from ... import protocol
 
 NOT_RESUMED = "the training starts over instead of going on from its checkpoint"
 
 
 class Resume(object):
-    def __init__(self, torch, checkpoint, note, starts_over):
+    def __init__(self, torch, checkpoint, note, starts_over, otherwise):
+        """`otherwise(overrides)` says whether the training goes on from something better."""
         self._torch = torch
+        self._otherwise = otherwise
         self._checkpoint = checkpoint
         self._note = note
         self._starts_over = starts_over
@@ -33,7 +35,8 @@ class Resume(object):
         def train(model, *args, **kwargs):
             if self._waiting:
                 try:
-                    self._change(kwargs)
+                    if not self._otherwise(kwargs):
+                        self._change(kwargs)
                 except Exception as error:
                     self._refuse("%s: %s" % (type(error).__name__, str(error)[:300]))
             return original(model, *args, **kwargs)

@@ -1,5 +1,4 @@
-"""Ultralytics: loss components, labelled objects, epochs, metrics and checkpoints from its trainer, and resuming from
-its last.pt.
+"""Loss components, labelled objects, epochs, metrics and checkpoints, from the trainer.
 
 The trainer's methods are wrapped on the class. Its callback lists are left alone: they are replaced by users and pickled
 for other processes.
@@ -11,26 +10,15 @@ import os
 import time
 import weakref
 
-from .. import protocol
-from ..imports import after_import
-from . import ultralytics_resume
-
 SOURCE = "ultralytics"
-
-
-def install(probe):
-    watcher = Watcher(probe)
-    after_import("ultralytics.engine.trainer", watcher.watch)
-    if os.environ.get(protocol.RESUME) == SOURCE and os.environ.get(protocol.OBSERVE_ONLY) != "1":
-        checkpoint = os.environ.get(protocol.CHECKPOINT)
-        resume = ultralytics_resume.Resume(probe.torch, checkpoint, watcher.note, probe.starts_over)
-        after_import("ultralytics.engine.model", resume.watch)
 
 
 class Watcher(object):
     def __init__(self, probe):
         self._probe = probe
         self._notes = []
+        self.followers = []
+        """Others that are told of the trainer's moments, by methods of the same names."""
         self._trainer = None
         self._begin(None)
 
@@ -75,11 +63,12 @@ class Watcher(object):
     def _around_callbacks(self, original, trainer, args, kwargs):
         result = original(trainer, *args, **kwargs)
         event = args[0] if args else kwargs.get("event")
-        with self._never_raising("following " + str(event)):
+        with self.never_raising("following " + str(event)):
             self._write_notes()
-            moment = getattr(self, "_" + str(event), None)
-            if moment is not None:
-                moment(trainer)
+            for follower in (self, *self.followers):
+                moment = getattr(follower, "_" + str(event), None)
+                if moment is not None:
+                    moment(trainer)
         return result
 
     def _on_train_start(self, trainer):
@@ -89,6 +78,10 @@ class Watcher(object):
         saves = self._saves()
         if saves is not None:
             saves.averages.append(functools.partial(average_of, self._trainer))
+
+    def batches_done(self, count):
+        """Of this epoch, before this process."""
+        self._batches = count
 
     def _on_train_epoch_start(self, _trainer):
         self._epoch_began = time.monotonic()
@@ -135,7 +128,7 @@ class Watcher(object):
     # --- its methods ---------------------------------------------------------------------------------------------
 
     def _around_step(self, original, trainer, args, kwargs):
-        with self._never_raising("reading loss components"):
+        with self.never_raising("reading loss components"):
             self._give_parts(trainer)
         return original(trainer, *args, **kwargs)
 
@@ -149,11 +142,11 @@ class Watcher(object):
         if saves is None:
             return original(trainer, *args, **kwargs)
         before = {}
-        with self._never_raising("a checkpoint"):
+        with self.never_raising("a checkpoint"):
             before = written_at(checkpoints_of(trainer))
         with saves.held_back() as held:
             result = original(trainer, *args, **kwargs)
-        with self._never_raising("a checkpoint"):
+        with self.never_raising("a checkpoint"):
             after = written_at(checkpoints_of(trainer))
             written = [path for path in after if after[path] != before.get(path)]
             for fields in held[-1:]:
@@ -187,7 +180,7 @@ class Watcher(object):
         return next((look for look in looks if look.name == "saves"), None)
 
     @contextlib.contextmanager
-    def _never_raising(self, where):
+    def never_raising(self, where):
         try:
             yield
         except Exception as error:

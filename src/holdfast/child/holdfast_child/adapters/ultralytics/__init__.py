@@ -1,0 +1,33 @@
+"""Ultralytics: what its trainer knows and torch does not, and going on after a death with no change to the user's command.
+
+watcher     loss components, labelled objects, epochs, metrics, checkpoints
+exact       snapshots of the whole training between any two batches, and going on from one: as if nothing had been
+  tested      the versions whose inside that was tried on
+  state       what a trainer is made of
+  loading     its endless loader, its workers and their mosaic buffers
+checkpoint  going on from its own last.pt, where there is no snapshot: at the last epoch's end, and not exactly
+"""
+
+import os
+
+from ... import protocol
+from ...imports import after_import
+from .checkpoint import Resume
+from .exact import Exact
+from .watcher import SOURCE, Watcher
+
+
+def install(probe):
+    watcher = Watcher(probe)
+    after_import("ultralytics.engine.trainer", watcher.watch)
+    if os.environ.get(protocol.OBSERVE_ONLY) == "1":
+        return
+    exact = Exact(probe, watcher)
+    watcher.followers.append(exact)
+    after_import("ultralytics.engine.trainer", exact.watch)
+    how, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
+    if how == "snapshot":
+        checkpoint = os.environ.get(protocol.OTHERWISE)
+    if how in ("snapshot", SOURCE) and checkpoint:
+        resume = Resume(probe.torch, checkpoint, watcher.note, probe.starts_over, exact.goes_on)
+        after_import("ultralytics.engine.model", resume.watch)

@@ -1,0 +1,317 @@
+"""Snapshots of a whole training of Ultralytics, between any two of its batches, and going on from one as if nothing had been.
+
+The trainer's loop reads its batches through `enumerate`; in its module that name becomes ours. Between two batches all that the
+training is made of stands still: there a snapshot is taken, and there one is given back. A training that goes on is started by
+the user's own command, in the folder that it had, and made to begin with the epoch that it was in; then the first batch asked for
+is the one that would have come next.
+"""
+
+import builtins
+import ctypes
+import os
+import sys
+import time
+import weakref
+
+from ... import protocol
+from ...snapshots.fingerprint import differences, fingerprint
+from ...snapshots.interval import LIFE_SECONDS
+from ...snapshots.randomness import draw_on_from, drawn_so_far
+from ...snapshots.store import Store
+from ...snapshots.taking import Snapshots
+from .loading import Loading
+from .state import TrainerState
+from .tested import why_not_exact
+from .watcher import SOURCE, wrap_method
+
+LOOP = "_do_train"
+SEEN = "seen: ultralytics, between any two batches"
+NOT_COMPARED = frozenset(
+    ("save_dir", "name", "project", "exist_ok", "resume", "device", "verbose", "plots", "save_period")
+)
+"""Settings that change no number, or that the fingerprint knows in another way."""
+OF_THE_SAME = ("task", "data", "epochs", "model")
+"""What two trainings that are the same have in common."""
+OF_THE_ORDER = ("batch", "data", "fraction", "rect", "workers")
+
+
+class Exact(object):
+    def __init__(self, probe, watcher):
+        self._probe = probe
+        self._torch = probe.torch
+        self._watcher = watcher
+        self._folder = os.environ.get(protocol.SNAPSHOTS)
+        self._wanted = os.environ.get(protocol.RESUME) != SOURCE
+        self._found = None
+        """The snapshot to go on from, until the training that it belongs to has begun."""
+        self._trainer = None
+        self._going_on = None
+        self._loading = None
+        self._position = 0
+        self._off = False
+
+    def watch(self, module):
+        """`ultralytics.engine.trainer` is imported."""
+        why = why_not_exact(module) if self._folder else "there is no folder for snapshots"
+        if why is not None:
+            self._probe.see("snapshots", "not seen: %s" % why)
+            self._off = True
+            return
+        module.enumerate = self._enumerate
+        wrap_method(module.BaseTrainer, "__init__", self._around_init)
+
+    # --- before the training -------------------------------------------------------------------------------------
+
+    def goes_on(self, overrides):
+        """Whether a training that is asked for in these words goes on from a snapshot."""
+        if not self._wanted or self._off:
+            return False
+        if self._found is None:
+            self._found = Store(self._folder).newest(self._torch, self._torn)
+            if self._found is None:
+                self._wanted = False
+                if os.environ.get(protocol.RESUME) == "snapshot":
+                    self._watcher.note("there is no snapshot that can be gone on from", self._folder)
+                return False
+        return _why_another(self._found.header.get("asked", {}), _asked(overrides)) is None
+
+    def _around_init(self, original, trainer, args, kwargs):
+        with self._watcher.never_raising("finding a snapshot"):
+            overrides = (args[1] if len(args) > 1 else kwargs.get("overrides")) or {}
+            trainer._holdfast_asked = _asked(overrides)
+            if self.goes_on(overrides):
+                overrides = dict(overrides, save_dir=self._found.header["save_dir"])
+                if len(args) > 1:
+                    args = (args[0], overrides, *args[2:])
+                else:
+                    kwargs = dict(kwargs, overrides=overrides)
+        return original(trainer, *args, **kwargs)
+
+    def _on_train_start(self, trainer):
+        self._trainer = self._loading = self._going_on = None
+        why = _why_not_this(trainer)
+        if why is None and not hasattr(trainer, "_holdfast_asked"):
+            why = "it was not seen how the trainer was made"
+        if why is not None:
+            self._probe.see("snapshots", "not seen: %s" % why)
+            return
+        self._trainer = weakref.ref(trainer)
+        self._state = TrainerState(self._torch, trainer)
+        self._fingerprint = self._fingerprint_of(trainer)
+        self._position = 0
+        self._snapshots = Snapshots(
+            self._torch,
+            Store(self._folder),
+            self._tell,
+            most_lost=_number(os.environ.get(protocol.MOST_LOST)),
+            life=_number(os.environ.get(protocol.MEAN_LIFE)) or LIFE_SECONDS,
+            asked_for=os.environ.get(protocol.SNAPSHOT_NOW),
+        )
+        self._probe.see("snapshots", SEEN)
+        found = self._found
+        if found is not None and _why_another(found.header.get("asked", {}), trainer._holdfast_asked) is None:
+            self._found, self._wanted = None, False
+            os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
+            self._begin_with(trainer, found)
+
+    def _begin_with(self, trainer, found):
+        why = self._state.why_not(found.state["trainer"])
+        if why is not None:
+            self._watcher.note("the snapshot is of another model: the training starts over", why)
+            self._probe.starts_over()
+            return
+        self._going_on = found
+        trainer.start_epoch = found.state["place"]["epoch"]
+        trainer.scheduler.last_epoch = trainer.start_epoch - 1
+        self._probe.goes_on_from(found.step)
+
+    def _on_train_end(self, trainer):
+        if self._is_ours(trainer):
+            self._snapshots.settle()
+            Store(self._folder).clear()
+            self._trainer = None
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def _enumerate(self, iterable, start=0):
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is None or iterable is not getattr(trainer, "train_loader", None):
+            return builtins.enumerate(iterable, start)
+        return self._batches(trainer, iterable)
+
+    def _batches(self, trainer, loader):
+        """What the loop reads instead of its loader."""
+        first, count = 0, len(loader)
+        if self._loading is None or self._loading.loader is not loader:
+            self._loading = Loading(self._torch, loader)
+        loading = self._loading
+        if self._going_on is not None:
+            first = self._give_back(trainer, count)
+        elif self._snapshots is not None:
+            self._between(trainer, 0, count)
+        for batch in range(first, count):
+            yield batch, loading.next()
+            self._position += 1
+            self._between(trainer, batch + 1, count)
+
+    def _between(self, trainer, done, count):
+        """So many batches of the epoch are done. Before and after a validation one is taken wherever it can be afforded."""
+        if self._snapshots is None:
+            return
+        with self._watcher.never_raising("a snapshot"):
+            if self._snapshots.due(self._position) or (done in (0, count) and self._snapshots.affordable()):
+                began = time.monotonic()
+                self._snapshots.settle()
+                self._take(trainer, done, count)
+                self._probe.paused(time.monotonic() - began)
+
+    def _take(self, trainer, done, count):
+        frame = _frame_of(LOOP)
+        if frame is None:
+            self._snapshots = None
+            self._probe.see("snapshots", "not seen: the training loop was not found")
+            return
+        place = {
+            "epoch": trainer.epoch,
+            "done": done,
+            "of": count,
+            "last_opt_step": frame.f_locals["last_opt_step"],
+        }
+
+        def collect():
+            return {
+                "trainer": self._state.of(trainer),
+                "place": place,
+                "loading": self._loading.state(),
+                "rng": drawn_so_far(self._torch),
+            }
+
+        more = {
+            "asked": trainer._holdfast_asked,
+            "save_dir": str(trainer.save_dir),
+            "fingerprint": self._fingerprint,
+        }
+        self._snapshots.take(self._position, self._probe.step, collect, more)
+
+    def _give_back(self, trainer, count):
+        """Returns the number of the epoch's first batch that is still to be made."""
+        found, self._going_on = self._going_on, None
+        other = differences(found.header.get("fingerprint", {}), self._fingerprint)
+        changed = _changed(found.header.get("fingerprint", {}), self._fingerprint)
+        state, place = found.state, found.state["place"]
+        frame = _frame_of(LOOP)
+        self._state.give_back(trainer, state["trainer"], changed)
+        first = place["done"]
+        if place["of"] != count or any(name in changed for name in OF_THE_ORDER):
+            first = count if first >= place["of"] else round(first * count / place["of"])
+            self._loading.begin_at(first if first < count else 0)
+            last = place["epoch"] * count + first - 1
+        else:
+            self._loading.go_on(state["loading"])
+            last = place["last_opt_step"]
+        if frame is not None:
+            set_local(frame, "last_opt_step", last)
+        self._position = found.position
+        self._watcher.batches_done(first)
+        _advance_bar(first)
+        draw_on_from(self._torch, state["rng"])
+        self._tell("restored", step=found.step, path=found.path, exact=not other, why="; ".join(other)[:500])
+        return first
+
+    # --- small parts ---------------------------------------------------------------------------------------------
+
+    def _is_ours(self, trainer):
+        return self._trainer is not None and self._trainer() is trainer
+
+    def _fingerprint_of(self, trainer):
+        found = fingerprint(self._torch, {"model": trainer.model})
+        from ultralytics import __version__
+
+        found["ultralytics"] = __version__
+        opencv = sys.modules.get("cv2")
+        found["opencv"] = getattr(opencv, "__version__", None)
+        found["pictures"] = _pictures(trainer.train_loader.dataset)
+        found["workers"] = trainer.train_loader.num_workers
+        for name, value in vars(trainer.args).items():
+            if name not in NOT_COMPARED:
+                found["setting " + name] = str(value)
+        return found
+
+    def _torn(self, path, why):
+        self._tell("snapshot-torn", path=path, why=why)
+
+    def _tell(self, event, **fields):
+        self._probe.claim("ultralytics")
+        self._probe.emit(event, **fields)
+
+
+def _why_not_this(trainer):
+    """Why snapshots are not taken of this training, or None."""
+    if getattr(trainer, "world_size", 0) > 1 or os.environ.get("RANK", "-1") not in ("-1", "0"):
+        return "several devices: exactly going on was not tried there"
+    if getattr(trainer.args, "time", None):
+        return "time=%s: how many epochs there are depends on the clock" % trainer.args.time
+    if type(trainer.train_loader).__name__ != "InfiniteDataLoader" or trainer.train_loader.generator is None:
+        return "its loader is a %s" % type(trainer.train_loader).__name__
+    if getattr(trainer.args, "compile", False):
+        return "compile=%s was not tried" % trainer.args.compile
+    return None
+
+
+def _asked(overrides):
+    """A training's own words, as far as they tell it from others."""
+    return {name: str(overrides[name]) for name in OF_THE_SAME if overrides.get(name) is not None}
+
+
+def _why_another(then, now):
+    """What shows that a snapshot is of another training, or None."""
+    both = [name for name in OF_THE_SAME if name in then and name in now and name != "epochs"]
+    return next(("%s is %s there and %s here" % (n, then[n], now[n]) for n in both if then[n] != now[n]), None)
+
+
+def _changed(then, now):
+    """Names of settings that are not what they were."""
+    names = [name for name in set(then) | set(now) if then.get(name) != now.get(name)]
+    return {name.split(" ", 1)[-1] for name in names if name.startswith("setting ")} | {
+        name for name in names if name in ("workers", "pictures")
+    }
+
+
+def _pictures(dataset):
+    """Which pictures there are, in few letters."""
+    import hashlib
+
+    files = getattr(dataset, "im_files", None)
+    if files is None:
+        return len(dataset)
+    return hashlib.sha256("\n".join(os.path.basename(str(path)) for path in files).encode("utf-8")).hexdigest()[:16]
+
+
+def _frame_of(name):
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame
+
+
+def set_local(frame, name, value):
+    """A local variable of a function that is running. Python 3.13 writes through by itself."""
+    known = frame.f_locals
+    known[name] = value
+    if sys.version_info < (3, 13):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def _advance_bar(done):
+    """The progress bar begins where the epoch does."""
+    frame = _frame_of("__iter__")
+    bar = None if frame is None else frame.f_locals.get("self")
+    if bar is not None and hasattr(bar, "n") and hasattr(bar, "last_print_n"):
+        bar.n = bar.last_print_n = done
+
+
+def _number(text):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
