@@ -40,6 +40,17 @@ def after(done):
     if os.environ.get("HOLDFAST_ATTEMPT") in ("1", "2") and done == 17:
         os.kill(os.getpid(), signal.SIGKILL)
 """
+OWN_NUMBERS = """
+import glob, random
+mine = random.Random(os.urandom(8))
+def after(done):
+    if os.environ["HOLDFAST_ATTEMPT"] == "1" and done == 5:
+        run.snapshot()
+    if os.environ["HOLDFAST_ATTEMPT"] == "1" and done == 9:
+        while not glob.glob(os.environ["HOLDFAST_SNAPSHOTS"] + "/*.snapshot"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 SLOW = """
 def after(done):
     time.sleep(0.05)
@@ -72,6 +83,10 @@ def test_killed_twice_it_ends_as_if_it_had_not_been(tmp_path):
     assert attempts[2]["last_step"] == 60
     for attempt in attempts[1:]:
         assert attempt["first_step"] == attempt["resumed"]["step"] + 1
+        again = (
+            attempts[attempt["n"] - 2]["last_step"] - attempt["resumed"]["step"] - 1
+        )  # it died within the last batch
+        assert attempt["replayed"] == ({"compared": again, "differs_at": None} if again else None)
     buckets = ran.summary["goodput"]["buckets"]
     assert buckets["restart"] > 0
     assert buckets["snapshot_stall"] > 0
@@ -103,3 +118,14 @@ def test_a_term_is_answered_with_a_last_snapshot(tmp_path):
     first, second = ran.summary["attempts"]
     assert first["last_step"] - second["resumed"]["step"] <= 8  # what it did while it was being ended
     assert second["resumed"]["how"] == "snapshot"
+
+
+def test_a_random_source_that_is_not_kept_is_found_out(tmp_path):
+    """What is done again after a death comes out otherwise, and that is said: exactness is tested, not believed."""
+    path = script(tmp_path, OWN_NUMBERS)
+    path.write_text(path.read_text().replace("(model(inputs), targets)", "(model(inputs) * mine.random(), targets)"))
+    ran = holdfast_run(tmp_path, PYTHON, path, options=["--max-loss", 3600])
+    assert ran.code == 0, ran.stderr
+    assert ran.summary["attempts"][1]["resumed"]["step"] == 5
+    assert ran.summary["attempts"][1]["replayed"] == {"compared": 1, "differs_at": 6}
+    assert "resume-inexact" in ran.rules

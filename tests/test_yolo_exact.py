@@ -102,6 +102,7 @@ def test_torn_files_are_survived(tmp_path, bare):
     newest = max((tmp_path / "snapshots").glob("*.snapshot"))
     newest.write_bytes(newest.read_bytes()[:-100])
     assert training.to_the_end() == bare()
+    assert training.replayed == [[1, None]]
     assert training.restored == [int(newest.name.partition(".")[0]) - 1]
 
 

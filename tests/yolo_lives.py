@@ -221,6 +221,8 @@ class Lives:
         self.restored: list[int] = []
         """The positions that it went on from: batches done."""
         self.exact: list[bool] = []
+        self.replayed: list[list] = []
+        """How many batches were compared with those of an earlier life, and where the first that differed was."""
         self._count = 0
 
     def to_the_end(self, deaths: list[tuple[str, int]] = ()) -> dict[str, str]:
@@ -244,6 +246,7 @@ class Lives:
         said = json.loads(out.read_text()) if out.exists() else {}
         self.restored += said.get("restored", [])
         self.exact += said.get("exact", [])
+        self.replayed += said.get("replayed", [])
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             return None
         assert (status, said.get("error")) == (0, None), said.get("error")
@@ -258,6 +261,9 @@ class Lives:
             restored = [fields for event, fields in told if event == "restored"]
             said["restored"] = [int(fields["path"].rpartition("/")[2].partition(".")[0]) for fields in restored]
             said["exact"] = [fields["exact"] for fields in restored]
+            said["replayed"] = [
+                (fields["compared"], fields["differs_at"]) for event, fields in told if event == "replayed"
+            ]
             out.write_text(json.dumps(said))
 
         def at(place: str, done: int) -> None:

@@ -254,6 +254,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
     events.SnapshotTorn: (lambda attempt, event: attempt.snapshots.fold_torn(event),),
     events.Restored: (_restored,),
+    events.Replayed: (lambda attempt, event: attempt.snapshots.fold_replayed(event),),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
     events.Sample: (
         lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from holdfast.show.plain import printable
+from holdfast.show.plain import plural, printable
 from holdfast.words import events
 from holdfast.words.verdicts import Action
 
@@ -47,6 +47,11 @@ class Narrator:
             return f"{event.signal}: {event.action}"
         if isinstance(event, events.Quiet):
             return f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
+        if isinstance(event, events.Restored):
+            exactly = "" if event.exact else f"; not exactly as it would have been: {event.why}"
+            return f"the training has the state of step {event.step}{exactly}"
+        if isinstance(event, events.Replayed) and event.differs_at is None:
+            return f"what was done again ({plural(event.compared, 'batch', 'batches')}) came out the same, bit for bit"
         if isinstance(event, events.Remark):
             return _remark(event)
         if isinstance(event, events.Vaulted) and event.left_out:

@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.usable import checkpoints, last_good
-from holdfast.show.plain import duration, plural, printable, size
+from holdfast.show.plain import duration, plural, printable, shares, size
 from holdfast.show.report import HTML
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
@@ -65,6 +65,9 @@ def print_panel(run: RunFolder, picture: Picture) -> None:
 def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterator[Row]:
     yield outcome, f"bold {colour}", picture.ended.reason if picture.ended is not None else "the run has not ended"
     yield "", "", _figures(picture)
+    spent = goodput(picture)
+    if len(picture.attempts) > 1 and spent["buckets"]:
+        yield "time", "bold", shares(spent["buckets"])
     if len(picture.attempts) > 1 or outcome not in ("learned", "unproven"):
         yield from _attempts(picture, told=picture.ended.reason if picture.ended is not None else "")
     yield from _findings(picture)
@@ -114,6 +117,9 @@ def _attempts(picture: Picture, told: str) -> Iterator[Row]:
 
 def _life(attempt: AttemptPicture) -> str:
     steps = f"steps {attempt.first_step} to {attempt.last_step}" if attempt.steps else "no step seen"
+    replayed = attempt.snapshots.replayed
+    if replayed is not None and replayed.differs_at is None:
+        steps += f" ({plural(replayed.compared, 'batch', 'batches')} done again, bit for bit the same)"
     ended = attempt.ended
     if ended is None:
         return f"{steps}, running"

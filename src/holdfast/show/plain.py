@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -30,5 +34,12 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def plural(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+def plural(count: int, thing: str, things: str | None = None) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {things or thing + 's'}"
+
+
+def shares(buckets: Mapping[str, float]) -> str:
+    """`training 91%, restart 6%, lost work 2%`: where the time went, the largest first, what is less than 1% left out."""
+    whole = sum(buckets.values())
+    told = sorted(buckets.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name.replace('_', ' ')} {part / whole:.0%}" for name, part in told if part >= 0.01 * whole > 0)

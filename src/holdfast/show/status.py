@@ -13,7 +13,7 @@ from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
 from holdfast.record.journal import replay
 from holdfast.record.lock import holder_of, is_live
-from holdfast.show.plain import duration, printable, size
+from holdfast.show.plain import duration, printable, shares, size
 from holdfast.show.summary import summary_of
 
 if TYPE_CHECKING:
@@ -73,15 +73,9 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
         if now["memory"] is not None and now["alive"]:
             print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")
-    for attempt in status["attempts"]:
-        how = attempt["exit"]
-        if how is not None:
-            ended = how["signal"] or f"exit {how['code']}"
-            cause = f", {attempt['cause']}" if attempt["cause"] else ""
-            steps = (
-                f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no step seen"
-            )
-            print(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
+    if status["goodput"]["buckets"]:
+        print(f"  time: {shares(status['goodput']['buckets'])}")
+    _print_attempts(status["attempts"])
     for finding in status["findings"]:
         if finding["message"] != status["reason"]:
             print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
@@ -90,6 +84,18 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     if status["supervisor"] is not None:
         print(f"  to end it: kill {status['supervisor']} (it can be resumed)")
     print(f"  record: {status['dir']}")
+
+
+def _print_attempts(attempts: list[dict[str, Any]]) -> None:
+    for attempt in attempts:
+        how = attempt["exit"]
+        if how is not None:
+            ended = how["signal"] or f"exit {how['code']}"
+            cause = f", {attempt['cause']}" if attempt["cause"] else ""
+            steps = (
+                f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no step seen"
+            )
+            print(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
 
 
 def _alive(pid: int) -> bool:

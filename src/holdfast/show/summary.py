@@ -80,8 +80,15 @@ def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
         "cause": cause_of(attempt),
         "changes": [],
         "resumed": msgspec.to_builtins(resume) if resume is not None else None,
+        "replayed": _replayed(attempt),
         "saved": msgspec.to_builtins(attempt.vaulted.files) if attempt.vaulted is not None else [],
     }
+
+
+def _replayed(attempt: AttemptPicture) -> dict[str, Any] | None:
+    """What was done again after a snapshot, and whether it came out the same."""
+    replayed = attempt.snapshots.replayed
+    return {"compared": replayed.compared, "differs_at": replayed.differs_at} if replayed is not None else None
 
 
 def _finding(finding: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ training process; lines marked `child` are written by the probe inside it, all o
             observed           child     what can be seen and what cannot, and why; again whenever that changes
             snapshot-torn      child     a snapshot was passed over, and why
             restored           child     the training has the state of a snapshot, and whether it goes on exactly
+            replayed           child     what had been done since was done again: the same losses, or from which step not
         while training:
             for each step:
                 fetch a batch            (its wait, size and hash go into the step)
@@ -359,6 +360,16 @@ class Restored(Event, frozen=True, kw_only=True, tag="restored"):
     """What is not the same as it was."""
 
 
+class Replayed(Event, frozen=True, kw_only=True, tag="replayed"):
+    """What had been done after the snapshot was done again, and its losses were compared with those of the first time."""
+
+    step: int
+    compared: int
+    """How many batches."""
+    differs_at: int | None = None
+    """The step of the first that was not the same, bit for bit."""
+
+
 class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
     what: str
     detail: str = ""
@@ -562,6 +573,7 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     SnapshotFailed,
     SnapshotTorn,
     Restored,
+    Replayed,
     ProbeNote,
     Goodbye,
 ]

@@ -21,6 +21,7 @@ from .snapshots.passes import Generators, Pass
 from .snapshots.randomness import draw_on_from, drawn_so_far
 from .snapshots.store import Store
 from .snapshots.taking import Snapshots
+from .snapshots.trace import Trace
 
 ALONE = os.path.join(".holdfast", "guard")
 LEAVE_SECONDS = 600.0
@@ -65,6 +66,9 @@ class Guard(object):
         self._workers = {}
         self._generators = Generators(torch)
         self._going_on = None
+        # On a device losses are read later, and not always as much later.
+        compares = self._probe is not None and world_size == 1 and self._fingerprint["devices"] == ["cpu"]
+        self._trace = Trace(folder, self._tell) if compares else None
 
     # --- the user's side -----------------------------------------------------------------------------------------
 
@@ -131,6 +135,8 @@ class Guard(object):
                 self._workers = one.workers
                 self._position += 1
                 yield batch
+                if self._trace is not None:
+                    self._trace.add(self._position, self._probe.step, self._probe.last_loss)
                 self._between()
         finally:
             self._pass = None
@@ -182,6 +188,8 @@ class Guard(object):
                 % (snapshot.path, error, self._store.folder)
             ) from None
         self.restored = snapshot.step
+        if self._trace is not None:
+            self._trace.goes_on_from(snapshot.position)
         other = differences(snapshot.header.get("fingerprint", {}), self._fingerprint)
         if self._probe is not None:
             self._probe.goes_on_from(snapshot.step)

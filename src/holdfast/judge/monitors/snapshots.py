@@ -21,6 +21,7 @@ class Snapshots:
         """The newest that could not be written, where none was written after it."""
         self.torn: deque[events.SnapshotTorn] = deque(maxlen=KEPT)
         self.restored: events.Restored | None = None
+        self.replayed: events.Replayed | None = None
 
     def fold(self, event: events.Snapshot) -> None:
         self.newest = event
@@ -33,3 +34,6 @@ class Snapshots:
 
     def fold_torn(self, event: events.SnapshotTorn) -> None:
         self.torn.append(event)
+
+    def fold_replayed(self, event: events.Replayed) -> None:
+        self.replayed = event

@@ -19,6 +19,7 @@ from ...snapshots.interval import LIFE_SECONDS
 from ...snapshots.randomness import draw_on_from, drawn_so_far
 from ...snapshots.store import Store
 from ...snapshots.taking import Snapshots
+from ...snapshots.trace import Trace
 from .loading import Loading
 from .state import TrainerState
 from .tested import why_not_exact
@@ -48,6 +49,8 @@ class Exact(object):
         self._going_on = None
         self._loading = None
         self._position = 0
+        self._trace = None
+        self._snapshots = None
         self._off = False
 
     def watch(self, module):
@@ -107,6 +110,8 @@ class Exact(object):
             life=_number(os.environ.get(protocol.MEAN_LIFE)) or LIFE_SECONDS,
             asked_for=os.environ.get(protocol.SNAPSHOT_NOW),
         )
+        # On a device a loss is read later: asking for it here would make the training wait.
+        self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
         found = self._found
         if found is not None and _why_another(found.header.get("asked", {}), trainer._holdfast_asked) is None:
@@ -152,6 +157,8 @@ class Exact(object):
         for batch in range(first, count):
             yield batch, loading.next()
             self._position += 1
+            if self._trace is not None:
+                self._trace.add(self._position, self._probe.step, float(trainer.loss))
             self._between(trainer, batch + 1, count)
 
     def _between(self, trainer, done, count):
@@ -212,6 +219,8 @@ class Exact(object):
         if frame is not None:
             set_local(frame, "last_opt_step", last)
         self._position = found.position
+        if self._trace is not None:
+            self._trace.goes_on_from(found.position)
         self._watcher.batches_done(first)
         _advance_bar(first)
         draw_on_from(self._torch, state["rng"])
