@@ -7,7 +7,8 @@ import pytest
 from histories import seen
 
 from holdfast.judge.history import TRACEBACK, ended, entries, losses, memory, started, trains
-from holdfast.judge.policy import after_end, cause_of, ends_attempt
+from holdfast.judge.policy import FORETELLING, after_end, asks_for_snapshot, cause_of, ends_attempt
+from holdfast.judge.rules import by_id
 from holdfast.judge.verdict import verdict
 from holdfast.words import events
 from holdfast.words.plan import Plan
@@ -30,6 +31,15 @@ def again(number, last_step, **how):
         *losses(1.0, first=last_step),
         msgspec.structs.replace(end, attempt=number),
     ]
+
+
+def test_a_death_that_is_foretold_asks_for_a_snapshot():
+    leak = Finding(rule="memory-leak", severity="warn", message="m")
+    assert asks_for_snapshot(leak, PLAN)
+    assert not asks_for_snapshot(msgspec.structs.replace(leak, severity="note"), PLAN)
+    assert not asks_for_snapshot(leak, msgspec.structs.replace(PLAN, observe_only=True))
+    assert not asks_for_snapshot(Finding(rule="loss-diverging", severity="warn", message="m"), PLAN)
+    assert set(by_id()) >= FORETELLING
 
 
 def test_success_is_not_repeated():

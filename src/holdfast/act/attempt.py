@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.act.hang_watch import Ask, HangWatch
 from holdfast.child.holdfast_child import heartbeat
-from holdfast.judge.policy import ends_attempt
+from holdfast.judge.policy import asks_for_snapshot, ends_attempt
 from holdfast.judge.words import needles, rules_speaking_of
 from holdfast.observe import notices
 from holdfast.observe.endings import evidence_of, last_words
@@ -203,6 +203,8 @@ class Attempt:
         for finding in self._recorder.fresh_findings():
             if ends_attempt(finding, self._plan):
                 self._stop(finding.rule)
+            elif asks_for_snapshot(finding, self._plan) and self._takes_snapshots() and self._ask_for_snapshot():
+                self._remark("a snapshot was asked for", finding.rule)
 
     def _hint_at_going_on(self) -> None:
         """It saves, and we would not know how to go on from that: better said now than after the kill."""

@@ -19,6 +19,10 @@ LONGEST_WAIT_S = 60.0
 FIRST_LIFE_S = 4 * 3600.0
 UNSEEN_PROGRESS_S = 60.0
 """Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
+FORETELLING = frozenset(
+    ("disk-filling", "driver-memory-bloat", "memory-leak", "memory-pressure", "validation-memory-spike")
+)
+"""Rules that warn of an end that has not come yet."""
 MISTAKES = frozenset(
     (
         *("python-exception", "exit-status-not-zero", "device-out-of-memory", "labels-missing"),
@@ -51,6 +55,11 @@ def ends_attempt(finding: Finding, plan: Plan) -> bool:
         return False
     rule = by_id().get(finding.rule)
     return rule is not None and rule.kind in ("learning", "resources")
+
+
+def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
+    """Whether a finding foretells a death: then what was done until now is better kept at once."""
+    return finding.rule in FORETELLING and finding.severity != "note" and not plan.observe_only
 
 
 def cause_of(attempt: AttemptPicture) -> str | None:
