@@ -329,6 +329,12 @@ def test_this_machine_answers():
         assert sentence.startswith("The machine is ")
 
 
+def test_where_nothing_puts_the_machine_to_sleep_there_is_nothing_to_say(tmp_path):
+    """A container has no systemd of its own: that is no reason to warn."""
+    said = LinuxMachine(systemd=tmp_path / "none").keep_awake().start()
+    assert said.startswith("Nothing has to be kept awake")
+
+
 def test_a_machine_of_no_known_kind_still_measures():
     """The psutil-only machine has memory and processes, and says what it does not have."""
     machine = PlainMachine()

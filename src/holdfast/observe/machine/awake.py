@@ -29,15 +29,20 @@ class _Entered:
         self.stop()
 
 
-class CannotKeepAwake(_Entered):
+class NothingSleeps(_Entered):
     def __init__(self, why: str) -> None:
         self._why = why
 
     def start(self) -> str:
-        return f"The machine is not kept awake: {self._why}."
+        return f"Nothing has to be kept awake: {self._why}."
 
     def stop(self) -> None:
         pass
+
+
+class CannotKeepAwake(NothingSleeps):
+    def start(self) -> str:
+        return f"The machine is not kept awake: {self._why}."
 
 
 class HelperKeepsAwake(_Entered):

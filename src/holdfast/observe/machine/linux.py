@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.observe.machine.awake import CannotKeepAwake, HelperKeepsAwake
+from holdfast.observe.machine.awake import CannotKeepAwake, HelperKeepsAwake, NothingSleeps
 from holdfast.observe.machine.cgroups import MemoryGroup, counts, counts_in, memory_groups
 from holdfast.observe.machine.commands import Answer, ask
 from holdfast.observe.machine.gather import gathered
@@ -47,7 +47,9 @@ class LinuxMachine:
         proc: Path = Path("/proc"),
         kernel_messages: Path = Path("/dev/kmsg"),
         ask: Callable[[list[str], float], Answer] = ask,
+        systemd: Path = Path("/run/systemd/system"),
     ) -> None:
+        self._systemd = systemd
         self._proc = proc
         self._kernel_messages = kernel_messages
         self._ask = ask
@@ -124,6 +126,8 @@ class LinuxMachine:
         )
 
     def keep_awake(self) -> Awake:
+        if not self._systemd.is_dir():  # as sd_booted(3) asks
+            return NothingSleeps("systemd, which puts machines to sleep, does not run here")
         if shutil.which(_INHIBIT[0]) is None:
             return CannotKeepAwake("systemd-inhibit is not installed")
         return HelperKeepsAwake(_INHIBIT, "systemd-inhibit (sleep and idle)", says_held=True)
