@@ -122,3 +122,15 @@ def test_another_training_does_not_go_on_from_it(tmp_path):
     assert training.live(("after a batch", 9)) is None
     assert training.live(None, model="yolov8n.yaml", epochs=1) is not None
     assert training.restored == []
+
+
+def test_going_back_after_a_nan_is_the_same(tmp_path, bare):
+    """Ultralytics then reloads last.pt. Killed after a later save and before the NaN is met again, it must find the older one."""
+    whole = Lives(make_squares(tmp_path / "whole", PICTURES), bare=True, nan_at=15).to_the_end()
+    assert whole["weights"] != bare()["weights"]
+    training = Lives(make_squares(tmp_path / "killed", PICTURES), nan_at=15)
+    assert training.live(("after a batch", 14)) is None
+    later = Lives(training.folder, nan_at=15, most_lost=3600.0)
+    assert later.live(("in a backward", 20)) is None  # the NaN was met, and its epoch was made again and saved
+    assert training.to_the_end() == whole
+    assert (later.restored, training.restored) == ([13], [13])

@@ -86,6 +86,8 @@ def watched(folder: Path, told: list, most_lost: float) -> None:
 
     if not most_lost:
         write_at_once()
+    elif most_lost >= 3600:
+        Snapshots.due = Snapshots.affordable = lambda *_: False
     probe = Probe(told)
     watcher = Watcher(probe)
     watcher.watch(module)
@@ -106,7 +108,9 @@ def write_at_once() -> None:
     Snapshots.take = take
 
 
-def train(folder: Path, at: Callable[[str, int], None], workers: int, **settings: Any) -> dict[str, str]:
+def train(
+    folder: Path, at: Callable[[str, int], None], workers: int, nan_at: int | None = None, **settings: Any
+) -> dict[str, str]:
     """One life to its end. A hash of each thing that came out. `at` is told of each place, with the batches done so far."""
     from ultralytics.models.yolo.detect import DetectionTrainer
 
@@ -114,6 +118,8 @@ def train(folder: Path, at: Callable[[str, int], None], workers: int, **settings
     asked = {**SETTINGS, "model": "yolo11n.yaml", "data": str(folder / "data.yaml"), **settings}
     trainer = DetectionTrainer(overrides={**asked, "project": str(folder / "runs"), "name": "life"})
     trainer.args.workers = workers  # which it sets to 0 on a CPU
+    if nan_at is not None:
+        trainer.add_callback("on_train_start", lambda trainer: spoil(trainer, nan_at))
     for event, place in PLACES.items():
         trainer.add_callback(event, lambda trainer, place=place: at(place, batches_done(trainer, place)))
     trainer.add_callback("on_train_start", lambda trainer: tell_backwards(trainer, at))
@@ -155,6 +161,19 @@ def tell_backwards(trainer: Any, at: Callable[[str, int], None]) -> None:
         return original(loss)
 
     trainer.scaler.scale = scale
+
+
+def spoil(trainer: Any, batch: int) -> None:
+    """The loss of this batch is NaN the first time that it is met in a training."""
+    kind = type(trainer.model)
+    original = kind.loss
+
+    def loss(model: Any, *given: Any) -> Any:
+        total, items = original(model, *given)
+        now = model is trainer.model and model.training and not trainer.nan_recovery_attempts
+        return total * float("nan") if now and batches_done(trainer) - 1 == batch else total, items
+
+    kind.loss = loss
 
 
 def tell_validation(trainer: Any, at: Callable[[str, int], None]) -> None:

@@ -20,6 +20,7 @@ from ...snapshots.randomness import draw_on_from, drawn_so_far
 from ...snapshots.store import Store
 from ...snapshots.taking import Snapshots
 from ...snapshots.trace import Trace
+from . import last
 from .loading import Loading
 from .state import TrainerState
 from .tested import why_not_exact
@@ -49,6 +50,8 @@ class Exact(object):
         self._going_on = None
         self._loading = None
         self._position = 0
+        self._saved = None
+        """The epoch that last.pt is of."""
         self._trace = None
         self._snapshots = None
         self._off = False
@@ -101,7 +104,7 @@ class Exact(object):
         self._trainer = weakref.ref(trainer)
         self._state = TrainerState(self._torch, trainer)
         self._fingerprint = self._fingerprint_of(trainer)
-        self._position = 0
+        self._position, self._saved = 0, None
         self._snapshots = Snapshots(
             self._torch,
             Store(self._folder),
@@ -130,10 +133,16 @@ class Exact(object):
         trainer.scheduler.last_epoch = trainer.start_epoch - 1
         self._probe.goes_on_from(found.step)
 
+    def _on_model_save(self, trainer):
+        if self._is_ours(trainer) and self._snapshots is not None:
+            self._saved = trainer.epoch
+            last.keep(self._folder, trainer)
+
     def _on_train_end(self, trainer):
-        if self._is_ours(trainer):
+        if self._is_ours(trainer) and self._snapshots is not None:
             self._snapshots.settle()
             Store(self._folder).clear()
+            last.clear(self._folder)
             self._trainer = None
 
     # --- the loop ------------------------------------------------------------------------------------------------
@@ -183,6 +192,7 @@ class Exact(object):
             "done": done,
             "of": count,
             "last_opt_step": frame.f_locals["last_opt_step"],
+            "saved": self._saved,
         }
 
         def collect():
@@ -212,12 +222,14 @@ class Exact(object):
         if place["of"] != count or any(name in changed for name in OF_THE_ORDER):
             first = count if first >= place["of"] else round(first * count / place["of"])
             self._loading.begin_at(first if first < count else 0)
-            last = place["epoch"] * count + first - 1
+            stepped = place["epoch"] * count + first - 1
         else:
             self._loading.go_on(state["loading"])
-            last = place["last_opt_step"]
+            stepped = place["last_opt_step"]
         if frame is not None:
-            set_local(frame, "last_opt_step", last)
+            set_local(frame, "last_opt_step", stepped)
+        self._saved = place["saved"]
+        last.give_back(self._folder, trainer, self._saved)
         self._position = found.position
         if self._trace is not None:
             self._trace.goes_on_from(found.position)
