@@ -25,6 +25,8 @@ class Case:
     threads: int | None = 1
     """None: as many as torch takes by itself."""
     first_batch: int = 16
+    guard: bool = False
+    """Under `holdfast.guard` too, with its snapshots. Only in turns."""
 
     def steps(self, loop_seconds: float) -> int:
         return max(30, round(1e3 * loop_seconds / self.target_ms))
@@ -39,6 +41,10 @@ CASES = (
     Case("10 ms, 204 tensors, SGD", "deep", "sgd", 10, 1.02, first_batch=8),
     Case("100 ms, CNN, AdamW", "cnn-wide", "adamw", 100, 1.01, peers=True, first_batch=128),
     Case("10 ms, CNN, AdamW, default threads", "cnn", "adamw", 10, None, threads=None),
+)
+GUARDED = (
+    Case("10 ms, CNN, AdamW, guard", "cnn", "adamw", 10, 1.03, guard=True),
+    Case("10 ms, 204 tensors, AdamW, guard", "deep", "adamw", 10, 1.03, first_batch=8, guard=True),
 )
 
 

@@ -6,6 +6,7 @@ python bench/overhead/turns.py [--quads N] [--cases REGEX] [--json PATH] [--chec
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import platform
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import variants
-from cases import CASES, Case
+from cases import CASES, GUARDED, Case
 from run import RESULTS
 from stats import Figure, figure
 
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
     rows = []
-    for case in CASES:
+    for case in (*CASES, *GUARDED):
         if case.limit is not None and re.search(options.cases, case.name):
             rows.append(measured(case, options.quads))
             print(as_line(rows[-1]), flush=True)
@@ -54,6 +55,7 @@ def measured(case: Case, quads: int) -> dict[str, Any]:
         "target_ms": case.target_ms,
         "first_batch": case.first_batch,
         "quads": quads,
+        "guard": case.guard,
     }
     with variants.scratch() as folder:
         out = folder / "result.json"
@@ -112,7 +114,8 @@ def write_readme(rows: list[dict[str, Any]]) -> None:
 def machine() -> str:
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
     cpu = model.partition(":")[2].strip() or platform.processor() or platform.machine()
-    return f"{time.strftime('%Y-%m-%d')}, {cpu}, Python {platform.python_version()}"
+    torch = importlib.metadata.version("torch")
+    return f"{time.strftime('%Y-%m-%d')}, {cpu}, Python {platform.python_version()}, torch {torch}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 Two processes never run alike on a shared machine: bare differs from bare by several percent. Blocks of a quarter of a second
 do. For the bare ones every hook and wrapper of the probe is taken out of torch; for the watched ones they are put back.
-What to train comes as JSON in BENCH_CONFIG: net, optimizer, target_ms, quads, out.
+What to train comes as JSON in BENCH_CONFIG: net, optimizer, target_ms, quads, guard, out.
 """
 
 import collections
@@ -17,6 +17,8 @@ import models
 import torch
 from torch.optim import optimizer as optimizer_module
 from torch.utils.data import dataloader
+
+import holdfast
 
 BLOCK_SECONDS = 0.25
 WARMUP = 40
@@ -61,17 +63,24 @@ class Training:
         data = models.made_data(config["net"], max(1024, min(BATCHES * batch, SAMPLES_AT_MOST)))
         self._loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, drop_last=True)
         self._criterion = torch.nn.CrossEntropyLoss()
-        self._batches = self._endless()
+        self._plain = self._endless()
+        self._guarded = self._endless_under_guard() if config.get("guard") else None
 
     def _endless(self):
         while True:
             yield from self._loader
 
-    def block(self, steps):
+    def _endless_under_guard(self):
+        with holdfast.guard(model=self._model, optimizer=self._optimizer) as run:
+            for _ in run.epochs(sys.maxsize):
+                yield from run.batches(self._loader)
+
+    def block(self, steps, *, watched=False):
         """Milliseconds a step."""
+        batches = self._guarded if watched and self._guarded is not None else self._plain
         began = time.perf_counter()
         for _ in range(steps):
-            inputs, labels = next(self._batches)
+            inputs, labels = next(batches)
             self._optimizer.zero_grad()
             loss = self._criterion(self._model(inputs), labels)
             loss.backward()
@@ -109,8 +118,9 @@ def main():
         quad = {}
         order = ("on", "off", "off again", "on again")
         for turn in order if number % 2 else tuple(reversed(order)):
-            getattr(watching, turn.split()[0])()
-            quad[turn] = training.block(steps)
+            watched = turn.startswith("on")
+            (watching.on if watched else watching.off)()
+            quad[turn] = training.block(steps, watched=watched)
         quads.append(quad)
         if number % 10 == 0:
             print(f"quad {number} of {config['quads']}", flush=True)
