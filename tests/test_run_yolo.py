@@ -50,6 +50,7 @@ model.add_callback("on_train_batch_end", die)
     ran = holdfast_run(tmp_path, sys.executable, script, tmp_path, options=["--max-loss", 0], env=quiet, timeout=280)
     assert ran.code == 0, ran.stderr
     assert result(ran.stdout) == result(bare.stdout)
+    assert "Warning" not in ran.stderr
     attempts = ran.summary["attempts"]
     assert [attempt["cause"] for attempt in attempts] == ["killed-externally", "killed-externally", None]
     assert [attempt["resumed"]["how"] for attempt in attempts[1:]] == ["snapshot", "snapshot"]

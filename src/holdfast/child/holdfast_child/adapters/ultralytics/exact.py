@@ -167,7 +167,7 @@ class Exact(object):
             yield batch, loading.next()
             self._position += 1
             if self._trace is not None:
-                self._trace.add(self._position, self._probe.step, float(trainer.loss))
+                self._trace.add(self._position, self._probe.step, trainer.loss.detach().item())
             self._between(trainer, batch + 1, count)
 
     def _between(self, trainer, done, count):
