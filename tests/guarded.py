@@ -105,11 +105,11 @@ def train(
 class Lives:
     """Lets it live and die until it comes to its end."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, *, training: Callable[..., str] = train, **options: Any) -> None:
         self._folder = folder
+        self._training = training
         self._options = options
         self.count = 0
-        self.restored: list[int] = []
 
     def to_the_end(self, deaths: list[tuple[str, int]]) -> str:
         """Dies at each of these places, in this order, and then not any more."""
@@ -144,7 +144,7 @@ class Lives:
 
         os.setpgid(0, 0)
         try:
-            out.write_text(train(self._folder, at=at, **self._options))
+            out.write_text(self._training(self._folder, at=at, **self._options))
             os._exit(0)
         except BaseException:  # noqa: BLE001 - what a fork raises is told by its parent
             out.write_text(traceback.format_exc())

@@ -26,6 +26,10 @@ from .snapshots.trace import Trace
 ALONE = os.path.join(".holdfast", "guard")
 LEAVE_SECONDS = 600.0
 SOURCE = "guard"
+ONE_AT_A_TIME = (
+    "run.batches goes over one loader at a time, and another pass has not ended. Go over the other loader itself, "
+    "or give run.batches one object that yields from both."
+)
 
 
 class CannotGoOn(RuntimeError):
@@ -75,14 +79,14 @@ class Guard(object):
     def __enter__(self):
         if self._probe is not None:
             self._probe.see("snapshots", "seen: holdfast.guard")
-        snapshot = self._store.newest(self._torch, self._torn)
+        snapshot = self._store.begin(self._torch, self._torn)
         if snapshot is not None:
             self._give_back(snapshot)
         return self
 
     def __exit__(self, kind, error, trace):
         self._snapshots.settle(LEAVE_SECONDS)
-        if kind is None:
+        if kind is None and _last_to_leave(self._torch, self._store):
             self._store.clear()
         return False
 
@@ -113,6 +117,9 @@ class Guard(object):
 
     def batches(self, loader):
         """What is still to come of one pass over a loader."""
+        if self._pass is not None:
+            # A snapshot keeps the place in one: the other's would be lost without a word.
+            raise RuntimeError(ONE_AT_A_TIME)
         call, self._call = self._call, self._call + 1
         going_on = self._going_on
         if going_on is not None and going_on["pass"] is not None:
@@ -230,6 +237,17 @@ def _rank_and_world(torch):
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def _last_to_leave(torch, store):
+    """Whether the training is over on all ranks: while one may still die, all need what they go on from."""
+    if store.world_size == 1:
+        return True
+    try:
+        meeting = torch.distributed.distributed_c10d._get_default_store()
+        return meeting.add("holdfast left " + store.folder, 1) % store.world_size == 0
+    except Exception:  # the ranks' group has ended before
+        return store.rank == 0
 
 
 def _script():

@@ -72,7 +72,10 @@ class Capture(object):
         room = self._room()
         if room is not None and size > room:
             raise NoRoom("a copy of the state takes %d MB, and %d MB are free" % (size >> 20, room >> 20))
-        self._block = self._torch.zeros(max(size, 1), dtype=self._torch.uint8)  # gaps are written too
+        try:
+            self._block = self._torch.zeros(max(size, 1), dtype=self._torch.uint8)  # gaps are written too
+        except RuntimeError as error:  # torch's word for memory that it did not get
+            raise NoRoom("a copy of the state takes %d MB: %s" % (size >> 20, str(error)[:200])) from None
 
     def _copy(self, tensors):
         torch = self._torch

@@ -15,6 +15,7 @@ from .files import Files, write_whole
 
 KEPT = 3
 AGREED = "agreed"
+HASH = ".hash"
 PART = re.compile(r"(\d{12})\.rank-(\d+)-of-(\d+)\.snapshot")
 COMMIT = re.compile(r"(\d{12})\.of-(\d+)\.commit")
 TEMPORARY = re.compile(r".*\.(\d+)\.tmp")
@@ -48,6 +49,8 @@ class Store(object):
         self._keep = keep
         self._files = files or Files()
         self._own = (0, "", "")  # what rank 0 wrote last: its position, name and hash
+        self.at = -1
+        """The position that was gone on from, or taken since."""
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -62,7 +65,7 @@ class Store(object):
             self._own = (position, os.path.basename(path), digest)
         else:
             # Rank 0 reads the hash here, instead of the whole part.
-            write_whole(self._files, path + ".hash", [digest.encode("ascii")])
+            write_whole(self._files, path + HASH, [digest.encode("ascii")])
         return path
 
     def commit(self):
@@ -72,7 +75,7 @@ class Store(object):
         for rank in range(1, self.world_size):
             name = part_name(position, rank, self.world_size)
             try:
-                with open(os.path.join(self.folder, name + ".hash"), encoding="ascii") as file:
+                with open(os.path.join(self.folder, name + HASH), encoding="ascii") as file:
                     parts[name] = file.read(200)
             except (OSError, UnicodeDecodeError):
                 return False
@@ -108,7 +111,7 @@ class Store(object):
     def clear(self):
         """The training is over: there is nothing to go on from."""
         for name in self._names():
-            if PART.match(name) or COMMIT.fullmatch(name) or TEMPORARY.fullmatch(name):
+            if PART.match(name) or COMMIT.fullmatch(name) or TEMPORARY.fullmatch(name) or name == AGREED:
                 self._remove(name)
 
     def _remove(self, name):
@@ -128,6 +131,22 @@ class Store(object):
             found = (COMMIT.fullmatch(name) for name in self._names())
             known = {int(match[1]) for match in found if match and int(match[2]) == self.world_size}
         return sorted(known, reverse=True)
+
+    def begin(self, torch, torn=lambda path, why: None):
+        """The newest, to go on from. What ranks had begun beyond it is taken back, so that it is never joined to new parts."""
+        snapshot = self.newest(torch, torn)
+        self.at = -1 if snapshot is None else snapshot.position
+        if self.world_size > 1:
+            self._take_back()
+        return snapshot
+
+    def _take_back(self):
+        for name in self._names():
+            found = PART.match(name)
+            own = found is not None and (int(found[2]), int(found[3])) == (self.rank, self.world_size)
+            begun = own and name.endswith(HASH) and int(found[1]) > self.at
+            if begun or (name == AGREED and self.rank == 0):
+                self._remove(name)
 
     def newest(self, torch, torn=lambda path, why: None):
         """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over."""

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 
-from .capture import Capture, NoRoom
+from .capture import Capture
 from .interval import BUDGET, BYTES_A_SECOND, LIFE_SECONDS, seconds_between
 from .values import NotPlain
 
@@ -42,12 +42,18 @@ class Snapshots(object):
         """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
         if self._store.world_size == 1:
             return self._wanted()
-        if self._store.rank == 0 and self._at <= position and self._wanted():
-            self._at = position + AHEAD
-            self._store.agree(self._at)
-        elif self._store.rank != 0:
+        if self._store.rank != 0:
             self._at = self._store.agreed()
-        return self._at == position
+        elif self._at < position and self._wanted():
+            self._agree(position + AHEAD)
+        return self._at == position != self._store.at
+
+    def _agree(self, position):
+        try:
+            self._store.agree(position)
+            self._at = position
+        except OSError as error:
+            self._failed(position, error.strerror or str(error))
 
     def _wanted(self):
         now = time.monotonic()
@@ -68,13 +74,16 @@ class Snapshots(object):
 
     def take(self, position, step, collect, more):
         """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk."""
+        if self._store.world_size > 1 and position == self._store.at:
+            return False  # half of a second one could be joined to half of the first
         began = time.monotonic()
         asked = _mark(self._asked_for)
         try:
             self._capture.take(collect())
-        except (NotPlain, NoRoom) as error:
-            self._failed(step, str(error))
+        except (NotPlain, MemoryError) as error:
+            self._failed(step, str(error) or "there is not enough memory")
             return False
+        self._store.at = position
         stall = time.monotonic() - began
         self._asked_seen = asked
         self._cost = stall if self._cost is None else 0.5 * (self._cost + stall)

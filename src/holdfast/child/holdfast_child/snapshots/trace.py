@@ -8,6 +8,8 @@ import mmap
 import os
 import struct
 
+from .files import Files
+
 NAME = "trace"
 SLOTS = 1 << 16
 _RECORD = struct.Struct("<qd")
@@ -15,27 +17,41 @@ _LOSS = struct.Struct("<d")
 _SIZE = SLOTS * _RECORD.size
 
 
+def _mapped(folder):
+    """All of it is on the disk from the start: a page for which there is no room would end the training with SIGBUS."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    descriptor = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(descriptor).st_size != _SIZE:
+            os.ftruncate(descriptor, 0)
+            try:
+                Files().write(descriptor, bytes(_SIZE))
+            except OSError:
+                os.ftruncate(descriptor, 0)
+                raise
+        return mmap.mmap(descriptor, _SIZE)
+    finally:
+        os.close(descriptor)
+
+
 class Trace(object):
     def __init__(self, folder, tell):
         """`tell(event, **fields)` writes to the run's record."""
         self._tell = tell
         self._before = {}
+        self._last = 0
         self._compared = 0
         self._differs = None
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(descriptor).st_size != _SIZE:
-                os.ftruncate(descriptor, 0)
-                os.ftruncate(descriptor, _SIZE)
-            self._ring = mmap.mmap(descriptor, _SIZE)
-        finally:
-            os.close(descriptor)
+            self._ring = _mapped(folder)
+        except (OSError, ValueError):  # a full disk: nothing is left to compare after a death, and that is all
+            self._ring = bytearray(_SIZE)
 
     def goes_on_from(self, position):
         """What an earlier life made beyond this is going to be made again."""
         records = _RECORD.iter_unpack(self._ring[:])
         self._before = {number: _LOSS.pack(loss) for number, loss in records if number > position}
+        self._last = max(self._before, default=0)
 
     def add(self, position, step, loss):
         """After a batch: so many are done, and this was its loss."""
@@ -47,7 +63,7 @@ class Trace(object):
             self._compared += 1
             if before != _LOSS.pack(loss) and self._differs is None:
                 self._differs = step
-        if not self._before or self._differs is not None or position > max(self._before):
+        if not self._before or self._differs is not None or position > self._last:
             self._before = {}
             if self._compared:
                 self._tell("replayed", step=step, compared=self._compared, differs_at=self._differs)
