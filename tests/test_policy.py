@@ -7,7 +7,7 @@ import pytest
 from histories import seen
 
 from holdfast.judge.history import TRACEBACK, ended, entries, losses, memory, started, trains
-from holdfast.judge.policy import FORETELLING, after_end, asks_for_snapshot, cause_of, ends_attempt
+from holdfast.judge.policy import FORETELLING, after_end, asks_for_snapshot, cause_of, ends_attempt, expected_life
 from holdfast.judge.rules import by_id
 from holdfast.judge.verdict import verdict
 from holdfast.words import events
@@ -40,6 +40,13 @@ def test_a_death_that_is_foretold_asks_for_a_snapshot():
     assert not asks_for_snapshot(leak, msgspec.structs.replace(PLAN, observe_only=True))
     assert not asks_for_snapshot(Finding(rule="loss-diverging", severity="warn", message="m"), PLAN)
     assert set(by_id()) >= FORETELLING
+
+
+def test_lives_are_expected_to_be_as_long_as_those_before():
+    first = seen(started())
+    assert expected_life(first) == 60.0
+    died = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
+    assert expected_life(died) == max(10.0, died.attempt.ended.seconds)
 
 
 def test_success_is_not_repeated():

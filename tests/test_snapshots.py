@@ -16,7 +16,7 @@ from holdfast.child.holdfast_child.snapshots import file as snapshot_file
 from holdfast.child.holdfast_child.snapshots.capture import Capture, NoRoom
 from holdfast.child.holdfast_child.snapshots.file import Torn
 from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.interval import seconds_between
+from holdfast.child.holdfast_child.snapshots.interval import expected_life, seconds_between
 from holdfast.child.holdfast_child.snapshots.store import Store
 from holdfast.child.holdfast_child.snapshots.taking import Snapshots
 from holdfast.child.holdfast_child.snapshots.values import NotPlain
@@ -313,3 +313,5 @@ def test_interval_follows_cost_and_life():
     assert seconds_between(5.0, 3600.0) == 500.0  # no more than 1% of the time
     assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0  # unless the user says so
     assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0
+    assert seconds_between(0.01, 3600.0, writing=2.0) == 40.0  # a disk is not written to all the time
+    assert (expected_life(60.0, 5.0), expected_life(60.0, 500.0)) == (60.0, 500.0)  # what is old may grow older

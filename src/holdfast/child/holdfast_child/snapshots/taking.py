@@ -5,7 +5,7 @@ import threading
 import time
 
 from .capture import Capture
-from .interval import BUDGET, BYTES_A_SECOND, LIFE_SECONDS, seconds_between
+from .interval import BUDGET, BYTES_A_SECOND, LIFE_SECONDS, expected_life, seconds_between
 from .values import NotPlain
 
 ASKED_EVERY_SECONDS = 0.05
@@ -28,7 +28,9 @@ class Snapshots(object):
         self._most_lost = most_lost
         self._budget = budget
         self._life = life
+        self._born = time.monotonic()
         self._cost = None
+        self._write_seconds = 0.0
         self._writing = None
         self._said = set()
         self._asked_for = asked_for
@@ -103,7 +105,8 @@ class Snapshots(object):
 
     def _interval(self, size):
         cost = self._cost if self._cost is not None else size / BYTES_A_SECOND
-        return seconds_between(cost, self._life, self._most_lost, self._budget)
+        life = expected_life(self._life, time.monotonic() - self._born)
+        return seconds_between(cost, life, self._most_lost, self._budget, self._write_seconds)
 
     def _write(self, header, stall, asked):
         """In a thread of its own: it writes and hashes bytes, during which the training runs."""
@@ -118,6 +121,8 @@ class Snapshots(object):
             self._failed(header["step"], "not all ranks wrote their part")
             return
         self._said.clear()
+        took = time.monotonic() - began
+        self._write_seconds = max(took, 0.5 * (self._write_seconds + took))
         self._tell(
             "snapshot",
             step=header["step"],
@@ -125,7 +130,7 @@ class Snapshots(object):
             path=path,
             bytes=self._capture.bytes,
             stall=round(stall, 6),
-            seconds=round(time.monotonic() - began, 6),
+            seconds=round(took, 6),
             asked=bool(asked),
         )
 
