@@ -16,7 +16,7 @@ from holdfast.child.holdfast_child.snapshots import file as snapshot_file
 from holdfast.child.holdfast_child.snapshots.capture import Capture, NoRoom
 from holdfast.child.holdfast_child.snapshots.file import Torn
 from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.interval import expected_life, seconds_between
+from holdfast.child.holdfast_child.snapshots.interval import expected_life, seconds_between, seconds_until_earned
 from holdfast.child.holdfast_child.snapshots.store import Store
 from holdfast.child.holdfast_child.snapshots.taking import Snapshots
 from holdfast.child.holdfast_child.snapshots.values import NotPlain
@@ -307,11 +307,18 @@ def test_one_is_taken_when_it_is_asked_for(tmp_path):
 
 
 def test_interval_follows_cost_and_life():
-    """Young and Daly, within what may be lost and what may be spent."""
+    """Young's and Daly's rule, within what may be lost and what may be spent."""
     assert seconds_between(0.01, 3600.0) == pytest.approx((2 * 0.01 * 3600) ** 0.5)
     assert seconds_between(0.01, 36e5) == 120.0  # no more than two minutes of work
-    assert seconds_between(5.0, 3600.0) == 500.0  # no more than 1% of the time
-    assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0  # unless the user says so
-    assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0
-    assert seconds_between(0.01, 3600.0, writing=2.0) == 40.0  # a disk is not written to all the time
+    assert seconds_between(0.01, 3600.0, writing=2.0) == pytest.approx((2 * 0.41 * 3600) ** 0.5)  # what is written counts too
+    assert seconds_between(0.01, 1.0, writing=2.0) == 20.0  # a disk is not written to all the time
+    assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0
+    assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0  # unless the user says so
     assert (expected_life(60.0, 5.0), expected_life(60.0, 500.0)) == (60.0, 500.0)  # what is old may grow older
+
+
+def test_snapshots_keep_to_their_budget():
+    """1% of the life so far, and a quarter of a second at its start."""
+    assert seconds_until_earned(0.02, spent=0.0, age=1.0) < 0
+    assert seconds_until_earned(0.02, spent=0.25, age=1.0) == pytest.approx(1.0)
+    assert seconds_until_earned(5.0, spent=0.0, age=100.0) == pytest.approx(375.0)

@@ -11,13 +11,15 @@ import math
 
 MOST_LOST_SECONDS = 120.0
 BUDGET = 0.01
-WRITING = 0.05
-"""The part of the time in which one may be written, beside the training: disks wear, and processors are shared."""
+LOAN_SECONDS = 0.25
+"""What a life may spend before it has earned it: it is when a training is young that it dies most."""
+WRITING = 0.1
+"""The part of the time in which one may be written."""
+BESIDE = 0.2
+"""What a second of writing counts for, of one in which the training waits: disks wear, and processors are shared."""
 LIFE_SECONDS = 60.0
 """How long a run is expected to live before anything is known of it."""
 LONGEST_LIFE_SECONDS = 4 * 3600.0
-BYTES_A_SECOND = 2e9
-"""A first guess of how fast a copy is."""
 
 
 def expected_life(known, age):
@@ -25,11 +27,16 @@ def expected_life(known, age):
     return min(LONGEST_LIFE_SECONDS, max(known, age))
 
 
-def seconds_between(cost, life, most_lost=None, budget=BUDGET, writing=0.0):
-    """`writing` is how long one takes to write. `most_lost` is the user's own bound: it outweighs all that may be spent. Without one, what
-    may be spent outweighs the usual bound.
+def seconds_between(cost, life, most_lost=None, writing=0.0):
+    """`cost` is how long the training waits for one, `writing` how long it then takes to write. `most_lost` is the user's own bound: it
+    outweighs what writing may take.
     """
-    best = math.sqrt(2.0 * max(cost, 1e-6) * life)
+    best = math.sqrt(2.0 * max(cost + BESIDE * writing, 1e-6) * life)
     if most_lost is not None:
         return min(best, most_lost)
-    return max(cost / budget, writing / WRITING, min(best, MOST_LOST_SECONDS))
+    return max(writing / WRITING, min(best, MOST_LOST_SECONDS))
+
+
+def seconds_until_earned(cost, spent, age, budget=BUDGET):
+    """How long it takes until one more may be afforded by a life of this age that has spent this much on them."""
+    return (spent + cost - LOAN_SECONDS) / budget - age

@@ -1,11 +1,12 @@
 """Takes snapshots: decides when one is due, has it copied, and has it written while the training goes on."""
 
+import gc
 import os
 import threading
 import time
 
 from .capture import Capture
-from .interval import BUDGET, BYTES_A_SECOND, LIFE_SECONDS, expected_life, seconds_between
+from .interval import BUDGET, LIFE_SECONDS, expected_life, seconds_between, seconds_until_earned
 from .values import NotPlain
 
 ASKED_EVERY_SECONDS = 0.05
@@ -29,7 +30,8 @@ class Snapshots(object):
         self._budget = budget
         self._life = life
         self._born = time.monotonic()
-        self._cost = None
+        self._costs = []
+        self._spent = 0.0
         self._write_seconds = 0.0
         self._writing = None
         self._said = set()
@@ -38,7 +40,7 @@ class Snapshots(object):
         self._look_at = 0.0
         self._taken_at = time.monotonic()
         self._at = -1  # where several ranks take the next one
-        self._next_at = time.monotonic() + self._interval(1 << 20)
+        self._next_at = self._next_after(self._born)
 
     def due(self, position):
         """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
@@ -70,9 +72,9 @@ class Snapshots(object):
 
     def affordable(self):
         """Whether one more would still keep to the budget: for a place after which much would have to be done again."""
-        cost = self._cost if self._cost is not None else FIRST_COST_SECONDS
+        now = time.monotonic()
         idle = self._writing is None or not self._writing.is_alive()
-        return idle and time.monotonic() - self._taken_at >= cost / self._budget
+        return idle and now >= self._earned_at(now) and now - self._taken_at >= self._write_seconds
 
     def take(self, position, step, collect, more):
         """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk."""
@@ -81,16 +83,18 @@ class Snapshots(object):
         began = time.monotonic()
         asked = _mark(self._asked_for)
         try:
-            self._capture.take(collect())
+            with _NoCollection():
+                self._capture.take(collect())
         except (NotPlain, MemoryError) as error:
             self._failed(step, str(error) or "there is not enough memory")
             return False
         self._store.at = position
         stall = time.monotonic() - began
         self._asked_seen = asked
-        self._cost = stall if self._cost is None else 0.5 * (self._cost + stall)
+        self._costs = [*self._costs[-4:], stall]
+        self._spent += stall
         self._taken_at = began
-        self._next_at = began + self._interval(self._capture.bytes)
+        self._next_at = self._next_after(began)
         header = dict(more, position=position, step=step, tree=self._capture.tree, tensors=self._capture.layouts)
         self._writing = threading.Thread(
             target=self._write, args=(header, stall, asked), name="holdfast snapshot", daemon=True
@@ -103,10 +107,17 @@ class Snapshots(object):
         if self._writing is not None:
             self._writing.join(timeout)
 
-    def _interval(self, size):
-        cost = self._cost if self._cost is not None else size / BYTES_A_SECOND
-        life = expected_life(self._life, time.monotonic() - self._born)
-        return seconds_between(cost, life, self._most_lost, self._budget, self._write_seconds)
+    def _cost(self):
+        """What one costs, usually: the first has to find memory for the copy."""
+        return sorted(self._costs)[len(self._costs) // 2] if self._costs else FIRST_COST_SECONDS
+
+    def _next_after(self, now):
+        life = expected_life(self._life, now - self._born)
+        due = now + seconds_between(self._cost(), life, self._most_lost, self._write_seconds)
+        return due if self._most_lost is not None else max(due, self._earned_at(now))
+
+    def _earned_at(self, now):
+        return now + seconds_until_earned(self._cost(), self._spent, now - self._born, self._budget)
 
     def _write(self, header, stall, asked):
         """In a thread of its own: it writes and hashes bytes, during which the training runs."""
@@ -122,7 +133,7 @@ class Snapshots(object):
             return
         self._said.clear()
         took = time.monotonic() - began
-        self._write_seconds = max(took, 0.5 * (self._write_seconds + took))
+        self._write_seconds = took
         self._tell(
             "snapshot",
             step=header["step"],
@@ -144,10 +155,24 @@ class Snapshots(object):
 
     def _failed(self, step, why):
         """The training goes on, with the last snapshot that is good."""
-        self._next_at = time.monotonic() + max(AGAIN_SECONDS, self._interval(self._capture.bytes))
+        now = time.monotonic()
+        self._next_at = max(now + AGAIN_SECONDS, self._next_after(now))
         if why not in self._said:
             self._said.add(why)
             self._tell("snapshot-failed", step=step, why=why)
+
+
+class _NoCollection(object):
+    """While it is entered, no garbage is collected: a copy makes many small objects, which would set off a collection of everything."""
+
+    def __enter__(self):
+        self._was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_):
+        if self._was_on:
+            gc.enable()
+        return False
 
 
 def _mark(path):
