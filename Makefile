@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread in trainings under test: numbers repeat, and two cores are enough for two workers.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests bench-detection bench-overhead format docs clean
+.PHONY: demo test lint types tests bench-detection bench-overhead bench-goodput format docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (about two minutes, once) ..."
@@ -33,6 +33,9 @@ bench-detection: $(VENV)/.installed
 
 bench-overhead: $(VENV)/.installed
 	$(BIN)/python bench/overhead/run.py
+
+bench-goodput: $(VENV)/.installed
+	$(BIN)/python bench/goodput/run.py
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

@@ -19,7 +19,7 @@ from holdfast.child.holdfast_child.snapshots.files import Files
 from holdfast.child.holdfast_child.snapshots.interval import expected_life, seconds_between, seconds_until_earned
 from holdfast.child.holdfast_child.snapshots.store import Store
 from holdfast.child.holdfast_child.snapshots.taking import Snapshots
-from holdfast.child.holdfast_child.snapshots.values import NotPlain
+from holdfast.child.holdfast_child.snapshots.values import NotPlain, flatten, unflatten
 
 STATE = {
     "weights": {"a": torch.arange(12.0).view(3, 4), "half": torch.ones(3, dtype=torch.bfloat16), 3: torch.tensor(7)},
@@ -306,11 +306,22 @@ def test_one_is_taken_when_it_is_asked_for(tmp_path):
     assert not snapshots.due(2)
 
 
+def test_a_tensor_in_two_places_is_kept_once():
+    tensors = []
+    one = torch.ones(3)
+    kept = flatten(torch, {"model": one, "optimizer": [one, torch.zeros(2)]}, tensors)
+    assert len(tensors) == 2
+    back = unflatten(torch, kept, tensors)
+    assert back["model"] is back["optimizer"][0] is one
+
+
 def test_interval_follows_cost_and_life():
     """Young's and Daly's rule, within what may be lost and what may be spent."""
     assert seconds_between(0.01, 3600.0) == pytest.approx((2 * 0.01 * 3600) ** 0.5)
     assert seconds_between(0.01, 36e5) == 120.0  # no more than two minutes of work
-    assert seconds_between(0.01, 3600.0, writing=2.0) == pytest.approx((2 * 0.41 * 3600) ** 0.5)  # what is written counts too
+    assert seconds_between(0.01, 3600.0, writing=2.0) == pytest.approx(
+        (2 * 0.41 * 3600) ** 0.5
+    )  # what is written counts too
     assert seconds_between(0.01, 1.0, writing=2.0) == 20.0  # a disk is not written to all the time
     assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0
     assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0  # unless the user says so

@@ -45,6 +45,8 @@ class _Flatten(object):
         self._tensor_types = (torch.Tensor, torch.nn.Parameter)
         self._strided = torch.strided
         self._tensors = tensors
+        self._places = {}
+        """Of each tensor, by its id: a gradient stands under its model and under its optimizer, and is kept once."""
 
     def of(self, value):
         kind = type(value)
@@ -67,9 +69,11 @@ class _Flatten(object):
     def _tensor(self, value):
         if value.layout is not self._strided or value.is_meta or value.is_quantized:
             raise _Refused(value, "a tensor that is not stored plainly (%s)" % value.layout)
-        tensors = self._tensors
-        tensors.append(value)
-        return ["tensor", len(tensors) - 1]
+        place = self._places.get(id(value))
+        if place is None:
+            place = self._places[id(value)] = len(self._tensors)
+            self._tensors.append(value)
+        return ["tensor", place]
 
     def _seldom(self, value, kind):
         torch = self._torch

@@ -1,0 +1,215 @@
+"""From the runs to rows: what each contender took, against the bare runs before and after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LIMIT = 1.10
+SUM_TOLERANCE_S = 0.05
+"""Ten buckets, each rounded to a millisecond."""
+LABELS = {
+    "bare": "bare, never killed",
+    "holdfast": "Holdfast",
+    "holdfast --max-loss 1": "Holdfast --max-loss 1",
+    "torchrun": "torchrun --max-restarts, a checkpoint each epoch",
+    "lightning": "Lightning's ModelCheckpoint each epoch, shell loop",
+    "ultralytics' own resume": "Ultralytics' own resume, shell loop",
+}
+COLUMNS = (
+    *("program", "contender", "kills", "wall s", "uninterrupted s", "start s", "restart s", "batches made again"),
+    *("goodput", "ratio", "limit", "bit-identical", ""),
+)
+BUCKETS = (
+    *("start_up", "data_wait", "training", "evaluation", "saving"),
+    *("snapshot_stall", "lost_work", "restart", "waiting", "other"),
+)
+
+
+def rows_of(program: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row a run. `ratio` is wall / (uninterrupted + kills x bare process start), of the bare runs nearest to it."""
+    runs = program["runs"]
+    rows = []
+    for place, run in enumerate(runs):
+        row = {"program": program["name"], "contender": run["contender"], "label": LABELS[run["contender"]]}
+        row |= {"limit": LIMIT if run["contender"] == "holdfast" else None, "met": None, "notes": []}
+        rows.append(row)
+        bare = _bare_around(runs, place)
+        if "error" in run or not bare:
+            row["notes"].append(f"no result: {run.get('error', 'no bare run to hold it against')}")
+            row["met"] = False if row["limit"] else None
+            continue
+        uninterrupted = sum(one["wall_s"] for one in bare) / len(bare)
+        start = sum(bare_start(one) for one in bare) / len(bare)
+        row |= {
+            "kills": run["kills"],
+            "wall_s": run["wall_s"],
+            "uninterrupted_s": uninterrupted,
+            "start_s": start,
+            "restart_s": sum(run["restarts_s"]) / len(run["restarts_s"]) if run["restarts_s"] else None,
+            "again": run["batches_made"] - program["needed"],
+            "goodput": uninterrupted / run["wall_s"],
+            "ratio": run["wall_s"] / (uninterrupted + run["kills"] * start),
+            "ratios": sorted(run["wall_s"] / (one["wall_s"] + run["kills"] * bare_start(one)) for one in bare),
+            "same": run["weights"] == bare[0]["weights"],
+        }
+        _judge(row, run, program)
+    return rows
+
+
+def bare_start(run: dict[str, Any]) -> float:
+    """From the start of the process to its first step: what a first step takes more than any other (imports) belongs to it."""
+    return run["start_s"] - run["median_step_s"]
+
+
+def _bare_around(runs: list[dict[str, Any]], place: int) -> list[dict[str, Any]]:
+    """The nearest before and the nearest after; a bare run is held against all others."""
+    if runs[place]["contender"] == "bare":
+        return [
+            run for other, run in enumerate(runs) if other != place and run["contender"] == "bare" and "wall_s" in run
+        ]
+    before = [run for run in runs[:place] if run["contender"] == "bare" and "wall_s" in run]
+    after = [run for run in runs[place:] if run["contender"] == "bare" and "wall_s" in run]
+    return before[-1:] + after[:1]
+
+
+def _judge(row: dict[str, Any], run: dict[str, Any], program: dict[str, Any]) -> None:
+    if run["contender"] != "bare" and run["kills"] != len(program["kills"]):
+        row["notes"].append(f"{run['kills']} of {len(program['kills'])} kills fired")
+    if run["exit"]:
+        row["notes"].append(f"exit status {run['exit']}")
+    if program.get("same_program", {}).get(run["contender"]) is False:
+        row["notes"].append("its program differs from the bare one even where nothing kills it")
+    ours = run.get("holdfast")
+    if ours is not None:
+        row["notes"] += _said_by_holdfast(ours, run)
+    if row["limit"]:
+        fair = row["same"] and run["kills"] == len(program["kills"]) and not run["exit"]
+        row["met"] = _within(row["ratios"], row["limit"]) if fair and "error" not in (ours or {"error": ""}) else False
+
+
+def _within(ratios: list[float], limit: float) -> bool | str:
+    """Met against each of the bare runs beside it, or against none; else the machine was too busy to tell."""
+    if ratios[0] <= limit < ratios[-1]:
+        return f"not judged: {ratios[0]:.3f} against one bare run beside it, {ratios[-1]:.3f} against the other"
+    return ratios[-1] <= limit
+
+
+def _said_by_holdfast(ours: dict[str, Any], run: dict[str, Any]) -> list[str]:
+    if "error" in ours:
+        return [ours["error"]]
+    notes = []
+    goodput = ours["goodput"]
+    apart = sum(goodput["buckets"].values()) - goodput["wall_s"]
+    if abs(apart) > SUM_TOLERANCE_S:
+        notes.append(f"its buckets are {apart:+.2f} s from its own wall time")
+    if ours["inexact"]:
+        notes.append(f"{len(ours['inexact'])} resumes called inexact")
+    if ours["alarms"]:
+        notes.append(f"findings: {', '.join(ours['alarms'])}")
+    outside = run["wall_s"] - goodput["wall_s"]
+    notes.append(
+        f"verdict {ours['verdict']}; its ledger counts {goodput['wall_s']:.1f} s, {outside:.1f} s are its own start and end"
+    )
+    return notes
+
+
+def unmet(results: dict[str, Any]) -> list[str]:
+    """Limits that are not met, that could not be judged, or that nothing was measured for."""
+    judged = [row for program in results["programs"] for row in rows_of(program) if row["met"] is not None]
+    missed = [f"{row['program']}, {row['label']}: {_word(row)}" for row in judged if row["met"] is not True]
+    return missed if judged else ["nothing was measured"]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if "wall_s" not in row:
+        return [row["program"], row["label"], *["-"] * (len(COLUMNS) - 3), _word(row)]
+    bare = row["contender"] == "bare"
+    return [
+        row["program"],
+        row["label"],
+        str(row["kills"]),
+        f"{row['wall_s']:.1f}",
+        f"{row['uninterrupted_s']:.1f}",
+        f"{row['start_s']:.2f}",
+        "" if row["restart_s"] is None else f"{row['restart_s']:.2f}",
+        "" if bare else str(row["again"]),
+        f"{row['goodput']:.3f}",
+        f"{row['ratio']:.3f}",
+        f"{row['limit']:.2f}" if row["limit"] else "",
+        "yes" if row["same"] else "no",
+        _word(row),
+    ]
+
+
+def _word(row: dict[str, Any]) -> str:
+    if isinstance(row["met"], str):
+        return row["met"]
+    return {None: "", True: "met", False: "NOT MET"}[row["met"]]
+
+
+def _ledgers(results: dict[str, Any]) -> list[list[str]]:
+    lines = []
+    for program in results["programs"]:
+        for run in program["runs"]:
+            ours = run.get("holdfast", {})
+            if "goodput" in ours:
+                said = ours["goodput"]
+                cells = [f"{said['buckets'].get(name, 0.0):.2f}" for name in BUCKETS]
+                total = f"{sum(said['buckets'].values()):.2f}"
+                name = f"{program['name']}, {LABELS[run['contender']]}"
+                lines.append([name, *cells, total, f"{said['wall_s']:.2f}", f"{said['ratio']:.3f}"])
+    return lines
+
+
+def _tables(results: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str]]]]:
+    first = [_cells(row) for program in results["programs"] for row in rows_of(program)]
+    names = ("Holdfast's own ledger, s", *(name.replace("_", " ") for name in BUCKETS), "sum", "wall", "useful")
+    return [(COLUMNS, first), (names, _ledgers(results))]
+
+
+def _remarks(results: dict[str, Any]) -> list[str]:
+    remarks = []
+    for program in results["programs"]:
+        epoch = f"{program['epochs']} epochs of {program['batches']} batches"
+        remarks.append(f"{program['name']}: {epoch}; killed after batches {', '.join(map(str, program['kills']))}")
+        remarks += [f"{row['program']}, {row['label']}: {note}" for row in rows_of(program) for note in row["notes"]]
+    return remarks
+
+
+def _header(results: dict[str, Any]) -> str:
+    machine = results["machine"]
+    made = "quick run, for trying the bench only" if results["quick"] else "full run"
+    loads = [load for program in results["programs"] for run in program["runs"] for load in run["load"]]
+    load = f"load {min(loads):.1f} to {max(loads):.1f} (1.0 is the training itself)" if loads else "nothing measured"
+    return (
+        f"{made}, {results['date']}, {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, torch "
+        f"{machine.get('torch')}, ultralytics {machine.get('ultralytics')}, Holdfast at {machine['commit']}, {load}"
+    )
+
+
+def as_text(results: dict[str, Any]) -> str:
+    lines = [_header(results), ""]
+    for columns, rows in _tables(results):
+        if rows:
+            widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+            lines += [
+                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                for row in [columns, *rows]
+            ]
+            lines.append("")
+    lines += _remarks(results)
+    missed = unmet(results)
+    lines.append("limits: " + ("; ".join(missed) or "met"))
+    return "\n".join(lines)
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    lines = [f"Measured: {_header(results)}.", ""]
+    for columns, rows in _tables(results):
+        if rows:
+            lines.append("| " + " | ".join(columns) + " |")
+            lines.append("|" + "---|" * len(columns))
+            lines += ["| " + " | ".join(row) + " |" for row in rows]
+            lines.append("")
+    lines += [f"- {remark}" for remark in _remarks(results)]
+    return "\n".join(lines).rstrip()
