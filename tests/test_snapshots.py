@@ -245,12 +245,22 @@ def test_killed_between_any_two_writes_there_is_a_whole_one(tmp_path, lost, agai
     raise AssertionError("it never came to its end")
 
 
+def test_what_lies_beyond_the_newest_does_not_outlive_it(tmp_path):
+    """Where all were torn the training starts over: its first snapshot must not be thrown away for being older than those."""
+    store = Store(str(tmp_path), keep=2)
+    for position in (100, 101, 102):
+        (tmp_path / f"{position:012d}.rank-0-of-1.snapshot").write_bytes(b"torn")
+    assert store.newest(torch) is None
+    written(store, 1, {"w": torch.ones(2)})
+    assert store.positions() == [1]
+
+
 def test_only_the_newest_few_are_kept(tmp_path):
     store = Store(str(tmp_path), keep=2)
     for position in range(1, 6):
         written(store, position, {"w": torch.ones(2)})
     (tmp_path / "000000000009.rank-0-of-1.snapshot.4194304.tmp").write_bytes(b"left by a process that is gone")
-    store.tidy()
+    store.tidy(5)
     assert store.positions() == [5, 4]
     assert len(list(tmp_path.iterdir())) == 2
     store.clear()

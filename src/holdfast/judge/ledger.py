@@ -59,7 +59,7 @@ def ledger_of(picture: Picture) -> Ledger:
 def _until_the_first_step(attempt: AttemptPicture) -> float:
     if attempt.first_step_at is None:
         return attempt.ended.seconds if attempt.ended is not None else 0.0
-    return max(0.0, attempt.first_step_at - attempt.started.at)
+    return max(0.0, attempt.first_step_at - attempt.first_step_s - attempt.started.at)
 
 
 def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:

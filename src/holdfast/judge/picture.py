@@ -36,6 +36,8 @@ class AttemptPicture:
         """The framework that was recognised, where one was."""
         self.first_step: int | None = None
         self.first_step_at: float | None = None
+        """When it was done."""
+        self.first_step_s = 0.0
         self.last_step = started.resume.step if started.resume else 0
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
@@ -168,6 +170,7 @@ def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> N
     if attempt.first_step is None:
         attempt.first_step = first
         attempt.first_step_at = event.at
+        attempt.first_step_s = event.seconds
     attempt.last_step = max(attempt.last_step, last)
     attempt.losses.fold(event)
     attempt.gradients.fold_steps(event)

@@ -15,12 +15,12 @@ import time
 
 from . import protocol
 from .snapshots.fingerprint import differences, fingerprint
-from .snapshots.interval import BUDGET, LIFE_SECONDS
+from .snapshots.interval import BUDGET
 from .snapshots.objects import Objects
 from .snapshots.passes import Generators, Pass
 from .snapshots.randomness import draw_on_from, drawn_so_far
 from .snapshots.store import Store
-from .snapshots.taking import Snapshots
+from .snapshots.taking import snapshots_of_this_run
 from .snapshots.trace import Trace
 
 ALONE = os.path.join(".holdfast", "guard")
@@ -49,15 +49,7 @@ class Guard(object):
         self._store = Store(folder, rank, world_size)
         self._probe = _awake_probe()
         self._fingerprint = fingerprint(torch, parts)
-        self._snapshots = Snapshots(
-            torch,
-            self._store,
-            self._tell,
-            most_lost=most_lost,
-            budget=budget,
-            life=_as_float(os.environ.get(protocol.MEAN_LIFE), LIFE_SECONDS),
-            asked_for=os.environ.get(protocol.SNAPSHOT_NOW),
-        )
+        self._snapshots = snapshots_of_this_run(torch, self._store, self._tell, most_lost, budget)
         self.state = {}
         """For numbers of the program's own, as its best score so far: they are kept and given back."""
         self.restored = None
@@ -82,6 +74,8 @@ class Guard(object):
         snapshot = self._store.begin(self._torch, self._torn)
         if snapshot is not None:
             self._give_back(snapshot)
+        elif self._trace is not None:
+            self._trace.begins()
         return self
 
     def __exit__(self, kind, error, trace):
@@ -223,8 +217,7 @@ def guard(*, folder=None, max_loss=None, budget=BUDGET, **parts):
     import torch
 
     given = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(ALONE, _script())
-    bound = max_loss if max_loss is not None else _as_float(os.environ.get(protocol.MOST_LOST), None)
-    return Guard(torch, parts, str(given), bound, budget)
+    return Guard(torch, parts, str(given), max_loss, budget)
 
 
 def _awake_probe():
@@ -253,10 +246,3 @@ def _last_to_leave(torch, store):
 def _script():
     name = os.path.splitext(os.path.basename(sys.argv[0] or ""))[0]
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "notebook"
-
-
-def _as_float(text, otherwise):
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return otherwise

@@ -143,24 +143,32 @@ class Carried(object):
 
 
 class Carrying(object):
-    """A loader's collate function, in a worker."""
+    """A loader's collate function, in a worker. `also(dataset)` gives a tensor of what else the worker has to go on with."""
 
-    def __init__(self, collate):
+    def __init__(self, collate, also=None):
         self._collate = collate
+        self._also = also
 
     def __call__(self, samples):
         import torch
 
         batch = self._collate(samples)
-        return batch if torch.utils.data.get_worker_info() is None else Carried(batch, of_worker(torch))
+        worker = torch.utils.data.get_worker_info()
+        if worker is None:
+            return batch
+        drawn = [of_worker(torch)]
+        if self._also is not None:
+            drawn.append(self._also(worker.dataset))
+        return Carried(batch, drawn)
 
 
 class Continuing(object):
-    """A worker's first act: to draw on from where it was."""
+    """A worker's first act: to draw on from where it was. `also(dataset, tensor)` gives back what else it had."""
 
-    def __init__(self, init, drawn):
+    def __init__(self, init, drawn, also=None):
         self._init = init
         self._drawn = drawn
+        self._also = also
 
     def __call__(self, worker):
         import torch
@@ -168,8 +176,11 @@ class Continuing(object):
         if self._init is not None:
             self._init(worker)
         drawn = self._drawn.get(worker)
-        if drawn is not None:
-            set_in_worker(torch, drawn)
+        if drawn is None:
+            return
+        if self._also is not None:
+            self._also(torch.utils.data.get_worker_info().dataset, drawn[1])
+        set_in_worker(torch, drawn[0])
 
 
 class turn_of(object):  # noqa: N801 - it is used as a function is

@@ -12,6 +12,7 @@ from ..heartbeat import lives
 from . import file as snapshot_file
 from .file import Torn
 from .files import Files, write_whole
+from .trace import NAME as TRACE
 
 KEPT = 3
 AGREED = "agreed"
@@ -60,7 +61,7 @@ class Store(object):
         path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         digest = snapshot_file.write(self._files, path, header, raw)
         if self.world_size == 1:
-            self.tidy()
+            self.tidy(position)
         elif self.rank == 0:
             self._own = (position, os.path.basename(path), digest)
         else:
@@ -81,7 +82,7 @@ class Store(object):
                 return False
         text = json.dumps({"position": position, "parts": parts}).encode("ascii")
         write_whole(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
-        self.tidy()
+        self.tidy(position)
         return True
 
     def agree(self, position):
@@ -97,21 +98,21 @@ class Store(object):
         except (OSError, ValueError):
             return -1
 
-    def tidy(self):
-        """The newest few stay, and nothing that a death left half-written."""
-        kept = set(self.positions()[: self._keep])
-        newest = max(kept, default=0)
+    def tidy(self, newest):
+        """The newest few stay, and nothing that a death left half-written. What lies beyond the newest is torn, or of a training that
+        was not gone on with: it must not outlive what is taken now.
+        """
+        kept = set([position for position in self.positions() if position <= newest][: self._keep])
         for name in self._names():
             found = PART.match(name) or COMMIT.fullmatch(name)
-            old = found is not None and int(found[1]) not in kept and int(found[1]) < newest
             left = TEMPORARY.fullmatch(name)
-            if old or (left is not None and not lives(int(left[1]))):
+            if (found is not None and int(found[1]) not in kept) or (left is not None and not lives(int(left[1]))):
                 self._remove(name)
 
     def clear(self):
         """The training is over: there is nothing to go on from."""
         for name in self._names():
-            if PART.match(name) or COMMIT.fullmatch(name) or TEMPORARY.fullmatch(name) or name == AGREED:
+            if PART.match(name) or COMMIT.fullmatch(name) or TEMPORARY.fullmatch(name) or name in (AGREED, TRACE):
                 self._remove(name)
 
     def _remove(self, name):

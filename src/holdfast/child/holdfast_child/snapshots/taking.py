@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+from .. import protocol
 from .capture import Capture
 from .interval import BUDGET, LIFE_SECONDS, expected_life, seconds_between, seconds_until_earned
 from .values import NotPlain
@@ -18,6 +19,14 @@ POLL_SECONDS = 0.02
 FIRST_COST_SECONDS = 0.05
 AGAIN_SECONDS = 30.0
 """After a snapshot that failed (a full disk, too little memory)."""
+
+
+def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
+    """As the supervisor wants them, where there is one. `most_lost` is the program's own bound."""
+    if most_lost is None:
+        most_lost = _as_float(os.environ.get(protocol.MOST_LOST), None)
+    life = _as_float(os.environ.get(protocol.MEAN_LIFE), LIFE_SECONDS)
+    return Snapshots(torch, store, tell, most_lost, budget, life, os.environ.get(protocol.SNAPSHOT_NOW))
 
 
 class Snapshots(object):
@@ -183,3 +192,10 @@ def _mark(path):
         return os.stat(path).st_mtime_ns
     except OSError:
         return None
+
+
+def _as_float(text, otherwise):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return otherwise

@@ -47,6 +47,10 @@ class Trace(object):
         except (OSError, ValueError):  # a full disk: nothing is left to compare after a death, and that is all
             self._ring = bytearray(_SIZE)
 
+    def begins(self):
+        """A fresh start: what lies there is another training's."""
+        self._ring[:] = bytes(_SIZE)
+
     def goes_on_from(self, position):
         """What an earlier life made beyond this is going to be made again."""
         records = _RECORD.iter_unpack(self._ring[:])

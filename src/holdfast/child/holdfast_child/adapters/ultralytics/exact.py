@@ -15,10 +15,9 @@ import weakref
 
 from ... import protocol
 from ...snapshots.fingerprint import differences, fingerprint
-from ...snapshots.interval import LIFE_SECONDS
 from ...snapshots.randomness import draw_on_from, drawn_so_far
 from ...snapshots.store import Store
-from ...snapshots.taking import Snapshots
+from ...snapshots.taking import snapshots_of_this_run
 from ...snapshots.trace import Trace
 from . import last
 from .loading import Loading
@@ -42,11 +41,15 @@ class Exact(object):
         self._probe = probe
         self._torch = probe.torch
         self._watcher = watcher
-        self._folder = os.environ.get(protocol.SNAPSHOTS)
-        self._wanted = os.environ.get(protocol.RESUME) != SOURCE
+        self._run_folder = os.environ.get(protocol.SNAPSHOTS)
+        self._trainings = 0
+        """How many trainers were made in this process: each has snapshots of its own."""
+        self._folder = None
         self._found = None
-        """The snapshot to go on from, until the training that it belongs to has begun."""
+        """The snapshot that the newest trainer is to go on from, until its training has begun."""
         self._trainer = None
+        self._state = None
+        self._fingerprint = {}
         self._going_on = None
         self._loading = None
         self._position = 0
@@ -58,7 +61,7 @@ class Exact(object):
 
     def watch(self, module):
         """`ultralytics.engine.trainer` is imported."""
-        why = why_not_exact(module) if self._folder else "there is no folder for snapshots"
+        why = why_not_exact(module) if self._run_folder else "there is no folder for snapshots"
         if why is not None:
             self._probe.see("snapshots", "not seen: %s" % why)
             self._off = True
@@ -69,23 +72,30 @@ class Exact(object):
     # --- before the training -------------------------------------------------------------------------------------
 
     def goes_on(self, overrides):
-        """Whether a training that is asked for in these words goes on from a snapshot."""
-        if not self._wanted or self._off:
+        """Whether the next training, which is asked for in these words, goes on from a snapshot."""
+        if self._off:
             return False
-        if self._found is None:
-            self._found = Store(self._folder).newest(self._torch, self._torn)
-            if self._found is None:
-                self._wanted = False
-                if os.environ.get(protocol.RESUME) == "snapshot":
-                    self._watcher.note("there is no snapshot that can be gone on from", self._folder)
-                return False
-        return _why_another(self._found.header.get("asked", {}), _asked(overrides)) is None
+        found = self._found_for(self._trainings + 1)
+        if found is None or os.environ.get(protocol.RESUME) == SOURCE:
+            return False
+        return _why_another(found.header.get("asked", {}), _asked(overrides)) is None
+
+    def _found_for(self, number):
+        folder = self._run_folder if number == 1 else os.path.join(self._run_folder, "training-%d" % number)
+        if folder != self._folder:
+            self._folder = folder
+            self._found = Store(folder).newest(self._torch, self._torn)
+        return self._found
 
     def _around_init(self, original, trainer, args, kwargs):
         with self._watcher.never_raising("finding a snapshot"):
             overrides = (args[1] if len(args) > 1 else kwargs.get("overrides")) or {}
             trainer._holdfast_asked = _asked(overrides)
-            if self.goes_on(overrides):
+            goes_on = self.goes_on(overrides)
+            self._trainings += 1
+            if not goes_on:
+                self._found = None
+            else:
                 overrides = dict(overrides, save_dir=self._found.header["save_dir"])
                 if len(args) > 1:
                     args = (args[0], overrides, *args[2:])
@@ -105,29 +115,28 @@ class Exact(object):
         self._state = TrainerState(self._torch, trainer)
         self._fingerprint = self._fingerprint_of(trainer)
         self._position, self._saved = 0, None
-        self._snapshots = Snapshots(
-            self._torch,
-            Store(self._folder),
-            self._tell,
-            most_lost=_number(os.environ.get(protocol.MOST_LOST)),
-            life=_number(os.environ.get(protocol.MEAN_LIFE)) or LIFE_SECONDS,
-            asked_for=os.environ.get(protocol.SNAPSHOT_NOW),
-        )
+        self._snapshots = snapshots_of_this_run(self._torch, Store(self._folder), self._tell)
         # On a device a loss is read later: asking for it here would make the training wait.
         self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
-        found = self._found
-        if found is not None and _why_another(found.header.get("asked", {}), trainer._holdfast_asked) is None:
-            self._found, self._wanted = None, False
-            os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
-            self._begin_with(trainer, found)
+        self._begin(trainer)
 
-    def _begin_with(self, trainer, found):
-        why = self._state.why_not(found.state["trainer"])
+    def _begin(self, trainer):
+        """With the snapshot that was found, or afresh."""
+        found, self._found = self._found, None
+        why = None if found is None else self._state.why_not(found.state["trainer"])
         if why is not None:
             self._watcher.note("the snapshot is of another model: the training starts over", why)
             self._probe.starts_over()
+        elif found is None and os.environ.get(protocol.RESUME) == "snapshot":
+            self._watcher.note("there is no snapshot that this training can go on from", self._folder)
+            if not trainer.args.resume:
+                self._probe.starts_over()
+        if found is None or why is not None:
+            if self._trace is not None:
+                self._trace.begins()
             return
+        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
         self._going_on = found
         trainer.start_epoch = found.state["place"]["epoch"]
         trainer.scheduler.last_epoch = trainer.start_epoch - 1
@@ -161,7 +170,7 @@ class Exact(object):
         loading = self._loading
         if self._going_on is not None:
             first = self._give_back(trainer, count)
-        elif self._snapshots is not None:
+        else:
             self._between(trainer, 0, count)
         for batch in range(first, count):
             yield batch, loading.next()
@@ -329,10 +338,3 @@ def _advance_bar(done):
     bar = None if frame is None else frame.f_locals.get("self")
     if bar is not None and hasattr(bar, "n") and hasattr(bar, "last_print_n"):
         bar.n = bar.last_print_n = done
-
-
-def _number(text):
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return None

@@ -7,12 +7,8 @@ the workers where there are any, and come back with each batch.
 """
 
 import itertools
-import struct
 
-from ...snapshots.passes import Carried, turn_of
-from ...snapshots.randomness import of_worker, set_in_worker
-
-_COUNT = struct.Struct("<q")
+from ...snapshots.passes import Carried, Carrying, Continuing, turn_of
 
 
 class Loading(object):
@@ -120,9 +116,9 @@ class Loading(object):
         if not loader.num_workers:
             return loader._get_iterator()
         collate, init = loader.collate_fn, loader.worker_init_fn
-        loader.collate_fn = Carrying(collate)
+        loader.collate_fn = Carrying(collate, carried_buffer)
         if continuing:
-            loader.worker_init_fn = Continuing(init, self._workers)
+            loader.worker_init_fn = Continuing(init, self._workers, fill_carried_buffer)
         try:
             with turn_of(self._taken):
                 return loader._get_iterator()
@@ -186,45 +182,14 @@ def fill_buffer(dataset, numbers):
     dataset.buffer = list(numbers)
 
 
-class Carrying(object):
-    """The loader's collate function, in a worker."""
+def carried_buffer(dataset):
+    """The same as a tensor, for the way from a worker: the count first, -1 where there is no buffer."""
+    import torch
 
-    def __init__(self, collate):
-        self._collate = collate
-
-    def __call__(self, samples):
-        import torch
-
-        batch = self._collate(samples)
-        worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            return batch
-        buffer = buffer_of(worker.dataset)
-        numbers = torch.tensor([-1] if buffer is None else [len(buffer), *buffer], dtype=torch.int64)
-        return Carried(batch, torch.cat((of_worker(torch), numbers.view(torch.uint8), _length(torch, numbers))))
+    buffer = buffer_of(dataset)
+    return torch.tensor([-1] if buffer is None else [len(buffer), *buffer], dtype=torch.int64)
 
 
-def _length(torch, numbers):
-    return torch.frombuffer(bytearray(_COUNT.pack(8 * numbers.numel())), dtype=torch.uint8)
-
-
-class Continuing(object):
-    """A worker's first act: to draw on from where it was, with the pictures that it had."""
-
-    def __init__(self, init, drawn):
-        self._init = init
-        self._drawn = drawn
-
-    def __call__(self, worker):
-        import torch
-
-        if self._init is not None:
-            self._init(worker)
-        drawn = self._drawn.get(worker)
-        if drawn is None:
-            return
-        length = _COUNT.unpack(bytes(drawn[-_COUNT.size :].tolist()))[0]
-        numbers = drawn[-_COUNT.size - length : -_COUNT.size].clone().view(torch.int64).tolist()
-        if numbers[0] >= 0:
-            fill_buffer(torch.utils.data.get_worker_info().dataset, numbers[1:])
-        set_in_worker(torch, drawn[: -_COUNT.size - length])
+def fill_carried_buffer(dataset, numbers):
+    count, *numbers = numbers.tolist()
+    fill_buffer(dataset, None if count < 0 else numbers)
