@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.words.errors import PlanInvalid
-from holdfast.words.plan import HangSettings, Plan, from_toml, to_toml
+from holdfast.words.plan import Budget, HangSettings, Plan, from_toml, to_toml
 
 
 def test_plan_survives_toml():
@@ -13,7 +13,7 @@ def test_plan_survives_toml():
     plan = Plan(
         command=["python", "a b.py", 'it\'s "x"', "back\\slash", "new\nline", "🦭", "\x7f\x01"],
         cwd="/work",
-        max_attempts=7,
+        budget=Budget(attempts=7),
         checkpoint="*.pt",
         resume_with="--resume {checkpoint}",
         hang=HangSettings(floor_s=5.0),
@@ -26,7 +26,7 @@ def test_plan_survives_toml():
     ("settings", "says"),
     [
         ({"command": []}, "no command"),
-        ({"max_attempts": 0}, "no attempt"),
+        ({"budget": Budget(attempts=0)}, "no attempt"),
         ({"resume_with": "--resume {checkpoint}"}, "--checkpoint"),
     ],
 )
@@ -40,5 +40,5 @@ def test_senseless_plan_says_what_to_do(settings, says):
 def test_broken_toml_is_named():
     with pytest.raises(PlanInvalid, match="cannot be read"):
         from_toml("command = [")
-    with pytest.raises(PlanInvalid, match="max_attempts"):
-        from_toml('command = ["x"]\ncwd = "/"\nmax_attempts = "three"')
+    with pytest.raises(PlanInvalid, match=r"budget.attempts"):
+        from_toml('command = ["x"]\ncwd = "/"\n[budget]\nattempts = "three"')

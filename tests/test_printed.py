@@ -18,7 +18,7 @@ from holdfast.observe.output_pump import Source
 from holdfast.record import folder
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.words import events
-from holdfast.words.plan import Plan
+from holdfast.words.plan import Budget, Plan
 
 NMS = b"WARNING \xe2\x9a\xa0\xef\xb8\x8f NMS time limit 2.800s exceeded"
 
@@ -152,7 +152,7 @@ def test_supervised_command_is_heard(tmp_path, capfd):
         "for _ in range(5): print('NMS time limit 2.800s exceeded', file=sys.stderr)\n"
         "print('done')\n"
     )
-    plan = Plan(command=[sys.executable, "-c", program], cwd=str(tmp_path), max_attempts=1, keep_awake=False)
+    plan = Plan(command=[sys.executable, "-c", program], cwd=str(tmp_path), budget=Budget(attempts=1), keep_awake=False)
     run = folder.create(plan.command, root=tmp_path)
     supervisor.start(run, plan)
     lines = [entry.event for entry in replay(run) if isinstance(entry.event, events.Printed)]

@@ -214,7 +214,7 @@ class Attempt:
             or not attempt.saves.by_path
             or self._plan.checkpoint is not None
             or self._plan.observe_only
-            or self._plan.max_attempts == 1
+            or self._plan.budget.attempts == 1
             or attempt.adapter is not None
         ):
             return

@@ -106,7 +106,7 @@ class Supervisor:
         everyone: list[Listener] = [*listeners, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture)
         self._recorder = Recorder(self._journal, engine, everyone, world.clock, secrets_in(plan.command, os.environ))
-        self._attempts_left = plan.max_attempts
+        self._attempts_left = plan.budget.attempts
 
     def introduce(self) -> None:
         """The first line of the journal."""

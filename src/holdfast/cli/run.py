@@ -59,7 +59,7 @@ def run(
 
     plan = plan_for(
         command=command,
-        max_attempts=max_attempts,
+        attempts=max_attempts,
         on_finding=on_finding.value,
         observe_only=observe_only,
         checkpoint=checkpoint,

@@ -22,7 +22,7 @@ from holdfast.show.report import write_report
 from holdfast.show.summary import summary_of, write_summary
 from holdfast.words.errors import CommandNotRunnable
 from holdfast.words.events import AttemptStarted
-from holdfast.words.plan import HangSettings, Plan
+from holdfast.words.plan import Budget, HangSettings, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Verdict
 
 
-def plan_for(*, hang_after: float | None, rules: list[str], **settings: Any) -> Plan:
+def plan_for(*, attempts: int, hang_after: float | None, rules: list[str], **settings: Any) -> Plan:
     hang = HangSettings()
     if hang_after is not None:
         hang = HangSettings(floor_s=hang_after, start_floor_s=max(hang_after, 60.0), confirm_s=min(30.0, hang_after))
-    return Plan(cwd=str(Path.cwd()), hang=hang, rules=tuning.parse(rules), **settings)
+    return Plan(cwd=str(Path.cwd()), budget=Budget(attempts=attempts), hang=hang, rules=tuning.parse(rules), **settings)
 
 
 def supervise_new(plan: Plan, *, name: str | None, folder: Path | None, as_json: bool) -> int:

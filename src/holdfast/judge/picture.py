@@ -34,6 +34,8 @@ class AttemptPicture:
         self.observed: events.Observed | None = None
         self.adapter: str | None = None
         """The framework that was recognised, where one was."""
+        self.settings: dict[str, Any] = {}
+        """What the framework trains with, where an adapter knows it."""
         self.first_step: int | None = None
         self.first_step_at: float | None = None
         """When it was done."""
@@ -231,6 +233,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
     events.Hello: (_hello,),
     events.Observed: (_observed,),
+    events.Settings: (lambda attempt, event: setattr(attempt, "settings", event.values),),
     events.Epoch: (
         _epoch,
         lambda attempt, event: attempt.batches.fold_epoch(event),

@@ -111,7 +111,7 @@ def reason_to_stop(picture: Picture, plan: Plan, *, attempts_left: int, resume: 
         (is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
         (
             attempts_left <= 0,
-            "no attempt is left" if plan.max_attempts > 1 else "it was the only attempt (--max-attempts 1)",
+            "no attempt is left" if plan.budget.attempts > 1 else "it was the only attempt (--max-attempts 1)",
         ),
         (without_progress(picture), f"{cause} came twice with no progress in between"),
         (

@@ -20,7 +20,7 @@ from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
 from holdfast.show.summary import summary_of, write_summary
-from holdfast.words.plan import Plan
+from holdfast.words.plan import Budget, Plan
 
 
 def main(name: str, folder: Path) -> int:
@@ -32,7 +32,7 @@ def main(name: str, folder: Path) -> int:
     plan = Plan(
         command=[sys.executable, "-m", "holdfast.lab.program", name],
         cwd=str(places.work),
-        max_attempts=max(1, drill.attempts),
+        budget=Budget(attempts=max(1, drill.attempts)),
         backoff_s=0.0,
         keep_awake=False,
         **drill.plan,

@@ -11,6 +11,7 @@ training process; lines marked `child` are written by the probe inside it, all o
             torch-imported     child
         first backward, step or loader fetch:
             hello              child     this process trains: rank, versions, how to ask it for stacks
+            settings           child     what a framework really trains with
             observed           child     what can be seen and what cannot, and why; again whenever that changes
             snapshot-torn      child     a snapshot was passed over, and why
             restored           child     the training has the state of a snapshot, and whether it goes on exactly
@@ -194,6 +195,13 @@ class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
     step: int
     seconds: float
     fetches: int
+
+
+class Settings(Event, frozen=True, kw_only=True, tag="settings"):
+    """What a framework really trains with."""
+
+    source: str
+    values: dict[str, bool | int | float | str | None]
 
 
 class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
@@ -559,6 +567,7 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Skipped,
     Epoch,
     Evaluation,
+    Settings,
     Metrics,
     Graph,
     Uncleared,

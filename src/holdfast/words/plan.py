@@ -1,4 +1,8 @@
-"""What the user asked for: a frozen plan, saved beside the journal."""
+"""What the user asked for: a frozen plan, saved beside the journal.
+
+A command line is a plan with a command and nothing else. A plan file may leave the command to Holdfast (`trainer =
+"ultralytics"`), cut the run into stages, set a budget, and say what may be changed when something must be.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,96 @@ class HangSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the two stack dumps that must be equal."""
 
 
+class Validation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How Ultralytics validates, where that is not a setting of its own."""
+
+    every: int = 1
+    """Epochs from one validation to the next; the last epoch is always validated."""
+    batch: int | None = None
+    """Pictures in a batch; as many as Ultralytics takes where it is None."""
+    max_det: int | None = None
+    """Boxes kept for a picture while the training validates."""
+    best_by: Literal["fitness", "mAP50", "F1", "F2"] = "fitness"
+    """What best.pt is the best by."""
+    on_cpu: Literal["auto", "always", "never"] = "auto"
+    """Whether best.pt is validated once more on the CPU at the end; `auto`: where the device is suspect."""
+
+
+class ClearCache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often the device's cache of free memory is given back; 0 is never."""
+
+    epochs: int = 0
+    steps: int = 0
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a stage must have reached before the next one begins."""
+
+    metric: str = "mAP50-95"
+    at_least: float | None = None
+    """None: anything above zero."""
+    better: bool = False
+    """It must also be better than what the stage before reached."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a run with its own settings."""
+
+    name: str = ""
+    start: Literal["scratch", "best", "last"] | None = msgspec.field(name="from", default=None)
+    """Whose weights it begins with: those of the stage before. None: `best` for all but the first."""
+    settings: dict[str, Any] = {}
+    """Over those of the plan."""
+    command: list[str] = []
+    """For trainer `command`: instead of the plan's."""
+    gate: Gate = Gate()
+    if_it_fits: bool = False
+    """Measured first, and left out where memory does not allow it."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    attempts: int = 10
+    """How often the training may be started in all, each stage for itself. Restarts that were planned cost none."""
+    hours: float | None = None
+    """For the whole run: then it is stopped with a snapshot, and can be gone on with."""
+    memory: int | None = None
+    """Bytes that the training may hold; what the machine has where it is None."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What may be changed when something must be."""
+
+    devices: list[str] = []
+    """In the order in which they are tried. Empty: the one that the settings name, then the CPU."""
+    may_change: list[str] | None = None
+    """Settings that a remedy may change; None: all that are not in `never_change`."""
+    never_change: list[str] = []
+    planned_restarts: bool = True
+    """A fresh process before memory is used up."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    command: list[str]
+    command: list[str] = []
     cwd: str
-    max_attempts: int = 3
+    name: str | None = None
+    trainer: Literal["command", "ultralytics"] = "command"
+    python: str | None = None
+    """The interpreter that has Ultralytics; the one beside `yolo` on the path where it is None."""
+    settings: dict[str, Any] = {}
+    """Ultralytics' own, for all stages."""
+    flags: dict[str, str] = {}
+    """For trainer `command`: what this command calls a setting that a remedy may change, e.g. batch = "--bs"."""
+    validation: Validation = Validation()
+    clear_cache: ClearCache = ClearCache()
+    assigner: Literal["device", "cpu"] = "device"
+    """Where Ultralytics matches boxes with predictions."""
+    stages: list[Stage] = []
+    budget: Budget = Budget()
+    policy: Policy = Policy()
+    overrides: dict[str, Any] = {}
+    """Settings of the framework that are set from outside, over those of the command: what remedies changed."""
+    environment: dict[str, str] = {}
+    """Variables for the training, over those that there are."""
     on_finding: Literal["act", "warn"] = "act"
     observe_only: bool = False
     """Watch and record: nothing is stopped, restarted or changed."""
@@ -49,11 +139,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hang: HangSettings = HangSettings()
 
     def __post_init__(self) -> None:
-        if not self.command:
+        if (
+            self.trainer == "command"
+            and not self.command
+            and not all(stage.command for stage in self.stages or [Stage()])
+        ):
             raise PlanInvalid("There is no command to run.", next_step="holdfast run -- python train.py")
-        if self.max_attempts < 1:
+        if self.budget.attempts < 1:
             raise PlanInvalid(
-                f"--max-attempts {self.max_attempts} leaves no attempt at all.", next_step="give 1 or more"
+                f"--max-attempts {self.budget.attempts} leaves no attempt at all.", next_step="give 1 or more"
             )
         if self.max_loss_s is not None and not self.max_loss_s >= 0:
             raise PlanInvalid(
@@ -75,14 +169,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def to_toml(plan: Plan) -> str:
     """The plan as TOML: flat values, then one table for each part of it."""
     values: dict[str, Any] = msgspec.to_builtins(plan)
-    flat = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
-    tables = [
-        line
-        for key, table in values.items()
-        if isinstance(table, dict)
-        for line in ("", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items()))
-    ]
-    return "\n".join([*flat, *tables, ""])
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    arrays = {key: value for key, value in values.items() if _is_tables(value)}
+    flat = [f"{key} = {_toml(value)}" for key, value in values.items() if key not in tables and key not in arrays]
+    for key, table in tables.items():
+        flat += ["", f"[{key}]", *(f"{_key(name)} = {_toml(value)}" for name, value in table.items())]
+    for key, array in arrays.items():
+        for table in array:
+            flat += ["", f"[[{key}]]", *(f"{_key(name)} = {_toml(value)}" for name, value in table.items())]
+    return "\n".join([*flat, ""])
 
 
 def from_toml(text: str) -> Plan:
@@ -92,9 +187,17 @@ def from_toml(text: str) -> Plan:
         raise PlanInvalid(f"The plan cannot be read: {error}") from error
 
 
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _toml(name)
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     # JSON's strings, numbers and booleans are TOML's too, but for the one control character that JSON leaves as it is.

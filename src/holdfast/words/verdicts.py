@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,12 +42,28 @@ class Action(str, Enum):
     """Another attempt, with a remedy."""
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that the next attempt does otherwise."""
+
+    what: str
+    """A setting of the framework, or `validation.NAME`, `clear_cache.NAME`, `assigner`, `environment.NAME`."""
+    before: Any
+    after: Any
+    why: str = ""
+    costs: str = ""
+    """In accuracy or time; empty: nothing."""
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: Action
     attempt: int
     why: str
     cause: str | None = None
     wait_s: float = 0.0
+    changes: list[Change] = []
+    """What the next attempt does otherwise."""
+    planned: bool = False
+    """It was stopped and started again on purpose: no failure, and no attempt spent."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,6 +35,9 @@ CHECKPOINT = "HOLDFAST_CHECKPOINT"
 OTHERWISE = "HOLDFAST_OTHERWISE"
 """A checkpoint to go on from should no snapshot be of use."""
 
+ULTRALYTICS = "HOLDFAST_ULTRALYTICS"
+"""JSON: what a training of Ultralytics is to do otherwise than its command says, and what Ultralytics has no setting for."""
+
 INTERPRETERS_FILE = "interpreters.jsonl"
 """One line for each Python that started under the probe, and for each that imported torch."""
 
