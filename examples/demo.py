@@ -1,34 +1,38 @@
-"""`make demo`: a real training on data that it makes, killed once on purpose, and what Holdfast makes of that."""
+"""`make demo`: a YOLO is trained in two stages on data that is made here; it is killed once and leaks memory, on purpose."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from shapes import make_shapes
+
+from holdfast.lab import injection
+
 HERE = Path(__file__).resolve().parent
+FAULTS = {"kill": {"at": 50}, "leak": {"mb": 2.0, "limit_mb": 1250}}
+SAYS = """\
+A YOLO11n learns squares and circles from scratch, in two stages (demo.toml). On purpose
+- its process is killed with SIGKILL at batch 50,
+- every batch leaks 2 MB, and a process that passes 1.25 GB is killed, as a machine does that runs out of memory.
+
+$ holdfast run demo.toml
+"""
 
 
 def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    make_shapes(folder)
+    shutil.copy(HERE / "demo.toml", folder)
     holdfast = Path(sys.executable).with_name("holdfast")
-    command = [
-        str(holdfast), "run",
-        "--dir", str(folder / "run"),
-        "--checkpoint", "shapes.pt",
-        "--resume-with", "--resume {checkpoint}",
-        "--", sys.executable, str(HERE / "train_shapes.py"), "--die-at-step", "333",
-    ]  # fmt: skip
-    print("A small network learns shapes. At step 333 its process is killed with SIGKILL, on purpose.\n", flush=True)
-    print(
-        "$ holdfast run --checkpoint shapes.pt --resume-with '--resume {checkpoint}' -- python train_shapes.py\n",
-        flush=True,
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    code = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
-    print(f"\nLook at it: {holdfast} status {folder / 'run'}")
+    print(SAYS, flush=True)
+    environment = {**os.environ, **injection.environment(folder / "faults", **FAULTS), "YOLO_VERBOSE": "False"}
+    code = subprocess.run([holdfast, "run", "demo.toml"], cwd=folder, env=environment, check=False).returncode
+    print(f"\nLook at it: {folder / '.holdfast/runs/shapes-1/report.html'}")
     return code
 
 

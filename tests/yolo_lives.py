@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from holdfast.child.holdfast_child.adapters import torchvision, ultralytics
 from holdfast.child.holdfast_child.snapshots.files import Files
 from holdfast.child.holdfast_child.snapshots.taking import Snapshots
 
@@ -37,16 +38,10 @@ SETTINGS = {
 
 
 def import_ultralytics():
-    """With what a CPU build of torch needs in place of torchvision's operators (F26)."""
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
-    from ultralytics.utils.nms import TorchNMS
-
-    torchvision.ops.nms = TorchNMS.nms
+    """With Holdfast's own stand-in for torchvision's operators, which a CPU build of torch may not load (F26)."""
+    torchvision.install(Probe([]))
+    importlib.import_module("torchvision")
     importlib.import_module("ultralytics.models.yolo.detect")
-    return library
 
 
 class Probe:
@@ -69,6 +64,9 @@ class Probe:
     def emit(self, event: str, **fields: Any) -> None:
         self.told.append((event, fields))
 
+    def note(self, what: str, detail: str = "") -> None:
+        self.emit("probe-note", what=what, detail=detail)
+
     def failed(self, where: str, error: Exception) -> None:
         raise AssertionError(f"{where}: {error!r}") from error
 
@@ -78,22 +76,12 @@ class Probe:
 
 def watched(folder: Path, told: list, most_lost: float) -> None:
     """The adapter in its place, with nothing of a supervisor around it."""
-    import ultralytics.engine.trainer as module
-
     os.environ.update({"HOLDFAST_SNAPSHOTS": str(folder / "snapshots"), "HOLDFAST_MOST_LOST": str(most_lost)})
-    from holdfast.child.holdfast_child.adapters.ultralytics.exact import Exact
-    from holdfast.child.holdfast_child.adapters.ultralytics.watcher import Watcher
-
     if not most_lost:
         write_at_once()
     elif most_lost >= 3600:
         Snapshots.due = Snapshots.affordable = lambda *_: False
-    probe = Probe(told)
-    watcher = Watcher(probe)
-    watcher.watch(module)
-    exact = Exact(probe, watcher)
-    watcher.followers.append(exact)
-    exact.watch(module)
+    ultralytics.install(Probe(told))
 
 
 def write_at_once() -> None:
@@ -230,9 +218,18 @@ class Lives:
     """Lets a training live and die, each life in a fork, until it comes to its end."""
 
     def __init__(
-        self, folder: Path, *, workers: int = 0, bare: bool = False, most_lost: float = 0.0, **settings: Any
+        self,
+        folder: Path,
+        *,
+        workers: int = 0,
+        bare: bool = False,
+        most_lost: float = 0.0,
+        wishes: dict | None = None,
+        **settings: Any,
     ) -> None:
+        """`wishes` are what the supervisor would ask of it from outside."""
         self.folder = folder
+        self._wishes = wishes
         self._most_lost = most_lost
         self._workers = workers
         self._bare = bare
@@ -242,6 +239,8 @@ class Lives:
         self.exact: list[bool] = []
         self.replayed: list[list] = []
         """How many batches were compared with those of an earlier life, and where the first that differed was."""
+        self.told: list[tuple[str, dict]] = []
+        """All that the adapter told."""
         self._count = 0
 
     def to_the_end(self, deaths: list[tuple[str, int]] = ()) -> dict[str, str]:
@@ -266,6 +265,7 @@ class Lives:
         self.restored += said.get("restored", [])
         self.exact += said.get("exact", [])
         self.replayed += said.get("replayed", [])
+        self.told += said.get("told", [])
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             return None
         assert (status, said.get("error")) == (0, None), said.get("error")
@@ -283,6 +283,7 @@ class Lives:
             said["replayed"] = [
                 (fields["compared"], fields["differs_at"]) for event, fields in told if event == "replayed"
             ]
+            said["told"] = told
             out.write_text(json.dumps(said))
 
         def at(place: str, done: int) -> None:
@@ -291,6 +292,8 @@ class Lives:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
+            if self._wishes is not None:
+                os.environ["HOLDFAST_ULTRALYTICS"] = json.dumps(self._wishes)
             if not self._bare:
                 watched(self.folder, told, self._most_lost)
                 tell_writes(at)

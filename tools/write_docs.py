@@ -8,6 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
+from holdfast.show import checks, ladder
+from holdfast.show.plan_keys import with_keys
 from holdfast.show.rules import as_markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -24,8 +26,19 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
+def plans_page() -> str:
+    """Written by hand, but for its tables of keys."""
+    return with_keys((DOCS / "plans.md").read_text())
+
+
 def pages() -> dict[Path, str]:
-    return {DOCS / "rules.md": as_markdown(), DOCS / "commands.md": commands_page()}
+    return {
+        DOCS / "rules.md": as_markdown(),
+        DOCS / "checks.md": checks.as_markdown(),
+        DOCS / "ladder.md": ladder.as_markdown(),
+        DOCS / "commands.md": commands_page(),
+        DOCS / "plans.md": plans_page(),
+    }
 
 
 def main() -> int:

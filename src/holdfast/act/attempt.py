@@ -6,12 +6,14 @@ It ends an attempt only where the policy says so, and writes down who did.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.act.hang_watch import Ask, HangWatch
 from holdfast.child.holdfast_child import heartbeat
-from holdfast.judge.policy import asks_for_snapshot, ends_attempt
+from holdfast.judge.foresight import plans_restart
+from holdfast.judge.policy import asks_for_snapshot, ends_attempt, worth_a_restart
 from holdfast.judge.words import needles, rules_speaking_of
 from holdfast.observe import notices
 from holdfast.observe.endings import evidence_of, last_words
@@ -42,8 +44,24 @@ BUSY_CORES = 0.5
 PROMPT_LOOK_S = 1.0
 LAST_SNAPSHOT_S = 10.0
 """How long an ending may wait for a last snapshot: schedulers send SIGTERM half a minute before SIGKILL."""
+RESTART_SNAPSHOT_S = 60.0
+"""How long a planned restart waits for its snapshot; where none comes the training is left alone."""
+RESTART_AGAIN_S = 600.0
+"""Until the next try."""
+PLANNED = "planned restart"
 MOST_DUMPS = 8
 """Stacks that go into the journal of one attempt; all of them are in its folder."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """It is to end as soon as a snapshot is on disk."""
+
+    by: str
+    at_the_latest: float
+    snapshots_before: int
+    planned: str = ""
+    """Why it is to go on in a fresh process; where that is so, it does not end without a snapshot."""
 
 
 class Attempt:
@@ -59,8 +77,11 @@ class Attempt:
         sensors: Sensors,
         clock_watch: ClockWatch,
         monotonic: Callable[[], float],
+        until: float | None = None,
     ) -> None:
+        """`until` is when the time that the plan gives the run is used up."""
         self.number = number
+        self._until = until
         self._run = run
         self._folder = run.attempt(number)
         self._plan = plan
@@ -87,9 +108,9 @@ class Attempt:
         self._interrupts = 0
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
-        self._leaving_at: float | None = None
-        """When it is ended at the latest: a last snapshot was asked for."""
-        self._snapshots_before = 0
+        self._planned = ""
+        self._leaving: Leaving | None = None
+        self._next_restart = self._began
         self._remarks: set[tuple[str, str]] = set()
         self._lines = LineWatch(needles(), rules_speaking_of)
         child.watch(self._lines)
@@ -142,22 +163,26 @@ class Attempt:
 
     def _terminated(self) -> None:
         """Where snapshots are taken, one more is waited for: what was done since the last would have to be done again."""
-        first = self._leaving_at is None
-        if first and self._takes_snapshots() and self._ask_for_snapshot():
-            self._leaving_at = self._monotonic() + LAST_SNAPSHOT_S
-            action = "asked for a last snapshot, then ending the training"
-        else:
-            action = "ending the training"
+        first = self._leaving is None or bool(self._leaving.planned)
+        leaves = first and self._leave("terminate", LAST_SNAPSHOT_S)
+        action = "asked for a last snapshot, then ending the training" if leaves else "ending the training"
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGTERM", action=action))
-        if self._leaving_at is None or not first:
+        if not leaves:
             self._stop("terminate")
 
     def _takes_snapshots(self) -> bool:
         observed = self._recorder.picture.attempt.observed
         return observed is not None and observed.kinds.get("snapshots", "").startswith("seen")
 
+    def _leave(self, by: str, within_s: float, planned: str = "") -> bool:
+        """Ask for a snapshot and end it once that is on disk; False where it takes none."""
+        taken = self._recorder.picture.attempt.snapshots.count
+        if not self._takes_snapshots() or not self._ask_for_snapshot():
+            return False
+        self._leaving = Leaving(by, self._monotonic() + within_s, taken, planned)
+        return True
+
     def _ask_for_snapshot(self) -> bool:
-        self._snapshots_before = self._recorder.picture.attempt.snapshots.count
         try:
             self._run.snapshot_now.touch()
         except OSError:
@@ -165,10 +190,37 @@ class Attempt:
         return True
 
     def _leave_when_it_is_time(self, now: float) -> None:
-        if self._leaving_at is None or self._stopped_by is not None:
+        leaving = self._leaving
+        if leaving is None or self._stopped_by is not None:
             return
-        if now >= self._leaving_at or self._recorder.picture.attempt.snapshots.count > self._snapshots_before:
-            self._stop("terminate")
+        if self._recorder.picture.attempt.snapshots.count > leaving.snapshots_before:
+            self._planned = leaving.planned
+            self._stop(leaving.by)
+        elif now >= leaving.at_the_latest and leaving.planned:
+            self._leaving = None
+            self._next_restart = now + RESTART_AGAIN_S
+            self._remark("no fresh process", f"no snapshot came within {RESTART_SNAPSHOT_S:.0f} s ({leaving.planned})")
+        elif now >= leaving.at_the_latest:
+            self._stop(leaving.by)
+
+    def _plan_a_restart(self, now: float) -> None:
+        """Before memory is used up, at a moment of our choosing."""
+        if self._leaving is not None or self._stopped_by is not None or now < self._next_restart:
+            return
+        reason = plans_restart(self._recorder.picture, self._plan)
+        if reason is not None:
+            self._restart(PLANNED, reason)
+
+    def _restart(self, by: str, reason: str) -> None:
+        if self._leave(by, RESTART_SNAPSHOT_S, reason):
+            self._remark("a fresh process is next", reason)
+
+    def _end_with_the_budget(self) -> None:
+        over = self._until is not None and self._recorder.now() >= self._until
+        if over and self._stopped_by is None and (self._leaving is None or self._leaving.by != "budget"):
+            self._remark("the time that the plan gives it is used up", "it ends with a snapshot where it takes them")
+            if not self._leave("budget", RESTART_SNAPSHOT_S):
+                self._stop("budget")
 
     def _stop(self, by: str) -> None:
         self._stopped_by = self._stopped_by or by
@@ -196,6 +248,8 @@ class Attempt:
         if now >= self._next_sample:
             self._next_sample = now + self._plan.sample_every_s
             self._take_sample(now)
+            self._plan_a_restart(now)
+            self._end_with_the_budget()
         self._watch_for_hang(now)
         self._leave_when_it_is_time(now)
         self._recorder.flush()
@@ -203,6 +257,8 @@ class Attempt:
         for finding in self._recorder.fresh_findings():
             if ends_attempt(finding, self._plan):
                 self._stop(finding.rule)
+            elif self._leaving is None and worth_a_restart(finding, self._recorder.picture, self._plan):
+                self._restart(finding.rule, finding.message)
             elif asks_for_snapshot(finding, self._plan) and self._takes_snapshots() and self._ask_for_snapshot():
                 self._remark("a snapshot was asked for", finding.rule)
 
@@ -341,6 +397,7 @@ class Attempt:
             last_step=last_step,
             seconds=seconds,
             stopped_by=self._stopped_by,
+            planned=self._planned,
             evidence=evidence,
             last_words=words if exited.code != 0 else words[-5:],
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.judge.picture import AttemptPicture, Picture
-    from holdfast.words.events import Saved
+    from holdfast.words.events import Saved, Snapshot
     from holdfast.words.plan import Plan
 
 NOT_KNOWN = (
@@ -23,18 +23,28 @@ NOT_KNOWN = (
 ).strip()
 
 
-def how_to_go_on(picture: Picture, plan: Plan) -> Resume:
+def how_to_go_on(picture: Picture, plan: Plan, before: int | None = None) -> Resume:
+    """From the newest state that is whole; with `before`, from the newest that was saved before that step."""
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
-    snapshot = next((a.snapshots.newest for a in reversed(picture.attempts) if a.snapshots.newest is not None), None)
+    found = _found(picture, plan, before)
+    if before is not None and found.checkpoint is None:
+        return Resume(
+            how="start over", why=f"nothing was saved before step {before}, from where on its state is spoiled"
+        )
+    return found
+
+
+def _found(picture: Picture, plan: Plan, before: int | None) -> Resume:
+    snapshot = _newest_snapshot(picture, before)
     of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in picture.attempts)
-    if snapshot is not None and Path(snapshot.path).exists():
-        otherwise = _ultralytics(picture).checkpoint if of_ultralytics else None
+    if snapshot is not None:
+        otherwise = _ultralytics(picture, before).checkpoint if of_ultralytics else None
         return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, otherwise=otherwise)
     if plan.checkpoint is not None:
-        return _from_glob(picture, plan)
+        return _from_glob(picture, plan, before)
     if of_ultralytics:
-        return _ultralytics(picture)
+        return _ultralytics(picture, before)
     return Resume(how="start over", why=NOT_KNOWN)
 
 
@@ -80,13 +90,21 @@ def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
     return max((file for file in beside if _modified(file) >= since), key=_modified, default=None)
 
 
-def _from_glob(picture: Picture, plan: Plan) -> Resume:
+def _newest_snapshot(picture: Picture, before: int | None) -> Snapshot | None:
+    for attempt in reversed(picture.attempts):
+        for snapshot in reversed(attempt.snapshots.known):
+            if (before is None or snapshot.step < before) and Path(snapshot.path).exists():
+                return snapshot
+    return None
+
+
+def _from_glob(picture: Picture, plan: Plan, before: int | None) -> Resume:
     since = picture.attempts[0].started.at
     # A file from before this run belongs to another one: going on from it would mix the two.
     files = [path for path in _matches(plan) if _modified(path) >= since]
     files.sort(key=_modified, reverse=True)
     for path in files:
-        if _is_whole(path):
+        if _is_whole(path) and (before is None or 0 < _step_of(picture, plan, path) < before):
             how = "command" if plan.resume_with else "environment"
             return Resume(
                 how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path)
@@ -95,9 +113,9 @@ def _from_glob(picture: Picture, plan: Plan) -> Resume:
     return Resume(how="start over", why=why)
 
 
-def _ultralytics(picture: Picture) -> Resume:
+def _ultralytics(picture: Picture, before: int | None) -> Resume:
     """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
-    candidates = list(_ultralytics_candidates(picture))
+    candidates = [found for found in _ultralytics_candidates(picture) if before is None or found[1] < before]
     for path, step in candidates:
         if _is_whole(path):
             why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"

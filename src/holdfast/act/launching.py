@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 import holdfast.child
 from holdfast.child.holdfast_child import protocol
@@ -48,8 +51,23 @@ def environment(
         ours[protocol.RESUME] = resume.how
         if resume.otherwise is not None:
             ours[protocol.OTHERWISE] = resume.otherwise
+    wishes = wishes_of(plan)
+    if wishes and not plan.observe_only:
+        ours[protocol.ULTRALYTICS] = json.dumps(wishes)
     # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
     outer = base.get(protocol.CHILD_PATH)
     kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
     path = [entry for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != outer]
-    return {**kept, **ours, "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path])}
+    return {**kept, **plan.environment, **ours, "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path])}
+
+
+def wishes_of(plan: Plan) -> dict[str, Any]:
+    """What a training of Ultralytics is to do otherwise than its command says; only what is not as it would be anyway."""
+    values = msgspec.to_builtins(plan)
+    parts = {
+        "settings": values.get("overrides"),
+        "validation": {name: value for name, value in values.get("validation", {}).items() if name != "on_cpu"},
+        "clear_cache": values.get("clear_cache"),
+        "assigner": values.get("assigner"),
+    }
+    return {name: part for name, part in parts.items() if part}

@@ -16,6 +16,7 @@ from holdfast.words.errors import PlanInvalid
 from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
+    from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
 
 LONGEST_S = 10.0
@@ -31,7 +32,7 @@ class Notifier:
         self._run = run
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: events.Event, _picture: Picture) -> None:
         message = message_for(event)
         if message is None:
             return

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from holdfast.record.journal import JournalWriter
     from holdfast.words.verdicts import Finding
 
-    Listener = Callable[[events.Event], None]
+    Listener = Callable[[events.Event, Picture], None]
+    """Told of an event, with the picture of the run at that moment."""
+
+TOLD = (events.Epoch, events.Replayed, events.Restored)
+"""What the probe writes and those who listen want to hear of."""
 
 
 class Recorder:
@@ -49,8 +53,7 @@ class Recorder:
         """One of the supervisor's own events."""
         event = self._without_secrets(event)
         self._journal.append(event)
-        for listener in self._listeners:
-            listener(event)
+        self._tell(event)
         number = self.picture.attempts[-1].number if self.picture.attempts else 0
         self._take(Entry(event, number))
 
@@ -67,6 +70,12 @@ class Recorder:
         """Events that the probe has written already."""
         for entry in entries:
             self._take(entry)
+            if entry.primary and not entry.rank and isinstance(entry.event, TOLD):
+                self._tell(entry.event)
+
+    def _tell(self, event: events.Event) -> None:
+        for listener in self._listeners:
+            listener(event, self.picture)
 
     def fresh_findings(self) -> list[Finding]:
         """What was found since the last time this was asked."""

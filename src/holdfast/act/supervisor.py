@@ -26,10 +26,12 @@ from holdfast.act.leftovers import end_leftovers
 from holdfast.act.notify import Notifier
 from holdfast.act.recorder import Recorder
 from holdfast.act.reloading import read_back
+from holdfast.act.revalidating import validate_again
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
+from holdfast.judge.ladder import applied, remedy_for
 from holdfast.judge.picture import Picture, picture_of
-from holdfast.judge.policy import after_end, expected_life
+from holdfast.judge.policy import after_end, cause_of, expected_life, spoiled_since
 from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
@@ -42,7 +44,7 @@ from holdfast.record.lock import RunLock
 from holdfast.record.masking import allowed_environment, mask_command, secrets_in
 from holdfast.words import events
 from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, RunIsOver
-from holdfast.words.verdicts import Action, Decision, Outcome
+from holdfast.words.verdicts import Action, Change, Decision, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +125,7 @@ class Supervisor:
                 python=sys.version.split()[0],
                 supervisor=os.getpid(),
                 memory_total=memory.limit,
+                memory_budget=self._plan.budget.memory,
                 environment=allowed_environment(os.environ),
                 tuning=self._plan.rules,
             )
@@ -142,21 +145,24 @@ class Supervisor:
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
             return self._conclude()  # it had finished; only the verdict was missing
         self._keep_safe()
-        return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan))
+        for decided in [each.decision for each in self._picture.attempts if each.decision is not None]:
+            self._plan = applied(self._plan, decided.changes)
+        last = attempt.decision
+        return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan, last.back_to if last else None))
 
     def run_to_the_end(self, first: events.Resume | None) -> Verdict:
         try:
             with Terminal() as terminal, self._awake() as told:
                 if told:
                     self._recorder.record(events.Remark(at=self._world.clock(), what="keeping awake", detail=told))
-                resume = first
-                while self._attempt(resume, terminal):
+                resume, changes = first, list[Change]()
+                while self._attempt(resume, changes, terminal):
                     self._keep_safe()
-                    resume = how_to_go_on(self._picture, self._plan)
-                    decision = after_end(self._picture, self._plan, attempts_left=self._attempts_left, resume=resume)
-                    self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=decision))
+                    decision, resume = self._decide()
                     if decision.action is Action.STOP or not self._waited(decision, terminal):
                         break
+                    changes = decision.changes
+                    self._carry_out(decision)
                 self._read_back()
             return self._conclude()
         finally:
@@ -169,7 +175,35 @@ class Supervisor:
     def _awake(self) -> contextlib.AbstractContextManager[str | None]:
         return self._world.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
 
-    def _attempt(self, resume: events.Resume | None, terminal: Terminal) -> bool:
+    def _decide(self) -> tuple[Decision, events.Resume]:
+        cause = cause_of(self._picture.attempt)
+        remedy = remedy_for(self._picture, self._plan, cause) if cause is not None and self._may_change() else None
+        resume = how_to_go_on(self._picture, self._plan, spoiled_since(self._picture, remedy))
+        decision = after_end(self._picture, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy)
+        self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=decision))
+        return decision, resume
+
+    def _may_change(self) -> bool:
+        return self._plan.on_finding == "act" and not self._plan.observe_only
+
+    def _carry_out(self, decision: Decision) -> None:
+        """The plan as the next attempt follows it."""
+        self._plan = applied(self._plan, decision.changes)
+        if decision.planned:
+            self._attempts_left += 1
+        if decision.back_to is not None:
+            self._forget_snapshots(decision.back_to)
+
+    def _forget_snapshots(self, since: int) -> None:
+        """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
+        known = [snapshot for attempt in self._picture.attempts for snapshot in attempt.snapshots.known]
+        spoiled = {Path(snapshot.path) for snapshot in known if snapshot.step >= since}
+        traces = {Path(snapshot.path).with_name("trace") for snapshot in known}
+        for path in spoiled | traces:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """One attempt from start to end; False when it could not even be started again."""
         number, folder = self._fresh_folder()
         command = command_for(self._plan, resume)
@@ -187,7 +221,12 @@ class Supervisor:
             self._attempts_left -= 1
             self._recorder.record(
                 events.AttemptStarted(
-                    at=self._world.clock(), attempt=number, pid=child.pid, command=mask_command(command), resume=resume
+                    at=self._world.clock(),
+                    attempt=number,
+                    pid=child.pid,
+                    command=mask_command(command),
+                    resume=resume,
+                    changes=changes,
                 )
             )
             attempt = Attempt(
@@ -200,6 +239,7 @@ class Supervisor:
                 sensors=Sensors(self._world.machine, lambda: [child.pid], self._run.path, self._world.clock),
                 clock_watch=ClockWatch(self._world.machine.seconds_asleep, self._world.clock, self._world.monotonic),
                 monotonic=self._world.monotonic,
+                until=self._until(),
             )
             ended = attempt.live()
         finally:
@@ -207,6 +247,11 @@ class Supervisor:
         self._recorder.record(ended)
         self._recorder.sync()
         return True
+
+    def _until(self) -> float | None:
+        """When the time that the plan gives this run is used up; time without a supervisor does not count."""
+        hours, started = self._plan.budget.hours, self._picture.started
+        return None if hours is None or started is None else started.at + self._picture.away + hours * 3600.0
 
     def _fresh_folder(self) -> tuple[int, AttemptFolder]:
         """The next number that no attempt ever had, also none whose supervisor died before it wrote that down."""
@@ -259,6 +304,9 @@ class Supervisor:
         if self._picture.attempts and self._picture.attempt.finished:
             for reloaded in read_back(self._picture, self._plan, self._world.clock):
                 self._recorder.record(reloaded)
+            again = validate_again(self._picture, self._plan, self._world.clock)
+            if again is not None:
+                self._recorder.record(again)
 
     def _waited(self, decision: Decision, terminal: Terminal) -> bool:
         """Wait before the next attempt; False when the user would rather not."""

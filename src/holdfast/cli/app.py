@@ -5,8 +5,11 @@ from __future__ import annotations
 import typer
 
 import holdfast
+from holdfast.cli.check import check
 from holdfast.cli.diagnose import diagnose
 from holdfast.cli.drill import drill
+from holdfast.cli.fit import fit
+from holdfast.cli.init import init
 from holdfast.cli.report import report
 from holdfast.cli.resume import resume
 from holdfast.cli.rules import rules
@@ -42,7 +45,10 @@ PASS_THROUGH = {"allow_interspersed_args": False}
 """What follows the first word of the command belongs to the command, with or without `--`."""
 
 app.command(context_settings=PASS_THROUGH)(run)
+app.command()(init)
+app.command(context_settings=PASS_THROUGH)(check)
 app.command()(status)
+app.command()(fit)
 app.command()(resume)
 app.command()(rules)
 app.command()(drill)

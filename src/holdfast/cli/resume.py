@@ -25,6 +25,6 @@ def resume(
 
     run = find(reference, root=Path.cwd())
     plan = read_plan(
-        run, command or [], checkpoint=checkpoint, resume_with=resume_with, on_event=on_event, max_attempts=max_attempts
+        run, command or [], attempts=max_attempts, checkpoint=checkpoint, resume_with=resume_with, on_event=on_event
     )
     raise typer.Exit(supervise_again(run, plan, as_json=as_json))

@@ -14,7 +14,10 @@ class OnFinding(str, Enum):
 
 
 def run(
-    command: list[str] = typer.Argument(..., metavar="COMMAND", help="The training, as you would start it."),
+    context: typer.Context,
+    command: list[str] = typer.Argument(
+        ..., metavar="PLAN.toml | COMMAND", help="A plan file, or the training as you would start it."
+    ),
     name: str | None = typer.Option(None, help="Name of the run; the script's name by default."),
     folder: Path | None = typer.Option(None, "--dir", help="The run folder itself; .holdfast/runs/NAME-N by default."),
     max_attempts: int = typer.Option(3, help="How often the training may be started in all."),
@@ -49,25 +52,42 @@ def run(
         metavar="SECONDS",
         help="Work that a death may cost, where holdfast.guard takes snapshots (default: 120, within 1% of the time).",
     ),
+    check: bool = typer.Option(
+        True, "--check/--no-check", help="Before a plan: whether its hours are worth starting (holdfast check)."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
-    """Run COMMAND and keep it alive: watch every step, say why it died, go on from what it saved, end with a verdict.
+    """Run a training and keep it alive: watch every step, say why it died, go on from what it saved, end with a verdict.
+
+    With a plan file (holdfast init writes one) it carries out all of its stages; options given here win over the plan's.
 
     Exit status: 0 finished, 2 usage, 3 not learned, 4 failed, 130 interrupted, 143 terminated.
     """
-    from holdfast.cli.supervised import plan_for, supervise_new
-
-    plan = plan_for(
-        command=command,
-        attempts=max_attempts,
-        on_finding=on_finding.value,
-        observe_only=observe_only,
-        checkpoint=checkpoint,
-        resume_with=resume_with,
-        on_event=on_event,
-        hang_after=hang_after,
-        backoff_s=backoff,
-        max_loss_s=max_loss,
-        rules=rule,
+    from holdfast.cli.supervised import (
+        check_first,
+        given,
+        is_plan_file,
+        plan_for,
+        plan_from,
+        supervise_new,
+        supervise_plan,
     )
-    raise typer.Exit(supervise_new(plan, name=name, folder=folder, as_json=as_json))
+
+    options = {
+        "max_attempts": max_attempts,
+        "on_finding": on_finding.value,
+        "observe_only": observe_only,
+        "checkpoint": checkpoint,
+        "resume_with": resume_with,
+        "on_event": on_event,
+        "hang_after": hang_after,
+        "backoff": backoff,
+        "max_loss": max_loss,
+        "rule": rule,
+    }
+    if is_plan_file(command):
+        plan = plan_from(Path(command[0]), given(context, options))
+        if check and not check_first(plan, as_json=as_json):
+            raise typer.Exit(3)
+        raise typer.Exit(supervise_plan(plan, name=name, folder=folder, as_json=as_json))
+    raise typer.Exit(supervise_new(plan_for(command, options), name=name, folder=folder, as_json=as_json))

@@ -17,5 +17,4 @@ def status(
     from holdfast.record.folder import find
     from holdfast.show.status import print_status, status_of
 
-    now = status_of(find(reference, root=Path.cwd()))
-    print_status(now, as_json=as_json)
+    print_status(status_of(find(reference, root=Path.cwd())), as_json=as_json)

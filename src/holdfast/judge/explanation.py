@@ -104,7 +104,9 @@ def _how_it_ended(attempt: AttemptPicture) -> str:
     ended = attempt.ended
     if ended is None:
         return "has not ended"
-    if ended.stopped_by in ("user", "terminate"):
+    if ended.planned:
+        return f"was ended on purpose {where(attempt)}, to go on in a fresh process"
+    if ended.stopped_by in ("user", "terminate", "budget"):
         return "was stopped on request"
     if ended.stopped_by is not None:
         return f"was stopped {where(attempt)} ({ended.stopped_by})"
@@ -118,7 +120,8 @@ def _how_it_ended(attempt: AttemptPicture) -> str:
 
 def _died(attempt: AttemptPicture) -> bool:
     ended = attempt.ended
-    return ended is not None and ended.code != 0 and ended.stopped_by not in ("user", "terminate")
+    asked = ended is not None and (ended.planned or ended.stopped_by in ("user", "terminate", "budget"))
+    return ended is not None and ended.code != 0 and not asked
 
 
 def _unknown(picture: Picture, finding: Finding | None, *, died: bool) -> list[str]:

@@ -12,6 +12,10 @@ Growth that only started late is found in a shorter window at the end, but only 
 lower: so neither the tail of a growth that slows down nor one tooth of a saw is taken for a leak.
 
 Slopes are medians of the slopes between pairs of points (Theil and Sen): a spike or two do not bend them.
+
+Where epochs are known the level of each is one point (`growth_by_epoch`): what goes up and down within an epoch is the same in
+all of them, and a jump at the end of each is a straight line. The limit is then met by what comes again (`Repeat`): the highest
+places of an epoch and each validation, all carried along by the growth.
 """
 
 from __future__ import annotations
@@ -34,9 +38,19 @@ STILL_GROWING = 0.5
 """What the last third must have, against the slope of all."""
 NOT_SLOWING = 0.8
 """What the second half must have, against the first."""
-STEADY = 0.9
+STEADY = 0.98
 """From here on it is not called slowing down at all."""
-LEAST_DOUBT = 0.03
+LEAST_EPOCHS = 4
+"""So many levels are needed; the first of them never counts."""
+FEW_EPOCHS = 9
+"""Of fewer only the first is left out, so that uneven jumps even out; and what is lost by them is no slowing down."""
+NOT_SLOWING_OF_FEW = 0.75
+LEAST_EPOCHS_OF_A_PART = 6
+"""A window that leaves out more than the warm-up needs more."""
+STEADY_TAIL = 0.93
+"""What goes on slower than before must go on evenly, and stand clear enough of the noise to tell: growth that dies away does not."""
+TAIL_CLEAR_OF_NOISE = 30.0
+LEAST_DOUBT = 0.06
 """No forecast is better than this part of the way that is left."""
 
 XY = tuple[float, float]
@@ -58,6 +72,8 @@ class Growth(NamedTuple):
     noise: float
     slowing: float
     """What the second half of the window grew, against the first: 1 is steady."""
+    tail: bool = False
+    """It grew faster before the window."""
 
     @property
     def grown(self) -> float:
@@ -70,6 +86,18 @@ class Growth(NamedTuple):
             return math.inf
         half = self.grown * self.slowing / (1.0 + self.slowing)
         return self.level + half * self.slowing / (1.0 - self.slowing)
+
+
+class Repeat(NamedTuple):
+    """Something that comes again and again, and then stands above the line of the growth."""
+
+    last: float
+    """Where on x it came last."""
+    every: float
+    above: float
+    """How far, as a rule."""
+    most: float
+    """How far at most, of late."""
 
 
 class Forecast(NamedTuple):
@@ -96,18 +124,111 @@ def growth(points: Sequence[XY]) -> Growth | None:
     return None
 
 
-def meets(growth: Growth, limit: float) -> Forecast | None:
-    """When a growth meets the limit; None where it settles below it."""
-    if growth.settles_at < limit:
+def growth_by_epoch(levels: Sequence[XY]) -> Growth | None:
+    """The same of the levels of epochs, of which there are few: the first is the warm-up, and no two are left out lightly."""
+    n = len(levels)
+    if n < LEAST_EPOCHS:
         return None
-    left = limit - growth.level
-    if left <= 0.0:
+    if n < FEW_EPOCHS:
+        return _growth_of_levels(levels[1:], NOT_SLOWING_OF_FEW) or (
+            _growth_of_levels(levels[n // 3 :]) if n >= LEAST_EPOCHS_OF_A_PART else None
+        )
+    found = _growth_of_levels(levels[n // 3 :])
+    for part in (3, 6):
+        window = levels[-(n // part) :]
+        if found is not None or len(window) < LEAST_EPOCHS_OF_A_PART:
+            return found
+        found = _growth_of_levels(window)
+        if found is not None:
+            found = _after_the_rest(levels, n - len(window), found)
+    return found
+
+
+def meets(growth: Growth, limit: float, repeats: Sequence[Repeat] = ()) -> Forecast | None:
+    """When a growth meets the limit, by itself or by what comes again above it; None where it settles below it."""
+    above = max((repeat.above for repeat in repeats), default=0.0)
+    if growth.settles_at + above < limit:
+        return None
+    if growth.level >= limit:
         return Forecast(growth.until, growth.until, growth.until)
-    way = left / growth.rate
-    least_doubt = LEAST_DOUBT * way
-    earliest = min(max(0.0, left - growth.noise) / growth.fastest, way - least_doubt)
-    latest = max((left + growth.noise) / growth.slowest, way + least_doubt)
-    return Forecast(growth.until + way, growth.until + earliest, growth.until + latest)
+    noise = growth.noise + 0.5 * LEAST_DOUBT * (limit - growth.level)
+    usual = [(repeat.last, repeat.every, repeat.above) for repeat in repeats]
+    most = [(repeat.last, repeat.every, repeat.most) for repeat in repeats]
+    at = _first_at(growth, growth.rate, 0.0, limit, usual)
+    earliest = _first_at(growth, growth.fastest, noise, limit, most)
+    latest = _first_at(growth, growth.slowest, -noise, limit, usual)
+    doubt = LEAST_DOUBT * (at - growth.until)
+    return Forecast(at, max(growth.until, min(earliest, at - doubt)), max(latest, at + doubt))
+
+
+def _first_at(
+    growth: Growth, rate: float, more: float, limit: float, repeats: Sequence[tuple[float, float, float]]
+) -> float:
+    """The first x at which the line, or a repeat above it, is at the limit."""
+    level = growth.level + more
+    if not repeats:
+        return growth.until + max(0.0, limit - level) / rate
+    first = math.inf
+    for last, every, above in repeats:
+        crossing = growth.until + (limit - above - level) / rate
+        times = max(math.ceil((crossing - last) / every), math.floor((growth.until - last) / every) + 1)
+        first = min(first, last + times * every)
+    return first
+
+
+def _growth_of_levels(window: Sequence[XY], not_slowing: float = NOT_SLOWING) -> Growth | None:
+    bins = _binned(window)
+    n = len(bins)
+    slopes = sorted(_slopes(bins, 1))
+    rate = _median(slopes)
+    if rate <= 0.0:
+        return None
+    grown = rate * (bins[-1][0] - bins[0][0])
+    offsets = [y - rate * x for x, y in bins]
+    middle = _median(sorted(offsets))
+    off = sorted(abs(offset - middle) for offset in offsets)
+    # The median of few numbers is near zero by chance: then the largest of them counts.
+    noise = 1.4826 * _median(off) if n >= LEAST_POINTS else off[-1]
+    clear = CLEAR_OF_NOISE if n >= LEAST_POINTS else 0.5 * CLEAR_OF_NOISE
+    largest = max(b[1] - a[1] for a, b in pairwise(bins))
+    if grown < clear * noise or largest > max(LARGEST_JUMP, 1.5 / (n - 1)) * grown:
+        return None
+    half = n // 2
+    early, late = _far_slope(bins[: half + 1]), _far_slope(bins[-half - 1 :])
+    still = _far_slope(bins[-max(2, n // 3) :])
+    if early <= 0.0 or late <= 0.0 or still < STILL_GROWING * rate:
+        return None
+    # Halves of few levels overlap: what is lost from one to the other is less than what is lost in half the window.
+    slowing = (late / early) ** (0.5 * (n - 1) / (n - 1 - half))
+    if slowing < not_slowing:
+        return None
+    doubt = round(0.98 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0))
+    centre = len(slopes) // 2
+    slowest = min(slopes[max(0, centre - doubt)], early, late)
+    fastest = max(slopes[min(len(slopes) - 1, centre + doubt)], early, late)
+    until = window[-1][0]
+    return Growth(
+        since=window[0][0],
+        until=until,
+        rate=rate,
+        slowest=max(slowest, 0.5 * rate),
+        fastest=min(fastest, 2.0 * rate),
+        level=middle + rate * until,
+        noise=noise,
+        slowing=slowing,
+    )
+
+
+def _after_the_rest(levels: Sequence[XY], cut: int, found: Growth) -> Growth | None:
+    """Growth that began late leads to new heights; growth that goes on slower than before is even."""
+    before = levels[:cut]
+    just_before = before[-(len(levels) - cut) :]
+    if len(just_before) < LEAST_EPOCHS_OF_A_PART:
+        return None
+    if _far_slope(_binned(just_before)) <= found.rate:
+        return found if found.level - max(y for _, y in before) >= 0.5 * found.grown else None
+    even = found.slowing >= STEADY_TAIL and found.grown >= TAIL_CLEAR_OF_NOISE * found.noise
+    return found._replace(tail=True) if even else None
 
 
 def _growth_in(window: Sequence[XY]) -> Growth | None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 
 
-def started(resume: events.Resume | None = None, attempt: int = 1) -> list[events.AnyEvent]:
+def started(
+    resume: events.Resume | None = None, attempt: int = 1, memory_budget: int | None = None
+) -> list[events.AnyEvent]:
     """A run on a machine with 16 GiB, and its first attempt."""
     return [
         events.RunStarted(
@@ -27,6 +29,7 @@ def started(resume: events.Resume | None = None, attempt: int = 1) -> list[event
             python="3.11",
             supervisor=1,
             memory_total=16 * GIB,
+            memory_budget=memory_budget,
         ),
         events.AttemptStarted(at=0.0, attempt=attempt, pid=100, command=["python", "train.py"], resume=resume),
     ]

@@ -34,3 +34,8 @@ def from_a_loader(attempt: AttemptPicture) -> bool:
     (reinforcement learning, for one) may change it while they learn, and the loss with it.
     """
     return bool(attempt.batches.hashed)
+
+
+def is_detector(attempt: AttemptPicture) -> bool:
+    """Its very first loss says little: before it proposes boxes, none is matched with an object."""
+    return attempt.adapter == "ultralytics"

@@ -116,6 +116,13 @@ class Picture:
         return [finding for attempt in self.attempts for finding in attempt.findings]
 
     @property
+    def memory_limit(self) -> int | None:
+        """What the training may hold: the plan's budget, else what the machine or its container has."""
+        if self.started is None:
+            return None
+        return self.started.memory_budget or self.started.memory_total
+
+    @property
     def on_macos(self) -> bool:
         return self.started is not None and self.started.platform.lower().startswith(("macos", "darwin"))
 
@@ -138,14 +145,22 @@ class Picture:
             self.away += max(0.0, event.at - self.last_at)
         self.last_at = max(self.last_at, event.at)
         if isinstance(event, events.AttemptStarted):
-            self.attempts.append(AttemptPicture(event))
-            self.ended = None
+            self._begin(event)
         elif isinstance(event, events.RunStarted):
             self.started = event
         elif isinstance(event, events.RunEnded):
             self.ended = event
         elif self.attempts:
             self._fold_into(self.attempt, entry)
+
+    def _begin(self, started: events.AttemptStarted) -> None:
+        """Losses of a state that was given up, or of a training that starts over, say nothing about this one."""
+        before = self.attempts[-1].decision if self.attempts else None
+        over = started.resume is None or started.resume.how == "start over"
+        if over or (before is not None and before.back_to is not None):
+            self.loss = Series()
+        self.attempts.append(AttemptPicture(started))
+        self.ended = None
 
     def _fold_into(self, attempt: AttemptPicture, entry: Entry) -> None:
         event = entry.event
@@ -238,6 +253,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
         _epoch,
         lambda attempt, event: attempt.batches.fold_epoch(event),
         lambda attempt, event: attempt.pace.fold_epoch(event),
+        lambda attempt, event: attempt.memory.fold_epoch(event),
     ),
     events.Gradients: (lambda attempt, event: attempt.gradients.fold_look(event),),
     events.Skipped: (lambda attempt, event: attempt.gradients.fold_skipped(event),),

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.judge.death import where
+from holdfast.judge.ladder import Remedy, remedy_for
 from holdfast.judge.rules import by_id
 from holdfast.words.verdicts import Action, Decision
 
@@ -24,6 +25,16 @@ FORETELLING = frozenset(
     ("disk-filling", "driver-memory-bloat", "memory-leak", "memory-pressure", "validation-memory-spike")
 )
 """Rules that warn of an end that has not come yet."""
+MENDED_ALIVE = frozenset(("driver-memory-bloat", "epoch-time-blowup", "nms-cut-short", "validation-memory-spike"))
+"""What is better mended in time than suffered to its end."""
+DEVICE_SUSPECTED = frozenset(
+    (
+        *("assigner-shape-mismatch", "command-buffer-failed", "command-buffer-reused", "gradients-not-finite"),
+        *("loss-all-zero", "loss-component-zero", "loss-not-finite", "metrics-all-zero", "nms-cut-short"),
+        *("validation-disagrees", "weights-frozen"),
+    )
+)
+"""What a device that computes wrongly shows itself by."""
 MISTAKES = frozenset(
     (
         *("python-exception", "exit-status-not-zero", "device-out-of-memory", "labels-missing"),
@@ -61,6 +72,22 @@ def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
     return finding.rule in FORETELLING and finding.severity != "note" and not plan.observe_only
 
 
+def worth_a_restart(finding: Finding, picture: Picture, plan: Plan) -> bool:
+    """Whether a finding about a training that still lives is answered by going on in a fresh process, with one thing changed."""
+    if finding.rule not in MENDED_ALIVE or finding.severity == "note" or plan.observe_only or plan.on_finding != "act":
+        return False
+    remedy = remedy_for(picture, plan, finding.rule) if plan.policy.planned_restarts else None
+    return remedy is not None and bool(remedy.changes)
+
+
+def suspects_device(picture: Picture) -> bool:
+    """Whether a number that the training's device computed should be held against the CPU's."""
+    device = str(picture.attempt.settings.get("device") or "cpu")
+    if device.startswith("cpu"):
+        return False
+    return any(finding.rule in DEVICE_SUSPECTED and finding.severity != "note" for finding in picture.findings)
+
+
 def cause_of(attempt: AttemptPicture) -> str | None:
     """The rule that explains best why an attempt ended."""
     rules = by_id()
@@ -74,28 +101,49 @@ def cause_of(attempt: AttemptPicture) -> str | None:
     return best.id if best is not None and best.cause else None
 
 
-def after_end(picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume) -> Decision:
-    """What follows when an attempt is over: stop, or another one."""
+def spoiled_since(picture: Picture, remedy: Remedy | None) -> int | None:
+    """The step from which on nothing that this attempt saved may be gone on from; None where all of it is good."""
+    if remedy is None or not remedy.from_start:
+        return None
+    finding = picture.attempt.found(cause_of(picture.attempt) or "")
+    return (finding.since if finding is not None else None) or 1
+
+
+def after_end(
+    picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
+) -> Decision:
+    """What follows when an attempt is over: stop, another one, or another one with a remedy."""
     attempt = picture.attempt
     cause = cause_of(attempt)
-    reason = reason_to_stop(picture, plan, attempts_left=attempts_left, resume=resume)
+    reason = reason_to_stop(picture, plan, attempts_left=attempts_left, resume=resume, remedy=remedy)
     if reason is not None:
         return Decision(action=Action.STOP, attempt=attempt.number, why=reason, cause=cause)
-    wait = min(LONGEST_WAIT_S, plan.backoff_s * 2 ** (len(picture.attempts) - 1))
-    if cause in OUTSIDE and attempt.steps and resume.checkpoint is not None:
+    changes = remedy.changes if remedy is not None else []
+    planned = attempt.ended.planned if attempt.ended is not None else ""
+    came_further = attempt.steps and resume.checkpoint is not None and not without_progress(picture)
+    wait = min(LONGEST_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(picture.attempts) - 1)))
+    if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
         wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
+    why = [planned or f"attempt {attempt.number} ended {where(attempt)}"]
+    why += [remedy.says.rstrip(".")] if remedy is not None and remedy.says else []
     return Decision(
-        action=Action.RESTART,
+        action=Action.RETRY if changes else Action.RESTART,
         attempt=attempt.number,
-        why=f"attempt {attempt.number} ended {where(attempt)}; going on {how}",
+        why=f"{'; '.join(why)}; going on {how}",
         cause=cause,
         wait_s=wait,
+        changes=changes,
+        back_to=spoiled_since(picture, remedy),
+        planned=bool(planned),
     )
 
 
-def reason_to_stop(picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume) -> str | None:
+def reason_to_stop(
+    picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
+) -> str | None:
     """The first of these that holds, in words; None when there is no reason."""
+    helpless = remedy is None
     attempt, cause = picture.attempt, cause_of(picture.attempt)
     ended = attempt.ended
     if ended is None:
@@ -105,15 +153,16 @@ def reason_to_stop(picture: Picture, plan: Plan, *, attempts_left: int, resume: 
         (ended.code == 0 and ended.stopped_by is None, "the command finished"),
         (ended.stopped_by == "user", "you interrupted it"),
         (ended.stopped_by == "terminate", "Holdfast was asked to terminate"),
+        (ended.stopped_by == "budget", "the time that the plan gives it is used up"),
         (plan.observe_only, "--observe-only: nothing is started again"),
-        (rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
+        (helpless and rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
         (cause == "disk-full", "disk-full: another attempt would fail the same way until there is room"),
-        (is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
+        (helpless and is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
         (
-            attempts_left <= 0,
+            attempts_left <= 0 and not ended.planned,
             "no attempt is left" if plan.budget.attempts > 1 else "it was the only attempt (--max-attempts 1)",
         ),
-        (without_progress(picture), f"{cause} came twice with no progress in between"),
+        (helpless and without_progress(picture), f"{cause} came twice with no progress in between"),
         (
             attempt.vaulted is not None and bool(attempt.vaulted.left_out) and resume.checkpoint is None,
             "starting over could overwrite what was saved, and it could not be copied out of harm's way",

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
     from holdfast.judge.monitors.pace import Period
 
+SWAPPED = "the machine ran out of memory and swapped"
+WAITED = "it waited for data"
+"""Causes that something can be changed about: the ladder knows them by these words."""
+
 
 class Slow(NamedTuple):
     """Something that took far longer than it did before."""
@@ -64,7 +68,7 @@ def _swap(slow: Slow, memory_total: int | None, limits: Mapping[str, float]) -> 
         return None
     return Cause(
         "swap",
-        "the machine ran out of memory and swapped",
+        SWAPPED,
         "; ".join(signs),
         (
             "use a smaller batch with more gradient accumulation, and close other programs",
@@ -85,7 +89,7 @@ def _data(slow: Slow, limits: Mapping[str, float]) -> Cause | None:
         return None
     return Cause(
         "data",
-        "it waited for data",
+        WAITED,
         f"waiting for data took {duration(now.data_wait)} of {duration(now.step_seconds)},"
         f" {now.data_wait / now.steps:.3g} s a step against {usual:.3g} s before",
         (

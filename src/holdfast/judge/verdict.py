@@ -10,7 +10,7 @@ import msgspec
 from holdfast.judge.death import where
 from holdfast.judge.engine import ask
 from holdfast.judge.monitors.metrics import is_known_score, is_training_loss
-from holdfast.judge.objective import is_one
+from holdfast.judge.objective import is_detector, is_one
 from holdfast.judge.rules import by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.series import Series, fall
@@ -28,6 +28,12 @@ EXIT_STATUS = {
     Outcome.INTERRUPTED: 130,
 }
 TERMINATED = 143
+INTERRUPTED = {
+    "user": "interrupted by you",
+    "terminate": "ended by SIGTERM to Holdfast",
+    "budget": "the time that the plan gives it was used up; it can be gone on with,",
+}
+"""Who ended a run that could have gone on -> in words."""
 FEWEST_VALIDATIONS = 3
 LEAST_FALL = 0.05
 """A loss that falls by less than this part of itself proves nothing, however clear of the noise it is."""
@@ -53,9 +59,9 @@ def verdict(picture: Picture) -> Verdict:
     stopped_by = ended.stopped_by if ended is not None else None
     if attempt.signals and attempt.signals[-1].action == NO_FURTHER_ATTEMPT:
         stopped_by = "terminate" if attempt.signals[-1].signal == "SIGTERM" else "user"
-    if stopped_by in ("user", "terminate"):
-        said = "interrupted by you" if stopped_by == "user" else "ended by SIGTERM to Holdfast"
-        status = TERMINATED if stopped_by == "terminate" else EXIT_STATUS[Outcome.INTERRUPTED]
+    if stopped_by in INTERRUPTED:
+        said = INTERRUPTED[stopped_by]
+        status = EXIT_STATUS[Outcome.INTERRUPTED] if stopped_by == "user" else TERMINATED
         return Verdict(outcome=Outcome.INTERRUPTED, reason=f"{said} {where(attempt)}", exit_status=status)
     proofs = proofs_of(picture)
     against = standing_against_learning(picture)
@@ -153,7 +159,8 @@ def _loss_fell(picture: Picture) -> Proof:
         little = f"the loss fell {numbers}: as little as a model falls that only loses its first overconfidence"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
     first = losses.first
-    if move.beyond_noise and first is not None and 0.0 < ABOVE_ITS_START * first < move.late:
+    leapt = first is not None and 0.0 < ABOVE_ITS_START * first < move.late and not is_detector(picture.attempt)
+    if move.beyond_noise and leapt:
         worse = f"the loss fell {numbers}, but the untrained model's was {first:.4g}"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=worse)
     if move.beyond_noise:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.act.supervisor import Surroundings
 from holdfast.lab.accelerator.ledger import SMALL_MACHINE
 from holdfast.lab.places import KERNEL_LOG, MEMORY_FILE, NAP_FILE, SWAP_FILE
-from holdfast.observe.machine import KillCounters, ProcessFacts, SystemMemory, this_machine
+from holdfast.observe.machine import KillCounters, Power, ProcessFacts, SystemMemory, this_machine
 from holdfast.words.events import Evidence
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class Simulated:
 
     def keep_awake(self) -> Awake:
         return self._real.keep_awake()
+
+    def power(self) -> Power:
+        return self._real.power()
 
 
 class UnifiedMemory(Simulated):

@@ -94,6 +94,11 @@ class RunFolder:
         """What the user's --on-event command printed."""
         return self.path / "on-event.log"
 
+    @property
+    def stages(self) -> Path:
+        """Where each stage has a run folder of its own."""
+        return self.path / "stages"
+
     def attempt(self, number: int) -> AttemptFolder:
         return AttemptFolder(self.path / "attempts" / str(number))
 
@@ -121,6 +126,26 @@ def create(command: Sequence[str], *, root: Path, name: str | None = None, folde
             next_step="choose a folder that you can write to and that has room, with --dir DIR",
         ) from error
     return RunFolder(path)
+
+
+def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
+    """The run folder of a stage, made where there is none yet."""
+    fit = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")
+    path = run.stages / (f"{number}-{fit}" if fit and fit != str(number) else str(number))
+    try:
+        (path / "attempts").mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise FolderNotWritable(
+            f"The folder of stage {name} cannot be made in {run.stages}: {error.strerror}.",
+            next_step=f"make room, then: holdfast resume {run.reference}",
+        ) from error
+    return RunFolder(path)
+
+
+def stage_folders(run: RunFolder) -> list[RunFolder]:
+    """In the order of the stages."""
+    found = [path for path in run.stages.iterdir() if _is_run(path)] if run.stages.is_dir() else []
+    return [RunFolder(path) for path in sorted(found, key=lambda path: int(re.split(r"\D", path.name)[0] or 0))]
 
 
 def find(reference: str | None, *, root: Path) -> RunFolder:

@@ -28,7 +28,7 @@ def write_plan(run: RunFolder, plan: Plan) -> None:
         ) from error
 
 
-def read_plan(run: RunFolder, command: Sequence[str], **changes: Any) -> Plan:
+def read_plan(run: RunFolder, command: Sequence[str], *, attempts: int | None = None, **changes: Any) -> Plan:
     """The plan of a run, with what is given anew; what was not recorded because it was a secret must be."""
     try:
         plan = from_toml(run.plan.read_text())
@@ -37,6 +37,8 @@ def read_plan(run: RunFolder, command: Sequence[str], **changes: Any) -> Plan:
     given = {name: value for name, value in changes.items() if value is not None}
     if command:
         given["command"] = list(command)
+    if attempts is not None:
+        given["budget"] = msgspec.structs.replace(plan.budget, attempts=attempts)
     plan = msgspec.structs.replace(plan, **given)
     for name, words in (
         ("command", plan.command),

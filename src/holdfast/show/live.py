@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from holdfast.show.plain import plural, printable
+from holdfast.show.plain import as_words, plural, printable
+from holdfast.show.progress import progress
 from holdfast.words import events
 from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
 
+PROGRESS_S = 20.0
+"""At most one line about progress in this time."""
 KEEPING_AWAKE = "keeping awake"
 
 
 class Narrator:
     """A listener that tells the user what matters as it happens."""
 
-    def __init__(self, run: RunFolder, stream: TextIO | None = None) -> None:
+    def __init__(self, run: RunFolder, stream: TextIO | None = None, *, plan: str | None = None) -> None:
+        """`plan` is how the lines about its progress begin; without a plan the training's own output is enough."""
         self._run = run
+        self._plan = plan
+        self._next_progress = 0.0
         self._stream = stream if stream is not None else sys.stderr
 
-    def __call__(self, event: events.Event) -> None:
-        line = self._line(event)
+    def __call__(self, event: events.Event, picture: Picture) -> None:
+        line = self._progress(event, picture) if isinstance(event, events.Epoch) else self._line(event)
         if line is None:
             return
         # A progress bar may stand in this line, and its last state is worth keeping.
@@ -34,29 +43,18 @@ class Narrator:
         except OSError:
             pass  # the terminal is gone; everything is in the journal
 
+    def _progress(self, event: events.Epoch, picture: Picture) -> str | None:
+        last = event.planned is not None and event.epoch == event.planned
+        if self._plan is None or (event.at < self._next_progress and not last):
+            return None
+        self._next_progress = event.at + PROGRESS_S
+        return progress(picture, self._plan)
+
     def _line(self, event: events.Event) -> str | None:
-        if isinstance(event, events.AttemptStarted):
-            return f"watching; the record is in {self._run.path}" if event.attempt == 1 else _goes_on(event)
-        if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.again:
-            finding = event.finding
-            return f"{finding.severity} {finding.rule}: {finding.message}"
-        if isinstance(event, events.DecisionMade) and event.decision.action is not Action.STOP:
-            wait = event.decision.wait_s
-            return f"another attempt in {wait:.0f} s (Ctrl-C: no)" if wait else "another attempt, at once"
-        if isinstance(event, events.Signalled) and event.signal in ("SIGINT", "SIGTERM"):
-            return f"{event.signal}: {event.action}"
-        if isinstance(event, events.Quiet):
-            return f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
-        if isinstance(event, events.Restored):
-            exactly = "" if event.exact else f"; not exactly as it would have been: {event.why}"
-            return f"the training has the state of step {event.step}{exactly}"
-        if isinstance(event, events.Replayed) and event.differs_at is None:
-            return f"what was done again ({plural(event.compared, 'batch', 'batches')}) came out the same, bit for bit"
-        if isinstance(event, events.Remark):
-            return _remark(event)
-        if isinstance(event, events.Vaulted) and event.left_out:
-            return f"could not keep safe: {'; '.join(event.left_out[:3])}"
-        return None
+        if isinstance(event, events.AttemptStarted) and event.attempt == 1:
+            return f"watching; the record is in {self._run.path}"
+        say = _SAYINGS.get(type(event))
+        return say(event) if say is not None else None
 
 
 def _goes_on(event: events.AttemptStarted) -> str:
@@ -70,3 +68,59 @@ def _remark(event: events.Remark) -> str | None:
     if event.what == KEEPING_AWAKE:
         return event.detail if "not kept awake" in event.detail else None
     return f"{event.what}: {event.detail}"
+
+
+def _finding(event: events.FindingMade) -> str | None:
+    finding = event.finding
+    return (
+        None if finding.severity == "note" or finding.again else f"{finding.severity} {finding.rule}: {finding.message}"
+    )
+
+
+def _decision(event: events.DecisionMade) -> str | None:
+    decision = event.decision
+    if decision.action is Action.STOP:
+        return None
+    if decision.changes or decision.planned:
+        changed = "; ".join(as_words(change) for change in decision.changes)
+        return f"another attempt: {changed}" if changed else "another attempt, in a fresh process"
+    return f"another attempt in {decision.wait_s:.0f} s (Ctrl-C: no)" if decision.wait_s else "another attempt, at once"
+
+
+def _restored(event: events.Restored) -> str:
+    exactly = "" if event.exact else f"; not exactly as it would have been: {event.why}"
+    return f"the training has the state of step {event.step}{exactly}"
+
+
+def _replayed(event: events.Replayed) -> str | None:
+    if event.differs_at is not None:
+        return None  # a rule says so
+    return f"what was done again ({plural(event.compared, 'batch', 'batches')}) came out the same, bit for bit"
+
+
+def _stage_started(event: events.StageStarted) -> str:
+    begins = f", with {event.weights}" if event.weights else ""
+    expects = f" ({event.expects})" if event.expects else ""
+    return f"stage {event.stage} of {event.of}, {event.name}, begins{begins}{expects}"
+
+
+_SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
+    events.AttemptStarted: _goes_on,
+    events.FindingMade: _finding,
+    events.DecisionMade: _decision,
+    events.Restored: _restored,
+    events.Replayed: _replayed,
+    events.Remark: _remark,
+    events.StageStarted: _stage_started,
+    events.StageEnded: lambda event: (
+        f"stage {event.stage}, {event.name}: {event.verdict}; {event.gate_says or event.reason}"
+    ),
+    events.StageLeftOut: lambda event: f"stage {event.stage}, {event.name}, is left out: {event.why}",
+    events.Signalled: lambda event: (
+        f"{event.signal}: {event.action}" if event.signal in ("SIGINT", "SIGTERM") else None
+    ),
+    events.Quiet: lambda event: (
+        f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
+    ),
+    events.Vaulted: lambda event: f"could not keep safe: {'; '.join(event.left_out[:3])}" if event.left_out else None,
+}

@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.usable import checkpoints, last_good
-from holdfast.show.plain import duration, plural, printable, shares, size
+from holdfast.show.plain import as_words, duration, plural, printable, shares, size
 from holdfast.show.report import HTML
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
@@ -113,6 +113,8 @@ def _attempts(picture: Picture, told: str) -> Iterator[Row]:
         if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
             label = "  then" if decision.action is not Action.STOP else "  no more"
             yield label, "", decision.why
+            for change in decision.changes:
+                yield "  changed", "", as_words(change)
 
 
 def _life(attempt: AttemptPicture) -> str:
@@ -124,8 +126,12 @@ def _life(attempt: AttemptPicture) -> str:
     if ended is None:
         return f"{steps}, running"
     how = ended.signal or ("finished" if ended.code == 0 else f"exit {ended.code}")
-    if ended.stopped_by in ("user", "terminate"):
+    if ended.planned:
+        how = "ended on purpose, to go on in a fresh process"
+    elif ended.stopped_by in ("user", "terminate"):
         how += ", as you asked"
+    elif ended.stopped_by == "budget":
+        how = "its time was used up"
     elif ended.stopped_by == "supervisor gone":
         how = "its supervisor was killed"
     elif ended.stopped_by is not None:

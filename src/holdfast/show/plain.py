@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.words.verdicts import Change
+
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -36,6 +38,17 @@ def size(count: float) -> str:
 
 def plural(count: int, thing: str, things: str | None = None) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {things or thing + 's'}"
+
+
+def as_words(change: Change) -> str:
+    """`batch 16 -> 8 (half the memory of a step)`"""
+    why = f" ({change.why})" if change.why else ""
+    costs = f"; it costs {change.costs}" if change.costs else ""
+    return f"{change.what} {_value(change.before)} -> {_value(change.after)}{why}{costs}"
+
+
+def _value(value: object) -> str:
+    return "as it was" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def shares(buckets: Mapping[str, float]) -> str:

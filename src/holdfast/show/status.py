@@ -11,9 +11,12 @@ import msgspec
 
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
+from holdfast.record.folder import stage_folders
 from holdfast.record.journal import replay
 from holdfast.record.lock import holder_of, is_live
+from holdfast.show.course import course_summary, has_stages
 from holdfast.show.plain import duration, printable, shares, size
+from holdfast.show.progress import progress
 from holdfast.show.summary import summary_of
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     """The summary as it stands, with what only a live run has."""
     now = time.time() if now is None else now
+    if has_stages(run):
+        return _status_of_stages(run, now)
     picture = picture_of(replay(run))
     live = is_live(run)
     beat = heartbeat.read(str(run.heartbeat)).get(0)
@@ -36,6 +41,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
         else "its supervisor is gone"
     )
     status = {**summary_of(run, picture), "reference": run.reference, "state": state, "supervisor": holder, "now": None}
+    status["progress"] = progress(picture, "") if picture.attempts and picture.ended is None else None
     if picture.attempts and picture.ended is None:
         attempt = picture.attempt
         sample = attempt.memory.samples[-1] if attempt.memory.samples else None
@@ -55,6 +61,22 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     return status
 
 
+def _status_of_stages(run: RunFolder, now: float) -> dict[str, Any]:
+    """Of the whole, with that of the stage that is under way."""
+    summary = course_summary(run)
+    state = "running" if is_live(run) else "ended" if summary["verdict"] is not None else "its supervisor is gone"
+    folders = stage_folders(run)
+    newest = status_of(folders[-1], now) if folders else None
+    return {
+        **summary,
+        "reference": run.reference,
+        "state": state,
+        "supervisor": holder_of(run),
+        "now": newest["now"] if newest is not None else None,
+        "progress": newest["progress"] if newest is not None else None,
+    }
+
+
 def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(msgspec.json.encode(status).decode())
@@ -65,14 +87,14 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         + (f", {status['verdict']}: {printable(status['reason'])}" if status["verdict"] else "")
     )
     if now is not None:
-        loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
-        ago = (
-            f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
+        _print_now(now)
+    if status["progress"]:
+        print(f"  {status['progress']}")
+    for stage in status.get("stages", []):
+        reached = f", {stage['metric']} {stage['reached']:.4g}" if stage.get("reached") is not None else ""
+        print(
+            f"  stage {stage['n']}, {stage['name']}: {stage['state']}{reached}{': ' + stage['why'] if stage.get('why') else ''}"
         )
-        phase = now["phase"] if now["alive"] else "its process is gone"
-        print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
-        if now["memory"] is not None and now["alive"]:
-            print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")
     if status["goodput"]["buckets"]:
         print(f"  time: {shares(status['goodput']['buckets'])}")
     _print_attempts(status["attempts"])
@@ -106,3 +128,12 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _print_now(now: dict[str, Any]) -> None:
+    loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
+    ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
+    phase = now["phase"] if now["alive"] else "its process is gone"
+    print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
+    if now["memory"] is not None and now["alive"]:
+        print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")

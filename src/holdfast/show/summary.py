@@ -78,7 +78,7 @@ def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
         "last_step": attempt.last_step,
         "seconds": round(ended.seconds, 3) if ended is not None else None,
         "cause": cause_of(attempt),
-        "changes": [],
+        "changes": msgspec.to_builtins(attempt.started.changes),
         "resumed": msgspec.to_builtins(resume) if resume is not None else None,
         "replayed": _replayed(attempt),
         "saved": msgspec.to_builtins(attempt.vaulted.files) if attempt.vaulted is not None else [],

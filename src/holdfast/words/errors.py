@@ -9,6 +9,7 @@ HoldfastError                a sentence, what to do next, where to look
 │   ├── RunIsOver            nothing is left to resume
 │   ├── FolderNotWritable    the run folder cannot be made or written
 │   ├── PlanInvalid          a setting that makes no sense
+│   ├── DataSetInvalid       a data set that is missing, or not what its description says
 │   ├── RecordUnknown        no record of a training, or none that can be read
 │   └── PlatformUnsupported  Windows
 └── JournalUnreadable        the record was written by a newer Holdfast, or is none
@@ -66,6 +67,10 @@ class FolderNotWritable(UsageError):
 
 
 class PlanInvalid(UsageError):
+    pass
+
+
+class DataSetInvalid(UsageError):
     pass
 
 

@@ -56,16 +56,26 @@ training process; lines marked `child` are written by the probe inside it, all o
         decision-made                    continue, stop, restart or retry, and why
     run-ended                            the verdict and its proofs
 
+The run of a plan with several stages is a run of runs: each stage has a run folder of its own with all of the above in it, and the
+journal of the whole says which stages there were.
+
+    run-started
+    for each stage:
+        stage-left-out                   it does not fit into memory, as measured; or
+        stage-started                    its settings, the weights that it begins with, its folder
+        stage-ended                      its verdict, what it reached, what its gate says, the files that it leaves
+    run-ended                            the verdict of the whole
+
 Events are frozen. Everything that is shown or decided is derived from them.
 """
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Literal, Union
 
 import msgspec
 
-from holdfast.words.verdicts import Decision, Finding, Proof
+from holdfast.words.verdicts import Change, Decision, Finding, Proof
 
 SCHEMA = 1
 """Version of the journal. It changes only when an old reader would misread a new journal; new fields do not change it."""
@@ -403,6 +413,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     python: str
     supervisor: int
     memory_total: int | None = None
+    memory_budget: int | None = None
+    """What the plan lets the training hold, where it says so."""
     environment: dict[str, str] = {}
     """From an allow-list."""
     tuning: dict[str, dict[str, float | str]] = {}
@@ -431,6 +443,8 @@ class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):
     pid: int
     command: list[str]
     resume: Resume | None = None
+    changes: list[Change] = []
+    """What it does otherwise than the attempt before it."""
 
 
 class Sample(Event, frozen=True, kw_only=True, tag="sample"):
@@ -513,7 +527,9 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     last_step: int = 0
     seconds: float = 0.0
     stopped_by: str | None = None
-    """Who ended it: "user", "terminate", a rule's id, or None when it ended by itself."""
+    """Who ended it: "user", "terminate", "budget", a rule's id, or None when it ended by itself."""
+    planned: str = ""
+    """Why it was ended on purpose, after a snapshot, to go on at that point in a fresh process."""
     evidence: list[Evidence] = []
     last_words: list[str] = []
 
@@ -548,6 +564,45 @@ class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
 
 class DecisionMade(Event, frozen=True, kw_only=True, tag="decision-made"):
     decision: Decision
+
+
+class StageLeftOut(Event, frozen=True, kw_only=True, tag="stage-left-out"):
+    stage: int
+    name: str
+    why: str
+
+
+class StageStarted(Event, frozen=True, kw_only=True, tag="stage-started"):
+    stage: int
+    """From 1."""
+    of: int
+    name: str
+    folder: str
+    """Its run folder, below that of the whole run."""
+    settings: dict[str, bool | int | float | str | None] = {}
+    weights: str | None = None
+    """The file that it begins with."""
+    expects: str = ""
+    """What was measured before it, where something was."""
+
+
+class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
+    stage: int
+    name: str
+    verdict: str
+    reason: str
+    exit_status: int = 0
+    metric: str | None = None
+    reached: float | None = None
+    """The best of this metric while it trained."""
+    score: float | None = None
+    """The best of what stages are compared by, whatever their gates ask for."""
+    gate: Literal["open", "closed"] = "open"
+    gate_says: str = ""
+    best: str | None = None
+    last: str | None = None
+    results: str | None = None
+    """The folder with the framework's own plots and tables."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
@@ -604,6 +659,9 @@ SupervisorEvent = Union[  # noqa: UP007
     Vaulted,
     Reloaded,
     DecisionMade,
+    StageLeftOut,
+    StageStarted,
+    StageEnded,
     RunEnded,
 ]
 AnyEvent = Union[ChildEvent, SupervisorEvent]  # noqa: UP007

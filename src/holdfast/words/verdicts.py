@@ -62,6 +62,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait_s: float = 0.0
     changes: list[Change] = []
     """What the next attempt does otherwise."""
+    back_to: int | None = None
+    """The state from this step on is spoiled: only what was saved before it may be gone on from."""
     planned: bool = False
     """It was stopped and started again on purpose: no failure, and no attempt spent."""
 

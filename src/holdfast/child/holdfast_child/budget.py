@@ -7,9 +7,9 @@ lets looks see every parameter in the first steps.
 
 import time
 
-SHARE = 0.005
-"""The probe's share of step time, by its own clock. What it does to the caches costs the training about as much again."""
-LOOKS_AT_LEAST = 0.002
+SHARE = 0.0025
+"""The probe's share of step time, by its own clock. What it does to the caches costs the training several times as much."""
+LOOKS_AT_LEAST = 0.001
 """The share that looks get when the base alone takes more than the whole."""
 LOAN_SECONDS = 0.030
 SAVED_UP_STEPS = 25

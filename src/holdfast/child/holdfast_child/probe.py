@@ -64,6 +64,11 @@ def install(torch, attempt_dir):
     os.register_at_fork(after_in_child=_probe.forked)
 
 
+def current():
+    """The probe of this process, once it is installed."""
+    return _probe
+
+
 class Probe(object):
     def __init__(self, torch, attempt_dir):
         self.torch = torch
@@ -90,6 +95,8 @@ class Probe(object):
         """Time since the last step that was not training."""
         self.stack_signal = None
         self._notes = set()
+        self._early_notes = []
+        """Those from before this process records."""
         self._failures = 0
         self._kinds = dict(UNOBSERVED_AT_FIRST)
         self._observed_dirty = True
@@ -155,6 +162,8 @@ class Probe(object):
         if (what, detail) in self._notes or len(self._notes) >= NOTES_AT_MOST:
             return
         self._notes.add((what, detail))
+        if self.writer is None:
+            self._early_notes.append((what, detail))
         self.emit("probe-note", what=what, detail=detail)
 
     def paused(self, seconds):
@@ -312,6 +321,8 @@ class Probe(object):
             stack_file=stack_file,
             first_step=self.first_step,
         )
+        for what, detail in self._early_notes:
+            self.emit("probe-note", what=what, detail=detail)
         self.steps.claimed()
         self._fetched_at = time.monotonic()
         self._emit_observed()

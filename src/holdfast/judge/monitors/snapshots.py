@@ -14,6 +14,7 @@ KEPT = 16
 class Snapshots:
     def __init__(self) -> None:
         self.newest: events.Snapshot | None = None
+        self.known: deque[events.Snapshot] = deque(maxlen=KEPT)
         self.count = 0
         self.stall = 0.0
         """Seconds that the training waited for them, all together."""
@@ -25,6 +26,7 @@ class Snapshots:
 
     def fold(self, event: events.Snapshot) -> None:
         self.newest = event
+        self.known.append(event)
         self.count += 1
         self.stall += event.stall
         self.failed = None

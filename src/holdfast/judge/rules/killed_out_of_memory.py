@@ -45,8 +45,10 @@ def judge(picture: Picture) -> Finding | None:
     total = picture.started.memory_total if picture.started else None
     last = attempt.memory.samples[-1] if attempt.memory.samples else None
     scarce = last is not None and total is not None and last.available < SCARCE * total
+    budget = picture.started.memory_budget if picture.started else None
+    full = last is not None and budget is not None and last.rss > (1.0 - SCARCE) * budget
     unwatched = picture.started is not None and not picture.started.supervisor and last is None
-    if not system_says and not scarce and not unwatched:
+    if not (system_says or scarce or full or unwatched):
         return None
     evidence = quoted(gone)
     if last is not None:
@@ -60,6 +62,8 @@ def judge(picture: Picture) -> Finding | None:
         if system_says
         else "was most likely killed (memory was almost gone; the system left no word)"
         if scarce
+        else f"was most likely killed (it held the {_gib(budget or 0)} that the plan gives it; the system left no word)"
+        if full
         else "was killed (SIGKILL), most likely"
     )
     return Finding(
@@ -109,6 +113,16 @@ RULE = Rule(
             "fatal",
         ),
         Case("nobody says so, but nothing was left", [*started(), *memory(0.3), *ended(signal="SIGKILL")], "fatal"),
+        Case(
+            "it held all that the plan gives it",
+            [*started(memory_budget=1 << 30), *memory(9.0), *ended(signal="SIGKILL")],
+            "fatal",
+        ),
+        Case(
+            "the plan gives it far more",
+            [*started(memory_budget=64 << 30), *memory(9.0), *ended(signal="SIGKILL")],
+            None,
+        ),
         Case(
             "somebody else's process was killed for memory",
             [

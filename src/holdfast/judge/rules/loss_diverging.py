@@ -15,7 +15,8 @@ the next ten and the gradients have grown a thousandfold too.
 **When it stays silent.** On losses that go below zero (policy gradients, densities), where several optimizers step (adversarial
 training) or one takes over from another, on spikes that pass, and while the loss is coming down again: it may have been
 given a further term. A leap counts only from a first loss of 0.1 or more: one that begins at nearly nothing (a student that is
-a copy of its teacher) can only rise.
+a copy of its teacher) can only rise. Nor does one count in a training of Ultralytics: before a detector proposes boxes none is matched
+with an object, and its losses of boxes, which come later, are no divergence.
 
 Sources: the public lists of training faults (learning rate 100 times off, inputs not normalised, no zero_grad: SO-60335387).
 """
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING
 from holdfast.judge.cases_series import note, steps
 from holdfast.judge.history import started, trains
 from holdfast.judge.monitors.losses import EARLY, LEAP
-from holdfast.judge.objective import HANDOVER, from_a_loader, is_one, is_positive
+from holdfast.judge.objective import HANDOVER, from_a_loader, is_detector, is_one, is_positive
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
@@ -86,7 +87,7 @@ def _leapt(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | No
     level = _level(stretch)
     if began is None or began < limits["least_first_loss"] or level < limits["times_after_a_leap"] * began:
         return None
-    if _resumed(attempt) or _comes_down(stretch):
+    if _resumed(attempt) or is_detector(attempt) or _comes_down(stretch):
         return None
     said = f"every one of the last {losses.left_steps} losses is more than {LEAP:g} times the very first"
     return _finding(attempt, level, began, losses.left_steps, said, proven=False)

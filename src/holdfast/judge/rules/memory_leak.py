@@ -11,13 +11,16 @@ driver that caches one graph for every shape of input (MPS), a library's leak.
 forecast is reached.
 
 **What it needs.** Samples of memory over some time, after the first step. A warning needs a limit that is met before the
-planned end, or within two days where no end is known, and a growth that was watched long enough: the forecast may lie 20 times
-as far ahead as the window it is made from once four epochs are done, but where no epochs tell whether it stops by itself, half of
-what there was must be gone. Memory left is what was available plus what the training held at the last look; on a Mac the driver's
-memory counts, because it is the same memory. `budget_gib` sets a lower limit by hand.
+planned end, or within two days where no end is known, and a growth that went on from epoch to epoch: through five epochs, or
+through eight while more than half of the memory is left. The forecast may lie 20 times as far ahead as the window it is made
+from. It is the step at which the highest places of an epoch, or the next validation, pass the limit. Where no epochs tell whether
+it stops by itself, half of what there was must be gone; in the first epochs of a loader almost all. The limit is the plan's
+budget, else what was available plus what the training held at the last looks; on a Mac the driver's memory counts, because it is
+the same memory. `budget_gib` sets a lower limit by hand.
 
 **When it stays silent.** Caches that fill and stop (also those that fill ever slower), saw-teeth of a garbage collector,
-single jumps, noise, the warm-up; and in the first four epochs of a loader, while half is left. A steady growth that does not reach the limit in time is a note.
+single jumps, noise, the warm-up. A steady growth that does not reach the limit in time is a note. A cache that fills
+evenly for more than eight epochs looks like a leak until it stops.
 
 Sources: pytorch#13246 (loader workers), pytorch#181213 and ultralytics#24065 (MPS); the fourth field report was killed in
 epoch 94 of 100 after 70 hours.
@@ -26,43 +29,24 @@ epoch 94 of 100 after 70 hours.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.judge.amounts import GIB, MIB, duration, size
+from holdfast.judge.amounts import MIB, duration, size
 from holdfast.judge.cases_resources import life
-from holdfast.judge.forecast import Forecast, Growth, growth, meets
+from holdfast.judge.outlook import LIMITS, leak_of, planned_end
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from holdfast.judge.monitors.memory import Point
-    from holdfast.judge.picture import AttemptPicture, Picture
+    from holdfast.judge.forecast import Forecast
+    from holdfast.judge.outlook import Leak
+    from holdfast.judge.picture import Picture
 
-LIMITS = {
-    "least_mib": 128.0,
-    "budget_gib": 0.0,
-    "epochs": 4,
-    "reach": 20.0,
-    "reach_without_epochs": 1.5,
-    "hours": 48.0,
-}
-
-
-class Leak(NamedTuple):
-    points: list[Point]
-    """Since the first step."""
-    held: Callable[[Point], float]
-    which: str
-    by_step: bool
-    growth: Growth
-    first: Point
-    last: Point
-    """Of the window that the growth was seen in."""
-    limit: float | None = None
-    forecast: Forecast | None = None
+NEARLY_GONE = 0.85
+"""Of the limit: then it is said although the next epochs might show that it stops."""
 
 
 def judge(picture: Picture) -> Finding | None:
@@ -74,96 +58,37 @@ def judge(picture: Picture) -> Finding | None:
     least = limits["least_mib"] * MIB
     if now.rss - then.rss < least and (now.driver or 0.0) - (then.driver or 0.0) < least:
         return None
-    leak = _leak(picture, limits) or _leak_on_device(picture)
+    leak = leak_of(picture)
     if leak is None or leak.growth.grown < least:
         return None
-    settled = _is_settled(picture.attempt, leak, limits)
-    ahead = _is_ahead(picture.attempt, leak, limits, settled=settled)
-    if not ahead and not settled and (picture.attempt.batches.hashed or leak.growth.grown < 2 * least):
+    ahead = _is_ahead(picture, leak, limits)
+    if not ahead and not leak.settled and (picture.attempt.batches.hashed or leak.growth.grown < 2 * least):
         return None
     return Finding(
         rule="memory-leak",
         severity="warn" if ahead else "note",
-        message=_message(picture.attempt, leak)
-        + ("" if settled else " No epochs tell yet whether it stops by itself."),
+        message=_message(picture, leak) + ("" if leak.settled else " No epochs tell yet whether it stops by itself."),
         evidence=_evidence(picture, leak),
         remedies=_remedies(picture, leak),
     )
 
 
-def _leak(picture: Picture, limits: Mapping[str, float]) -> Leak | None:
-    memory = picture.attempt.memory
-    blind = memory.blind
-
-    def held(point: Point) -> float:
-        return point.rss + (point.driver or 0.0) if blind else point.rss
-
-    which = "resident and driver memory together" if blind else "memory of all its processes"
-    found = _growing(picture.attempt, held, which)
-    if found is None:
-        return None
-    last = found.points[-1]
-    limit = held(last) + last.available
-    total = picture.started.memory_total if picture.started is not None else None
-    limit = min(limit, total or limit, limits["budget_gib"] * GIB or limit)
-    spikes = sorted(point.peak - point.rss for point in found.points[-(len(found.points) // 3) :])
-    return found._replace(limit=limit, forecast=meets(found.growth, limit - spikes[-1 - len(spikes) // 10]))
-
-
-def _leak_on_device(picture: Picture) -> Leak | None:
-    """A device with memory of its own; there is a forecast where it says what it can hold."""
-    device = picture.attempt.memory.device
-    if device is None or device.allocated is None or picture.attempt.memory.on_mps:
-        return None
-    found = _growing(picture.attempt, lambda point: point.allocated or 0.0, f"tensors on {device.device}")
-    if found is None or device.limit is None:
-        return found
-    return found._replace(limit=float(device.limit), forecast=meets(found.growth, device.limit))
-
-
-def _growing(attempt: AttemptPicture, held: Callable[[Point], float], which: str) -> Leak | None:
-    by_step = attempt.first_step_at is not None
-    points = [point for point in attempt.memory.points if point.at >= (attempt.first_step_at or 0.0)]
-    found = growth([(float(point.step) if by_step else point.at, held(point)) for point in points])
-    if found is None:
-        return None
-    first = next(point for point in points if (point.step if by_step else point.at) >= found.since)
-    return Leak(points, held, which, by_step, found, first, points[-1])
-
-
-def _is_settled(attempt: AttemptPicture, leak: Leak, limits: Mapping[str, float]) -> bool:
-    """Whole epochs went by and it grew through all of them: what is filled once in an epoch is full by then."""
-    passed = sum(epoch.at >= leak.first.at for epoch in attempt.pace.epochs)
-    return attempt.pace.epochs_done >= limits["epochs"] and passed >= 0.5 * limits["epochs"]
-
-
-def _is_ahead(attempt: AttemptPicture, leak: Leak, limits: Mapping[str, float], *, settled: bool) -> bool:
+def _is_ahead(picture: Picture, leak: Leak, limits: Mapping[str, float]) -> bool:
     """The limit is met before the training is done, and the growth was watched long enough to say so."""
-    if leak.forecast is None:
+    if leak.forecast is None or leak.limit is None:
         return False
-    way = leak.forecast.at - leak.growth.until
-    if way > limits["reach" if settled else "reach_without_epochs"] * (leak.growth.until - leak.growth.since):
+    epochs_will_tell = picture.attempt.batches.hashed or picture.attempt.pace.epochs_done
+    level = min(leak.growth.level, leak.held(leak.last))
+    if not leak.settled and epochs_will_tell and level < NEARLY_GONE * leak.limit.bytes:
         return False
-    end = attempt.pace.last_step_of(attempt.planned_epochs)
+    end = planned_end(picture)
     if end is not None and leak.by_step:
         return leak.forecast.at <= end
-    return _seconds(leak, leak.forecast.at) <= limits["hours"] * 3600.0
+    return leak.seconds_until(leak.forecast.at) <= limits["hours"] * 3600.0
 
 
-def _seconds(leak: Leak, x: float) -> float:
-    """From now until the forecast's x."""
-    if not leak.by_step:
-        return x - leak.growth.until
-    first, last = leak.first, leak.last
-    return (
-        (x - leak.growth.until) * (last.at - first.at) / (last.step - first.step)
-        if last.step > first.step
-        else math.inf
-    )
-
-
-def _message(attempt: AttemptPicture, leak: Leak) -> str:
-    each = attempt.pace.steps_per_epoch
+def _message(picture: Picture, leak: Leak) -> str:
+    each = picture.attempt.pace.steps_per_epoch
     if not leak.by_step:
         rate = f"{size(leak.growth.rate * 3600)} an hour"
     elif each is not None:
@@ -173,14 +98,17 @@ def _message(attempt: AttemptPicture, leak: Leak) -> str:
     if leak.limit is None:
         return f"The training's {leak.which} grow steadily by {rate}; how much the device can hold is not known here."
     grows = f"The training's memory grows steadily by {rate}"
-    if leak.forecast is None:
+    if leak.forecast is None and leak.growth.settles_at < leak.limit.bytes:
         return f"{grows}; it slows down and should come to rest before memory is used up."
-    return f"{grows}: if that goes on, memory is used up {_when(attempt, leak, leak.forecast)}."
+    if leak.forecast is None:
+        return f"{grows}; when memory is used up cannot be said yet."
+    return f"{grows}: if that goes on, memory is used up {_when(picture, leak, leak.forecast)}."
 
 
-def _when(attempt: AttemptPicture, leak: Leak, forecast: Forecast) -> str:
-    soonest, latest = _seconds(leak, forecast.earliest), _seconds(leak, forecast.latest)
-    about = duration(_seconds(leak, forecast.at))
+def _when(picture: Picture, leak: Leak, forecast: Forecast) -> str:
+    attempt = picture.attempt
+    soonest, latest = leak.seconds_until(forecast.earliest), leak.seconds_until(forecast.latest)
+    about = duration(leak.seconds_until(forecast.at))
     span = f"in {about}" if latest < 1.5 * soonest else f"in {duration(soonest)} to {duration(latest)}"
     if not leak.by_step:
         return span
@@ -190,7 +118,7 @@ def _when(attempt: AttemptPicture, leak: Leak, forecast: Forecast) -> str:
         return f"{steps}, {span}"
     first, last = attempt.pace.epoch_of(forecast.earliest), attempt.pace.epoch_of(forecast.latest)
     of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
-    end = attempt.pace.last_step_of(attempt.planned_epochs)
+    end = planned_end(picture)
     if end is not None and forecast.at > end:
         return f"only near epoch {near} ({first}..{last}), after the planned end at {attempt.planned_epochs}"
     return f"near epoch {near} ({first}..{last}){of}, {steps}, {span}"
@@ -202,6 +130,7 @@ def _evidence(picture: Picture, leak: Leak) -> list[str]:
     evidence = [
         f"{leak.which}: {size(leak.held(first))} at step {first.step}, {size(leak.held(last))} at step {last.step}",
         f"{size(last.available)} of the machine's memory left" + (f" of {size(total)}" if total else ""),
+        *([f"the limit: {leak.limit.why}"] if leak.limit is not None else []),
         f"what the second half of that time grew, against the first: {leak.growth.slowing:.2f}; noise: {size(leak.growth.noise)}",
     ]
     if first.own is not None and last.own is not None:

@@ -22,7 +22,7 @@ from holdfast.judge.cases_signatures import raises
 from holdfast.judge.death import death, raised, where
 from holdfast.judge.history import ended, losses, started, trains
 from holdfast.judge.rule import Case, Rule
-from holdfast.judge.versions import versions_of
+from holdfast.judge.versions import text_of, torchvision_for, versions_of
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
@@ -35,8 +35,6 @@ _WORDS = (
     r"Couldn't load custom C\+\+ ops",
     r"Could not run 'torchvision::\w+' with arguments from the '\w+' backend",
 )
-_TWINS_BEGIN = (2, 0)
-"""torch 2.n belongs with torchvision 0.(15 + n)."""
 
 
 def judge(picture: Picture) -> Finding | None:
@@ -58,9 +56,10 @@ def judge(picture: Picture) -> Finding | None:
 
 def _twins(picture: Picture) -> str:
     torch = versions_of(picture).torch
-    if torch is None or len(torch) < 2 or torch[0] != _TWINS_BEGIN[0]:
+    twin = torchvision_for(torch)
+    if torch is None or twin is None:
         return ""
-    return f" (torch {torch[0]}.{torch[1]} belongs with torchvision 0.{15 + torch[1]})"
+    return f" (torch {text_of(torch[:2])} belongs with torchvision {text_of(twin)})"
 
 
 _LOADED = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from holdfast.observe.machine.power import Power
 from holdfast.observe.machine.seam import Awake, KillCounters, Machine, ProcessFacts, SystemMemory
 
-__all__ = ["Awake", "KillCounters", "Machine", "ProcessFacts", "SystemMemory", "this_machine"]
+__all__ = ["Awake", "KillCounters", "Machine", "Power", "ProcessFacts", "SystemMemory", "this_machine"]
 
 
 def this_machine() -> Machine:

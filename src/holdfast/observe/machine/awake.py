@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NOT_KEPT = "The machine is not kept awake"
+"""How the sentence of every `start` begins that did not succeed."""
 HELD = b"held\n"
 """What a helper prints once it keeps the machine awake, where it can print."""
 
@@ -42,7 +44,7 @@ class NothingSleeps(_Entered):
 
 class CannotKeepAwake(NothingSleeps):
     def start(self) -> str:
-        return f"The machine is not kept awake: {self._why}."
+        return f"{NOT_KEPT}: {self._why}."
 
 
 class HelperKeepsAwake(_Entered):
@@ -74,13 +76,13 @@ class HelperKeepsAwake(_Entered):
                 start_new_session=True,  # neither Ctrl-C nor a password prompt on our terminal is its business
             )
         except OSError as error:
-            return f"The machine is not kept awake: {self._command[0]} could not be run ({error.strerror or error})."
+            return f"{NOT_KEPT}: {self._command[0]} could not be run ({error.strerror or error})."
         self._helper = helper
         problem = self._problem(helper)
         if problem is None:
             return f"The machine is kept awake by {self._how}."
         self.stop()
-        return f"The machine is not kept awake: {self._command[0]} said: {problem}."
+        return f"{NOT_KEPT}: {self._command[0]} said: {problem}."
 
     def _problem(self, helper: subprocess.Popen[bytes]) -> str | None:
         if not self._says_held:

@@ -20,6 +20,7 @@ from holdfast.observe.machine.kernel_log import (
     parse_journal,
     parse_kmsg,
 )
+from holdfast.observe.machine.power import Power, read_supplies
 from holdfast.observe.machine.seam import PATIENCE, Awake, KillCounters, ProcessFacts, SystemMemory
 from holdfast.words.events import Evidence
 
@@ -48,7 +49,9 @@ class LinuxMachine:
         kernel_messages: Path = Path("/dev/kmsg"),
         ask: Callable[[list[str], float], Answer] = ask,
         systemd: Path = Path("/run/systemd/system"),
+        sys: Path = Path("/sys"),
     ) -> None:
+        self._sys = sys
         self._systemd = systemd
         self._proc = proc
         self._kernel_messages = kernel_messages
@@ -131,6 +134,9 @@ class LinuxMachine:
         if shutil.which(_INHIBIT[0]) is None:
             return CannotKeepAwake("systemd-inhibit is not installed")
         return HelperKeepsAwake(_INHIBIT, "systemd-inhibit (sleep and idle)", says_held=True)
+
+    def power(self) -> Power:
+        return read_supplies(self._sys / "class/power_supply", self._sys / "firmware/acpi/platform_profile")
 
     def _read(self, name: str) -> str:
         try:

@@ -24,6 +24,7 @@ from holdfast.observe.machine.macos_text import (
     report_evidence,
 )
 from holdfast.observe.machine.plain import PlainMachine
+from holdfast.observe.machine.power import Power, parse_pmset
 from holdfast.words.events import Evidence
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class MacMachine(PlainMachine):
     def keep_awake(self) -> Awake:
         command = ["caffeinate", "-i", "-s", "-w", str(os.getpid())]
         return HelperKeepsAwake(command, "caffeinate (on battery, a closed lid still sleeps)", says_held=False)
+
+    def power(self) -> Power:
+        return parse_pmset(self._ask(["pmset", "-g", "batt"], 1.0).text, self._ask(["pmset", "-g"], 1.0).text)
 
     def _log_says(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
         minutes = min(5, max(1, math.ceil((time.time() - since) / 60)))

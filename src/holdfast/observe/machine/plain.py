@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from holdfast.observe.machine.awake import CannotKeepAwake
+from holdfast.observe.machine.power import Power
 from holdfast.observe.machine.seam import Awake, KillCounters, ProcessFacts, SystemMemory
 from holdfast.words.events import Evidence
 
@@ -55,3 +56,6 @@ class PlainMachine:
 
     def keep_awake(self) -> Awake:
         return CannotKeepAwake("this platform has no way to do so that Holdfast knows")
+
+    def power(self) -> Power:
+        return Power()

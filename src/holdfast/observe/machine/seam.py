@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from holdfast.observe.machine.power import Power
     from holdfast.words.events import Evidence
 
 PATIENCE = 3.0
@@ -102,3 +103,5 @@ class Machine(Protocol):
         ...
 
     def keep_awake(self) -> Awake: ...
+
+    def power(self) -> Power: ...

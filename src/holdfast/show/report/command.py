@@ -9,9 +9,11 @@ import msgspec
 
 from holdfast.judge.picture import picture_of
 from holdfast.record.journal import replay
+from holdfast.show.course import course_summary, has_stages
 from holdfast.show.report import write
 from holdfast.show.report.content import as_json as told_as_json
 from holdfast.show.report.content import report_of
+from holdfast.show.report.course import write_course_report
 from holdfast.words.errors import FolderNotWritable, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
             f"{run.name} cannot be shown beside itself.",
             next_step="name another run after --beside: one that works, or the one before",
         )
+    if has_stages(run):
+        _make_course_report(run, open_it=open_it, as_json=as_json)
+        return
     other = picture_of(replay(beside)) if beside is not None else None
     report = report_of(picture_of(replay(run)), title=run.name, reference=run.reference, beside=other)
     try:
@@ -39,6 +44,18 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
         print(f"{report.title}: {report.verdict}")
         for sentence in report.story:
             print(f"  {sentence}")
+        print(*(f"  {file}" for file in files), sep="\n")
+    if open_it:
+        webbrowser.open(files[-1].as_uri())
+
+
+def _make_course_report(run: RunFolder, *, open_it: bool, as_json: bool) -> None:
+    files = write_course_report(run)
+    summary = course_summary(run)
+    if as_json:
+        print(msgspec.json.encode({**summary, "files": [str(file) for file in files]}).decode())
+    else:
+        print(f"{run.name}: {summary['verdict'] or 'not ended'}\n  {summary['reason']}")
         print(*(f"  {file}" for file in files), sep="\n")
     if open_it:
         webbrowser.open(files[-1].as_uri())

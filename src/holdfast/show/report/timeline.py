@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.judge.ledger import lost_steps
 from holdfast.judge.policy import cause_of
-from holdfast.show.plain import duration, plural
+from holdfast.show.plain import as_words, duration, plural
 from holdfast.show.report.wording import clean, count
 from holdfast.words.verdicts import Action
 
@@ -90,6 +90,10 @@ def how_it_ended(attempt: AttemptPicture) -> str:
     ended = attempt.ended
     if ended is None:
         return "still running, as far as the record goes"
+    if ended.planned:
+        return "ended on purpose, after a snapshot, to go on in a fresh process"
+    if ended.stopped_by == "budget":
+        return "its time was used up"
     if ended.stopped_by in ("user", "terminate"):
         return "stopped, as you asked"
     if ended.stopped_by == "supervisor gone":
@@ -107,7 +111,7 @@ def tone_of(attempt: AttemptPicture) -> Tone:
     ended = attempt.ended
     if ended is None:
         return "running"
-    if ended.stopped_by in ("user", "terminate", "supervisor gone"):
+    if ended.planned or ended.stopped_by in ("user", "terminate", "supervisor gone", "budget"):
         return "stopped"
     return "good" if ended.code == 0 and ended.stopped_by is None else "bad"
 
@@ -216,6 +220,8 @@ def _then(attempt: AttemptPicture, following: AttemptPicture | None) -> str:
     if decision is not None and (decision.action is not Action.STOP or tone_of(attempt) != "good"):
         said = clean(decision.why, 400)
         said = f"no further attempt: {said}" if decision.action is Action.STOP else f"another attempt: {said}"
+        if decision.changes:
+            said += "; changed: " + "; ".join(clean(as_words(change), 200) for change in decision.changes)
     lost = lost_steps(attempt, following)
     if lost:
         said += f"{'; ' if said else ''}{plural(lost, 'step')} had to be done again"

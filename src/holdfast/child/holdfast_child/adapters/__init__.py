@@ -5,6 +5,7 @@ An adapter waits until the training itself imports the framework, and says what 
 
 
 def install(probe):
-    from . import ultralytics
+    from . import torchvision, ultralytics
 
+    torchvision.install(probe)
     ultralytics.install(probe)

@@ -6,6 +6,13 @@ exact       snapshots of the whole training between any two batches, and going o
   state       what a trainer is made of
   loading     its endless loader, its workers and their mosaic buffers
 checkpoint  going on from its own last.pt, where there is no snapshot: at the last epoch's end, and not exactly
+wishes      what a training is to do otherwise than its command says, read from the supervisor
+  settings    settings of its own from outside, and what it really runs with
+  validation  every n epochs, in other batches, with fewer boxes
+  drawing     what a validation that is left out would have drawn
+  best        best.pt by mAP50, F1 or F2
+  cache       the device's free memory given back now and then
+  assigner    matching boxes on the CPU
 """
 
 import os
@@ -14,15 +21,22 @@ from ... import protocol
 from ...imports import after_import
 from .checkpoint import Resume
 from .exact import Exact
+from .settings import SettingsTold
 from .watcher import SOURCE, Watcher
+from .wishes import Wishes, wished
 
 
 def install(probe):
     watcher = Watcher(probe)
     after_import("ultralytics.engine.trainer", watcher.watch)
-    if os.environ.get(protocol.OBSERVE_ONLY) == "1":
-        return
-    exact = Exact(probe, watcher)
+    if os.environ.get(protocol.OBSERVE_ONLY) != "1":
+        _install_what_acts(probe, watcher)
+    watcher.followers.append(SettingsTold(probe))
+
+
+def _install_what_acts(probe, watcher):
+    asked = wished(watcher.note)
+    exact = Exact(probe, watcher, asked.get("validation"))
     watcher.followers.append(exact)
     after_import("ultralytics.engine.trainer", exact.watch)
     how, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
@@ -31,3 +45,6 @@ def install(probe):
     if how in ("snapshot", SOURCE) and checkpoint:
         resume = Resume(probe.torch, checkpoint, watcher.note, probe.starts_over, exact.goes_on)
         after_import("ultralytics.engine.model", resume.watch)
+    wishes = Wishes(probe, watcher, asked)
+    after_import("ultralytics.engine.trainer", wishes.watch)
+    after_import("ultralytics.engine.model", wishes.watch_model)

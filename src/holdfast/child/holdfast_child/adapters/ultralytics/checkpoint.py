@@ -32,14 +32,15 @@ class Resume(object):
             return
 
         @functools.wraps(original)
-        def train(model, *args, **kwargs):
+        def train(*args, **kwargs):
+            # The model itself is the first; the `yolo` command names a setting `model` beside it.
             if self._waiting:
                 try:
                     if not self._otherwise(kwargs):
                         self._change(kwargs)
                 except Exception as error:
                     self._refuse("%s: %s" % (type(error).__name__, str(error)[:300]))
-            return original(model, *args, **kwargs)
+            return original(*args, **kwargs)
 
         model.train = train
 

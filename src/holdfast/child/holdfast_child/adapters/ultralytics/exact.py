@@ -19,10 +19,11 @@ from ...snapshots.randomness import draw_on_from, drawn_so_far
 from ...snapshots.store import Store
 from ...snapshots.taking import snapshots_of_this_run
 from ...snapshots.trace import Trace
-from . import last
+from . import best, last
 from .loading import Loading
 from .state import TrainerState
 from .tested import why_not_exact
+from .validation import told_apart_by
 from .watcher import SOURCE, wrap_method
 
 LOOP = "_do_train"
@@ -37,8 +38,10 @@ OF_THE_ORDER = ("batch", "data", "fraction", "rect", "workers")
 
 
 class Exact(object):
-    def __init__(self, probe, watcher):
+    def __init__(self, probe, watcher, validation=None):
+        """`validation` is what was wished for of it."""
         self._probe = probe
+        self._validation = told_apart_by(validation or {})
         self._torch = probe.torch
         self._watcher = watcher
         self._run_folder = os.environ.get(protocol.SNAPSHOTS)
@@ -227,6 +230,8 @@ class Exact(object):
         state, place = found.state, found.state["place"]
         frame = _frame_of(LOOP)
         self._state.give_back(trainer, state["trainer"], changed)
+        if found.header.get("fingerprint", {}).get(best.BY) != self._fingerprint.get(best.BY):
+            best.forget(trainer)
         first = place["done"]
         if place["of"] != count or any(name in changed for name in OF_THE_ORDER):
             first = count if first >= place["of"] else round(first * count / place["of"])
@@ -262,6 +267,7 @@ class Exact(object):
         found["opencv"] = getattr(opencv, "__version__", None)
         found["pictures"] = _pictures(trainer.train_loader.dataset)
         found["workers"] = trainer.train_loader.num_workers
+        found.update(self._validation)
         for name, value in vars(trainer.args).items():
             if name not in NOT_COMPARED:
                 found["setting " + name] = str(value)

@@ -188,15 +188,18 @@ class Watcher(object):
 
 
 def wrap_method(owner, name, around):
+    """Once for each `around`; the last one to come is asked first."""
     original = getattr(owner, name)
-    if getattr(original, "_holdfast", False):
+    inside = getattr(original, "_holdfast", ())
+    function = getattr(around, "__func__", around)
+    if function in inside:
         return
 
     @functools.wraps(original)
     def method(self, *args, **kwargs):
         return around(original, self, args, kwargs)
 
-    method._holdfast = True
+    method._holdfast = (*inside, function)
     setattr(owner, name, method)
 
 

@@ -1,0 +1,156 @@
+"""How long the checks of a data set take, against Ultralytics' own scan of the same pictures. See README.md.
+
+python bench/data_check/run.py [--pictures N] [--rounds N] [--check] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+SIZE = (640, 480)
+LIMIT_S = 60.0
+"""For 10,000 pictures on two cores."""
+
+
+def make(folder: Path, count: int) -> dict[str, list[str]]:
+    """Noise and shapes as JPEG, with labels; what is there from an earlier time is used again."""
+    paths: dict[str, list[str]] = {"train": [], "val": []}
+    for at in range(count):
+        split = "val" if at % 5 == 0 else "train"
+        paths[split].append(str(folder / "images" / split / f"{at:06}.jpg"))
+    for split in paths:
+        for kind in ("images", "labels"):
+            (folder / kind / split).mkdir(parents=True, exist_ok=True)
+    absent = [path for split in paths.values() for path in split if not Path(path).exists()]
+    if absent:
+        print(f"making {len(absent):,} pictures in {folder} ...", flush=True)
+        with ProcessPoolExecutor() as pool:
+            list(pool.map(draw, absent, chunksize=100))
+    return paths
+
+
+def draw(path: str) -> None:
+    import numpy as np
+    from PIL import Image, ImageDraw
+
+    chance = random.Random(path)
+    noise = np.random.default_rng(chance.randrange(1 << 30)).integers(
+        0, 60, (SIZE[1] // 2, SIZE[0] // 2, 3), dtype=np.uint8
+    )
+    image = Image.fromarray(noise).resize(SIZE, Image.Resampling.BILINEAR)
+    pen = ImageDraw.Draw(image)
+    lines = []
+    for _ in range(chance.randint(3, 15)):
+        w, h = chance.randint(8, 200), chance.randint(8, 200)
+        x, y = chance.randint(0, SIZE[0] - w), chance.randint(0, SIZE[1] - h)
+        colour = tuple(chance.randint(60, 255) for _ in range(3))
+        (pen.ellipse if chance.random() < 0.5 else pen.rectangle)((x, y, x + w, y + h), fill=colour)
+        centre = ((x + w / 2) / SIZE[0], (y + h / 2) / SIZE[1])
+        lines.append(f"{chance.randint(0, 2)} {centre[0]:.6f} {centre[1]:.6f} {w / SIZE[0]:.6f} {h / SIZE[1]:.6f}\n")
+    label = Path(path.replace(f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}")).with_suffix(".txt")
+    label.write_text("".join(lines))
+    image.save(path, quality=85)
+
+
+def holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
+    """Seconds for looking at everything, and for judging it."""
+    from holdfast.judge.dataset import classes, labels, leaks, readable, sizes
+    from holdfast.observe.pictures.survey import survey
+
+    began = time.perf_counter()
+    seen = survey(str(folder), dict(enumerate("abc")), paths, sys.executable, classes=3)
+    looked = time.perf_counter()
+    assert seen.complete
+    assert not readable.judge(seen, "").findings
+    labels.judge(seen, "")
+    classes.judge(seen, "")
+    sizes.judge(seen, 640, "")
+    leaks.judge(seen, "", always_split=True)
+    return looked - began, time.perf_counter() - looked
+
+
+def ultralytics(paths: dict[str, list[str]]) -> float:
+    """Its scan of pictures and labels, as it makes its label cache, with as many threads as it takes."""
+    from ultralytics.data.utils import img2label_paths, verify_image_label
+    from ultralytics.utils import NUM_THREADS
+
+    listed = [path for split in paths.values() for path in split]
+    began = time.perf_counter()
+    with ThreadPool(NUM_THREADS) as pool:
+        work = (
+            (path, label, "", False, 3, 0, 0, False)
+            for path, label in zip(listed, img2label_paths(listed), strict=True)
+        )
+        found = sum(answer[6] for answer in pool.imap(verify_image_label, work))
+    assert found == len(listed)
+    return time.perf_counter() - began
+
+
+def decoding(paths: dict[str, list[str]]) -> float:
+    """What a training does with each picture in every epoch, without any augmentation: OpenCV's whole decode, in threads."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    listed = [path for split in paths.values() for path in split]
+    began = time.perf_counter()
+    with ThreadPool(os.cpu_count()) as pool:
+        assert all(pool.imap(lambda path: cv2.imread(path) is not None, listed, chunksize=50))
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "holdfast-bench-pictures")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 where 10,000 pictures take more than a minute"
+    )
+    options = parser.parse_args()
+    paths = make(options.folder, options.pictures)
+    ultralytics(paths)  # the first reading is from the disk, for whoever comes first
+    looked, judged, theirs, decoded = [], [], [], []
+    for number in range(options.rounds):
+        look_s, judge_s = holdfast(options.folder, paths)
+        looked.append(look_s)
+        judged.append(judge_s)
+        theirs.append(ultralytics(paths))
+        decoded.append(decoding(paths))
+        print(
+            f"round {number + 1}: looking {look_s:.1f} s, judging {judge_s:.1f} s; Ultralytics' scan {theirs[-1]:.1f} s, cv2.imread {decoded[-1]:.1f} s",
+            flush=True,
+        )
+    whole = statistics.median(a + b for a, b in zip(looked, judged, strict=True))
+    ratio = statistics.median((a + b) / c for a, b, c in zip(looked, judged, theirs, strict=True))
+    size = sum(Path(path).stat().st_size for split in paths.values() for path in split) / options.pictures
+    allowed = LIMIT_S * options.pictures / 10_000
+    print(
+        f"{options.pictures:,} JPEGs of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB each, on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    print(
+        f"holdfast     {whole:6.1f} s  {options.pictures / whole:7,.0f} pictures/s, decoded, hashed, compared with each other"
+    )
+    print(
+        f"ultralytics  {statistics.median(theirs):6.1f} s  {options.pictures / statistics.median(theirs):7,.0f} pictures/s, headers only"
+    )
+    print(
+        f"cv2.imread   {statistics.median(decoded):6.1f} s  {options.pictures / statistics.median(decoded):7,.0f} pictures/s, decoded only"
+    )
+    to_decoding = statistics.median((a + b) / c for a, b, c in zip(looked, judged, decoded, strict=True))
+    print(
+        f"ratio to Ultralytics' scan {ratio:.2f}, to decoding {to_decoding:.2f}; limit {allowed:.0f} s: {'met' if whole <= allowed else 'not met'}"
+    )
+    return 1 if options.check and whole > allowed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

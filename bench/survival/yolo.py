@@ -1,0 +1,18 @@
+"""The `yolo` command, where torchvision's operators do not load with a CPU build of torch; Holdfast mends that by itself."""
+
+import sys
+
+import torch
+
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision  # noqa: E402
+from ultralytics.cfg import entrypoint  # noqa: E402
+from ultralytics.utils.nms import TorchNMS  # noqa: E402
+
+torchvision.ops.nms = TorchNMS.nms
+
+if __name__ == "__main__":
+    sys.argv[0] = "yolo"
+    sys.exit(entrypoint())

@@ -1,0 +1,44 @@
+"""Opening a plan file on this machine: read against its memory, our rules, and the Ultralytics that is installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.act.stage_plan import yolo
+from holdfast.judge.rules import by_id
+from holdfast.observe.interpreters import python_of
+from holdfast.observe.machine import this_machine
+from holdfast.observe.ultralytics_home import home_of
+from holdfast.record.plan_reading import Known, read
+from holdfast.words.errors import CommandNotRunnable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from holdfast.observe.ultralytics_home import UltralyticsHome
+    from holdfast.words.plan import Plan
+
+
+def open_plan(path: Path) -> Plan:
+    """Raises PlanInvalid with all that is wrong with the file."""
+    rules = {name: tuple(rule.limits) for name, rule in by_id().items()}
+    return read(path, Known(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_settings_of))
+
+
+def ultralytics_of(python: str | None) -> UltralyticsHome | None:
+    """The Ultralytics that a plan with this `python` trains with."""
+    if python is not None:
+        return home_of([python])
+    try:
+        command = yolo(None)
+    except CommandNotRunnable:
+        return None
+    behind = python_of(command, Path.cwd(), os.environ)
+    return home_of(behind) if behind is not None else None
+
+
+def _settings_of(python: str | None) -> Collection[str]:
+    home = ultralytics_of(python)
+    return home.settings if home is not None else ()

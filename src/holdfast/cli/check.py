@@ -1,0 +1,54 @@
+"""`holdfast check`: whether the next ten hours are worth starting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def check(
+    command: list[str] | None = typer.Argument(
+        None, metavar="[PLAN.toml | COMMAND]", help="A plan file, or the training as you would start it."
+    ),
+    device: str | None = typer.Option(None, metavar="D", help="cpu, mps, cuda, cuda:1, auto; as planned by default."),
+    data: Path | None = typer.Option(
+        None, metavar="DATA.yaml", help="The data set, where plan or command do not tell."
+    ),
+    seconds: float = typer.Option(300.0, min=1.0, metavar="N", help="For all checks together."),
+    only: list[str] = typer.Option([], metavar="ID", help="Only this check, or this kind of check. May be repeated."),
+    skip: list[str] = typer.Option([], metavar="ID", help="Not this check, or this kind of check. May be repeated."),
+    write_split: Path | None = typer.Option(
+        None, metavar="DIR", help="Write a split without leaks into this folder, where one is proposed."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Say before hours are spent whether they are worth it: environment, data and device, each with what to do.
+
+    Nothing is changed, and the training's own Python is asked, not Holdfast's. Exit status: 0 nothing speaks against it
+    (read the warnings), 2 usage, 3 it would fail or learn nothing.
+    """
+    from holdfast.act.checks.running import check as run_checks
+    from holdfast.act.opening import open_plan
+    from holdfast.cli.supervised import is_plan_file
+    from holdfast.show.checks import ChecksProgress, show
+
+    words = command or []
+    planned = is_plan_file(words)
+    try:
+        with ChecksProgress() as progress:
+            report = run_checks(
+                command=[] if planned else words,
+                plan=open_plan(Path(words[0])) if planned else None,
+                device=device,
+                data=data,
+                write_split=write_split,
+                only=only,
+                skip=skip,
+                seconds=seconds,
+                watcher=progress,
+            )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    show(report, as_json=as_json)
+    raise typer.Exit(report.exit_status)

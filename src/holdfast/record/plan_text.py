@@ -1,0 +1,113 @@
+"""A plan file as text: read within bounds, parsed with its lines, and what is wrong with it told by line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.record.toml_lines import KeyPath, lines_of
+from holdfast.words.errors import PlanInvalid
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.record.settings_checking import Mistake
+
+LARGEST = 1 << 20
+"""Bytes: a plan is a page of text, and all of it is read into memory."""
+_AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
+
+
+def text_of(path: Path) -> str:
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            inside = sorted(entry.name for entry in path.glob("*.toml"))[:3]
+            raise PlanInvalid(
+                f"{path} is a folder, not a plan.",
+                next_step=f"name the file: {path / inside[0]}"
+                if inside
+                else f"make one: holdfast init --out {path}/plan.toml",
+            )
+        if not stat.S_ISREG(kind):
+            raise PlanInvalid(f"{path} is no ordinary file.", next_step="name a plan file, e.g. plan.toml")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        here = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5)
+        raise PlanInvalid(
+            f"There is no plan at {path}.",
+            next_step=f"did you mean {path.parent / near[0]}?" if near else "make one: holdfast init DATA.yaml",
+        ) from None
+    except OSError as error:
+        raise PlanInvalid(f"The plan {path} cannot be read: {error.strerror}.") from error
+    if len(data) > LARGEST:
+        raise PlanInvalid(f"{path} is larger than 1 MB: that is no plan.", next_step="name a plan file, e.g. plan.toml")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PlanInvalid(
+            f"{path} is no text: byte {data[error.start]:#04x} in line {line} is not UTF-8.",
+            next_step="save it as UTF-8, or name another file",
+        ) from None
+    return text.replace("\r\n", "\n")
+
+
+def parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    try:
+        return tomllib.loads(text), lines_of(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanInvalid(_syntax(str(error), text, path), next_step="mend that line, then try again") from None
+    except RecursionError:
+        raise PlanInvalid(f"{path} is nested too deeply for a plan.") from None
+
+
+def _syntax(said: str, text: str, path: Path) -> str:
+    """The reader's words, with the line and what is often the matter with it."""
+    place = _AT.search(said)
+    text = text.rstrip()
+    number = int(place[1]) if place else text.count("\n") + 1
+    line = text.split("\n")[number - 1]
+    column = int(place[2]) if place else len(line) + 1
+    said = _AT.sub("", said).replace(" (at end of document)", "")
+    hint = "" if place or "overwrite" in said else " A quote or a bracket was not closed."
+    if re.match(r"\s*[\w.-]+\s*:", line):
+        hint = " TOML writes key = value, with an equals sign."
+    elif re.search(r"=\s*(True|False)\b", line):
+        hint = " TOML writes true and false in small letters."
+    elif re.search(r"=\s*(None|null|nil)\b", line):
+        hint = " TOML has no empty value: leave the key out."
+    elif re.search(r"=\s*[A-Za-z./~]", line) and not re.search(r"=\s*(true|false|inf|nan)\b", line):
+        hint = " A text stands in quotes."
+    elif line.count("{") > line.count("}"):
+        hint = " A table in braces stands on one line; write [table] with its keys below instead."
+    shown = line if len(line) <= 120 else line[:117] + "..."
+    return f"{path}, line {number}: {said}.{hint}\n  {shown}\n  {' ' * (min(column, 120) - 1)}^"
+
+
+def told(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:
+    def line(mistake: Mistake) -> int:
+        at = mistake.path
+        while at and at not in lines:
+            at = at[:-1]
+        return lines.get(at, 1)
+
+    ordered = sorted(dict.fromkeys(mistakes), key=line)
+    count = f"{len(ordered)} mistakes" if len(ordered) > 1 else "a mistake"
+    said = [f"  line {line(mistake)}: {_named(mistake.path)} {mistake.says}" for mistake in ordered]
+    return "\n".join([f"{path} has {count}:", *said])
+
+
+def _named(path: KeyPath) -> str:
+    """As people count: the second stage's settings are `stages.2.settings`."""
+    return ".".join(str(part + 1) if isinstance(part, int) else part for part in path) or "the plan"

@@ -1,0 +1,200 @@
+"""A run of several stages, for people and for tools: its summary, its panel, its line of progress. All from the journals."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.judge.course import course_of
+from holdfast.judge.picture import picture_of
+from holdfast.record.folder import stage_folders
+from holdfast.record.journal import replay
+from holdfast.show.plain import duration, plural, printable
+from holdfast.show.summary import SUMMARY_SCHEMA, summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from holdfast.judge.course import Course, StageCourse
+    from holdfast.judge.picture import Picture
+    from holdfast.record.folder import RunFolder
+
+OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
+"""What the summary of the whole takes from each stage's, with the stage's name."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A stage with the picture of its own run."""
+
+    stage: StageCourse
+    run: RunFolder | None
+    picture: Picture | None
+    summary: dict[str, Any]
+
+
+def has_stages(run: RunFolder) -> bool:
+    return run.stages.is_dir()
+
+
+def told(run: RunFolder, course: Course) -> list[Told]:
+    folders = {folder.path.name: folder for folder in stage_folders(run)}
+    stages = []
+    for stage in sorted(course.stages, key=lambda stage: stage.number):
+        folder = folders.get(stage.started.folder) if stage.started is not None else None
+        picture = picture_of(replay(folder)) if folder is not None else None
+        summary = summary_of(folder, picture) if folder is not None and picture is not None else {}
+        stages.append(Told(stage, folder, picture, summary))
+    return stages
+
+
+def course_summary(run: RunFolder) -> dict[str, Any]:
+    """As that of any run, with each attempt and finding under its stage."""
+    course = course_of(replay(run))
+    stages = told(run, course)
+    newest = next((each.summary for each in reversed(stages) if each.summary), {})
+    ended = course.ended
+    summary: dict[str, Any] = {
+        "schema": SUMMARY_SCHEMA,
+        "run": run.name,
+        "dir": str(run.path),
+        "verdict": ended.verdict if ended is not None else None,
+        "reason": ended.reason if ended is not None else "the run has not ended",
+        "exit_status": ended.exit_status if ended is not None else None,
+        "proofs": newest.get("proofs", []),
+        "observed": newest.get("observed", {}),
+        "explanation": newest.get("explanation"),
+        "stages": [_stage(each) for each in stages],
+        "deliverables": deliverables(course),
+        "goodput": _goodput([each.summary["goodput"] for each in stages if each.summary]),
+    }
+    for name in OF_THE_WHOLE:
+        summary[name] = [{"stage": each.stage.name, **item} for each in stages for item in each.summary.get(name, [])]
+    return summary
+
+
+def deliverables(course: Course) -> dict[str, str]:
+    """The best model of the whole run, and where the framework's own results are."""
+    best = course.best_before(len(course.stages) + 2)
+    if best is None:
+        return {}
+    files = {"best": best.best, "last": best.last, "results": best.results}
+    return {"stage": best.name, **{name: path for name, path in files.items() if path is not None}}
+
+
+def _stage(each: Told) -> dict[str, Any]:
+    stage = each.stage
+    said: dict[str, Any] = {"n": stage.number, "name": stage.name, "state": state_of(stage)}
+    if stage.started is not None:
+        said |= {"folder": f"stages/{stage.started.folder}", "weights": stage.started.weights}
+        said |= {"settings": stage.started.settings, "expects": stage.started.expects}
+    if stage.ended is not None:
+        ended = stage.ended
+        said |= {"verdict": ended.verdict, "reason": ended.reason, "metric": ended.metric, "reached": ended.reached}
+        said |= {"gate": ended.gate, "gate_says": ended.gate_says, "best": ended.best, "last": ended.last}
+        said |= {"results": ended.results}
+    if stage.left_out is not None:
+        said["why"] = stage.left_out.why
+    said["wall_s"] = each.summary["goodput"]["wall_s"] if each.summary else None
+    return said
+
+
+def state_of(stage: StageCourse) -> str:
+    if stage.left_out is not None:
+        return "left out"
+    if stage.ended is None:
+        return "begun" if stage.started is not None else "not begun"
+    if not stage.passed and stage.ended.gate == "closed":
+        return "gate closed"
+    return stage.ended.verdict
+
+
+def _goodput(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    wall, useful = sum(part["wall_s"] for part in parts), sum(part["useful_s"] for part in parts)
+    buckets: dict[str, float] = {}
+    for part in parts:
+        for name, seconds in part["buckets"].items():
+            buckets[name] = round(buckets.get(name, 0.0) + seconds, 3)
+    ratio = round(useful / wall, 4) if wall else None
+    return {"wall_s": round(wall, 3), "useful_s": round(useful, 3), "ratio": ratio, "buckets": buckets}
+
+
+def line_of(stage: StageCourse) -> str:
+    """One stage in one line."""
+    said = said_of(stage)
+    return f"{state_of(stage)}: {said}" if said else state_of(stage)
+
+
+def said_of(stage: StageCourse) -> str:
+    """Why it came to what it did."""
+    if stage.left_out is not None:
+        return stage.left_out.why
+    if stage.ended is None:
+        return ""
+    ended = stage.ended
+    return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_says or ended.reason
+
+
+def course_panel(run: RunFolder) -> RenderableType:
+    from rich import box  # noqa: PLC0415 - only where a panel is shown
+    from rich.panel import Panel  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from holdfast.show.panel import COLOURS  # noqa: PLC0415
+
+    course = course_of(replay(run))
+    outcome = course.ended.verdict if course.ended is not None else "not ended"
+    colour = COLOURS.get(outcome, "cyan")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, style, text in _rows(run, course, outcome, f"bold {colour}"):
+        grid.add_row(Text(label, style=style), Text(printable(text)))
+    title = Text(f" holdfast · {run.name} ")
+    return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
+
+
+def print_course_panel(run: RunFolder) -> None:
+    """On stderr, as that of any run."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with console.capture() as captured:
+        console.print(course_panel(run))
+    sys.stderr.write(captured.get())
+    sys.stderr.flush()
+
+
+def _rows(run: RunFolder, course: Course, outcome: str, style: str) -> Iterator[tuple[str, str, str]]:
+    from holdfast.show.report import HTML  # noqa: PLC0415
+
+    yield outcome, style, course.ended.reason if course.ended is not None else "the run has not ended"
+    summary = course_summary(run)
+    spent = summary["goodput"]
+    attempts = len(summary["attempts"])
+    useful = f", {spent['ratio']:.0%} of the time useful training" if spent["ratio"] else ""
+    yield (
+        "",
+        "",
+        f"{plural(len(course.stages), 'stage')}, {plural(attempts, 'attempt')}, {duration(spent['wall_s'])}{useful}",
+    )
+    for stage in sorted(course.stages, key=lambda stage: stage.number):
+        yield f"stage {stage.number}", "bold", f"{stage.name}: {line_of(stage)}"
+        for change in (
+            change for made in summary["attempts"] if made["stage"] == stage.name for change in made["changes"]
+        ):
+            yield "  changed", "", f"{change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
+    files = summary["deliverables"]
+    if files:
+        yield "best", "bold green", f"{files.get('best', '')} (stage {files['stage']})"
+        if "results" in files:
+            yield "results", "bold", files["results"]
+    if outcome in ("interrupted", "failed"):
+        yield "next", "bold", f"holdfast resume {run.reference}"
+    if (run.path / HTML).is_file():
+        yield "report", "bold", str(run.path / HTML)
+    yield "record", "bold", str(run.path)

@@ -1,0 +1,36 @@
+"""What `holdfast init` made of a data set and a machine."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from holdfast.act.drafting import Draft
+
+
+def show(draft: Draft, *, as_json: bool) -> None:
+    run = f"holdfast run {shlex.quote(str(draft.path))}"
+    if as_json:
+        said = {
+            "plan": str(draft.path),
+            "data": str(draft.data),
+            "pictures": draft.pictures,
+            "classes": draft.classes,
+            "device": draft.device,
+            "problems": draft.problems,
+            "notes": draft.notes,
+            "next": run,
+        }
+        print(msgspec.json.encode(said).decode())
+        return
+    counts = ", ".join(f"{count:,} {split}" for split, count in draft.pictures.items())
+    classes = f"{draft.classes} class{'es' if draft.classes > 1 else ''}"
+    print(f"Wrote {draft.path}: {draft.data} ({counts}; {classes}) on {draft.device}, in two stages.")
+    for note in draft.notes:
+        print(f"  note: {note}")
+    for problem in draft.problems:
+        print(f"  to mend first: {problem}")
+    print(f"Read it, then: {run}")

@@ -1,0 +1,57 @@
+"""The line that says how far a plan has come: stage, epoch, time left, room in memory, goodput."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from holdfast.judge.ledger import ledger_of
+from holdfast.show.plain import duration, size
+
+if TYPE_CHECKING:
+    from holdfast.judge.picture import Picture
+
+RECENT = 5
+"""Epochs that the time left is reckoned from."""
+
+
+def progress(picture: Picture, head: str) -> str:
+    attempt = picture.attempt
+    parts = [head] if head else []
+    if attempt.epoch is not None:
+        of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
+        parts.append(f"epoch {attempt.epoch}{of}")
+    left = seconds_left(picture)
+    if left is not None:
+        parts.append(f"about {duration(left)} left" if left else "nothing left to do")
+    parts += [room] if (room := _room(picture)) else []
+    spent = ledger_of(picture)
+    if spent.wall_s >= 1.0:
+        parts.append(f"{spent.ratio:.0%} of the time useful")
+    return ", ".join(parts)
+
+
+def seconds_left(picture: Picture) -> float | None:
+    """From the end of the newest epoch to the end of the training, at the pace of the last few epochs with what lies between them."""
+    attempt = picture.attempt
+    if attempt.epoch is None or attempt.planned_epochs is None:
+        return None
+    gaps = [later.at - earlier.at for each in picture.attempts for earlier, later in pairwise(each.pace.epochs)][
+        -RECENT:
+    ]
+    if not gaps:
+        # The first epoch of a life may have begun in its middle.
+        whole = [epoch.seconds for epoch in attempt.pace.epochs] if attempt is picture.attempts[0] else []
+        gaps = whole[-1:]
+    return max(0, attempt.planned_epochs - attempt.epoch) * median(gaps) if gaps else None
+
+
+def _room(picture: Picture) -> str:
+    samples = picture.attempt.memory.samples
+    if not samples:
+        return ""
+    newest = samples[-1]
+    budget = picture.started.memory_budget if picture.started is not None else None
+    whole = budget or newest.rss + newest.available
+    return f"memory {size(newest.rss)} of {size(whole)}"

@@ -1,0 +1,197 @@
+"""Plans under the real program: stages, remedies, gates, and going on in the middle of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from running import HOLDFAST, SAVES, training
+
+from holdfast.lab import injection
+
+STAGED = """
+name = "staged"
+command = ["{python}", "train.py"]
+checkpoint = "state.pt"
+resume_with = "--resume {{checkpoint}}"
+backoff_s = 0.0
+
+[[stages]]
+name = "first"
+
+[[stages]]
+name = "second"
+from = "last"
+command = ["{python}", "train.py", "--resume", "{{weights}}", "second"]
+"""
+
+
+def run(folder, *words, env=None, timeout=200):
+    """`holdfast WORDS --json`: its exit status and its summary."""
+    done = subprocess.run(
+        [HOLDFAST, *map(str, words), "--json"] if words[0] == "resume" else [HOLDFAST, words[0], "--json", *map(str, words[1:])],
+        cwd=folder, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    return done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr
+
+
+def test_each_stage_begins_with_what_the_one_before_left(tmp_path):
+    training(tmp_path, SAVES)
+    (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
+    code, summary, said = run(tmp_path, "run", "plan.toml", env={"STEPS": "40"})
+    assert code == 0, said
+    assert next((stage["name"], stage["verdict"]) for stage in summary["stages"]) == ("first", "learned")
+    assert summary["stages"][1]["weights"].endswith("state.pt")
+    assert [attempt["stage"] for attempt in summary["attempts"]] == ["first", "second"]
+    folder = tmp_path / ".holdfast/runs/staged-1"
+    for report in (folder, folder / "stages/1-first", folder / "stages/2-second"):
+        assert (report / "report.html").is_file()
+    assert "stages/1-first/report.html" in (folder / "report.html").read_text()
+    told = subprocess.run([HOLDFAST, "status"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "stage 2, second" in told
+
+
+def test_a_plan_goes_on_in_the_stage_that_it_was_in(tmp_path):
+    """SIGTERM in the second stage: the first is not done again."""
+    ends = """
+if "second" in sys.argv and FIRST:
+    def forward(step):
+        if step == 45:
+            os.kill(int(open("supervisor").read()), signal.SIGTERM)
+            time.sleep(60)
+        return nn.functional.mse_loss(model(x), y)
+STEPS = 80 if "second" in sys.argv else 40
+"""
+    training(tmp_path, SAVES + ends)
+    (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
+    process = subprocess.Popen(
+        [HOLDFAST, "run", "--json", "plan.toml"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    (tmp_path / "supervisor").write_text(str(process.pid))
+    out, said = process.communicate(timeout=200)
+    assert process.returncode == 143, said
+    assert json.loads(out.splitlines()[-1])["verdict"] == "interrupted"
+    code, summary, said = run(tmp_path, "resume", "staged-1")
+    assert code == 0, said
+    assert [(attempt["stage"], attempt["n"]) for attempt in summary["attempts"]] == [
+        ("first", 1),
+        ("second", 1),
+        ("second", 2),
+    ]
+    assert summary["attempts"][-1]["last_step"] == 40  # from 41 to 80, numbered from where the stage began
+
+
+def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
+    training(tmp_path, SAVES)
+    plan = STAGED.replace('name = "first"', 'name = "first"\ngate = {{ metric = "mAP50", at_least = 0.5 }}')
+    (tmp_path / "plan.toml").write_text(plan.format(python=sys.executable))
+    code, summary, _ = run(tmp_path, "run", "plan.toml")
+    assert code == 3
+    assert summary["verdict"] == "not-learned"
+    assert "no mAP50 was seen" in summary["reason"]
+    assert len(summary["stages"]) == 1
+
+
+def test_out_of_memory_halves_the_micro_batch_and_keeps_the_effective_one(tmp_path):
+    """The least change that answers it, in the command's own words, and it is told."""
+    runs_out = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--accumulation-steps", type=int)
+asked = parser.parse_args()
+def after(step):
+    if step == 5 and asked.batch_size > 4:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB")
+"""
+    script = training(tmp_path, runs_out)
+    code, summary, said = run(
+        tmp_path, "run", "--max-attempts", "6", "--backoff", "0", "--", sys.executable, script, "--batch-size", "8",
+        "--accumulation-steps", "2",
+    )  # fmt: skip
+    assert code == 0, said
+    changes = [
+        (change["what"], change["before"], change["after"]) for a in summary["attempts"] for change in a["changes"]
+    ]
+    assert ("--batch-size", 8, 4) in changes
+    assert ("--accumulation-steps", 2, 4) in changes
+    assert "batch" in said
+
+
+def test_time_that_is_used_up_ends_it_and_it_can_go_on(tmp_path):
+    slow = SAVES + "\ndef forward(step):\n    time.sleep(0.02)\n    return nn.functional.mse_loss(model(x), y)\n"
+    training(tmp_path, slow)
+    text = f'command = ["{sys.executable}", "train.py"]\ncheckpoint = "state.pt"\nresume_with = "--resume {{checkpoint}}"\n'
+    (tmp_path / "plan.toml").write_text(text + "[budget]\nhours = 0.0006\n")
+    code, summary, said = run(tmp_path, "run", "--name", "short", "plan.toml", env={"STEPS": "100000"})
+    assert code == 143, said
+    assert "used up" in summary["reason"]
+    assert summary["attempts"][0]["stopped_by"] == "budget"
+
+
+YOLO = """
+name = "shapes"
+trainer = "ultralytics"
+python = "{python}"
+sample_every_s = 0.25
+
+[settings]
+model = "yolo11n.yaml"
+data = "data.yaml"
+imgsz = 32
+batch = 4
+nbs = 4
+workers = 0
+plots = false
+device = "cpu"
+amp = false
+warmup_epochs = 0
+optimizer = "AdamW"
+lr0 = 0.001
+
+[validation]
+every = 2
+
+[[stages]]
+name = "one"
+settings = {{ epochs = 3 }}
+gate = {{ at_least = 0.0 }}
+
+[[stages]]
+name = "two"
+settings = {{ epochs = 2, imgsz = 64 }}
+gate = {{ at_least = 0.0 }}
+if_it_fits = true
+"""
+
+
+def test_yolo_in_two_stages_is_killed_in_one_and_measured_before_the_other(tmp_path):
+    """What it reached is carried on, and the larger pictures are tried out before they are begun with."""
+    pytest.importorskip("ultralytics")
+    from squares import make_squares
+
+    make_squares(tmp_path)
+    (tmp_path / "plan.toml").write_text(YOLO.format(python=sys.executable))
+    faults = injection.environment(tmp_path / "faults", kill={"at": 3})
+    env = {**faults, "YOLO_CONFIG_DIR": str(tmp_path), "YOLO_OFFLINE": "true", "OMP_NUM_THREADS": "1"}
+    # So few steps find nothing: that is not what is looked at here.
+    code, summary, said = run(tmp_path, "run", "--rule", "metrics-all-zero=off", "plan.toml", env=env, timeout=280)
+    assert code == 0, said
+    first, second = summary["stages"]
+    assert [(attempt["stage"], attempt["exit"]["signal"]) for attempt in summary["attempts"]] == [
+        ("one", "SIGKILL"),
+        ("one", None),
+        ("two", None),
+    ]
+    assert second["weights"] == first["best"]
+    assert "a short trial at 64 px, batch 4, held" in second["expects"]
+    assert (tmp_path / "runs/detect/shapes-two/results.csv").is_file()
+    assert f"{second['results']}/weights/best.pt" == summary["deliverables"]["best"]
