@@ -47,7 +47,7 @@ class Call:
 @dataclass
 class Fault:
     operator: str
-    """Which one it strikes; several with "|" between them."""
+    """Which one it strikes; several with "|" between them, all with "*"."""
     after: int = 0
     """How many calls go well first."""
     from_step: int = 0
@@ -229,6 +229,6 @@ def inject(faults: Iterable[Fault]) -> None:
 
 def computed(call: Call) -> Any:
     """The call, through whatever faults there are for its operator."""
-    for fault in _injected.get(call.operator, ()):
+    for fault in (*_injected.get(call.operator, ()), *_injected.get("*", ())):
         call = call.struck_by(fault)
     return call.compute()

@@ -71,6 +71,10 @@ class LabTensor(torch.Tensor):  # type: ignore[misc] # torch's types are not rea
     def tolist(self) -> Any:
         return self.host.tolist()
 
+    def untyped_storage(self) -> Any:
+        """The memory itself: all views of it share one, as on a real device."""
+        return self.host.untyped_storage()
+
     def new_tensor(self, data: Any, **options: Any) -> Any:
         options.setdefault("dtype", self.dtype)
         requires_grad = options.pop("requires_grad", False)

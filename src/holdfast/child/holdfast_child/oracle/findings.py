@@ -1,0 +1,61 @@
+"""The record of one operator that does not compute what the CPU computes."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional
+
+
+@dataclass(frozen=True)
+class Finding:
+    operator: str
+    """With its overload: "aten.addcdiv_.default"."""
+    step: int
+    phase: str
+    """forward, backward or optimizer."""
+    kind: str
+    """zero, values, not-finite, finite, not-written, written-elsewhere, integers, selection, count, shape, dtype, raises."""
+    says: str
+    """What is wrong, in a sentence's part."""
+    where: str
+    """Which result or argument."""
+    figures: Dict[str, Any]
+    """wrong, of, max_abs, max_rel, tolerance, example: as far as they mean something here."""
+    tensors: List[Dict[str, Any]]
+    """The arguments: argument, shape, stride, dtype, device, offset, contiguous, elements, storage."""
+    scalars: Dict[str, Any]
+    """Arguments that are no tensors."""
+    place: Dict[str, str]
+    """called, yours: lines of Python; node: of autograd, in a backward."""
+    known: Optional[Dict[str, Any]]
+    contiguous_helps: Optional[bool]
+    """Whether the same call on contiguous tensors was right on the device; None where all were, or it was not tried."""
+    steady: Optional[bool]
+    """Whether the same call was wrong again; False is a race or chance. None where it could not be called again."""
+    workaround: str
+
+    def as_dict(self):
+        return asdict(self)
+
+
+def described(argument, tensor):
+    return {
+        "argument": argument,
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "dtype": str(tensor.dtype).replace("torch.", ""),
+        "device": str(tensor.device),
+        "offset": tensor.storage_offset(),
+        "contiguous": tensor.is_contiguous(),
+        "elements": tensor.numel(),
+        "storage": tensor.untyped_storage().nbytes() // max(1, tensor.element_size()),
+    }
+
+
+def smallest_workaround(name, kind, known, contiguous_helps, steady):
+    if contiguous_helps:
+        return "call .contiguous() on what %s is given: then this device is right" % name
+    if steady is False:
+        return "the same call was right when repeated: synchronize before it, avoid non_blocking copies, or use another device"
+    if kind == "raises":
+        return known["remedy"] if known else "run %s on the CPU, or use a newer torch" % name
+    cpu = "run %s on the CPU (x.cpu(), and back)" % name
+    return "%s; or: %s" % (cpu, known["remedy"]) if known else "%s, a newer torch, or another device" % cpu
