@@ -10,7 +10,10 @@ import sys
 import pytest
 from running import HOLDFAST, SAVES, training
 
+from holdfast.judge.picture import picture_of
 from holdfast.lab import injection
+from holdfast.record.folder import RunFolder
+from holdfast.record.journal import replay
 
 STAGED = """
 name = "staged"
@@ -159,6 +162,7 @@ lr0 = 0.001
 
 [validation]
 every = 2
+on_cpu = "always"
 
 [[stages]]
 name = "one"
@@ -194,4 +198,6 @@ def test_yolo_in_two_stages_is_killed_in_one_and_measured_before_the_other(tmp_p
     assert second["weights"] == first["best"]
     assert "a short trial at 64 px, batch 4, held" in second["expects"]
     assert (tmp_path / "runs/detect/shapes-two/results.csv").is_file()
+    two = RunFolder(tmp_path / ".holdfast/runs/shapes-1/stages/2-two")
+    assert picture_of(replay(two)).attempt.metrics.final.source == "best.pt on the CPU"
     assert f"{second['results']}/weights/best.pt" == summary["deliverables"]["best"]

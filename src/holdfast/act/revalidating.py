@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SECONDS = 3600.0
 SOURCE = "best.pt on the CPU"
 MARK = "holdfast: "
+PROGRAM = "import runpy, sys; sys.path.insert(0, sys.argv[2]); runpy.run_module('holdfast_child.revalidate', run_name='__main__')"
 
 
 def validate_again(picture: Picture, plan: Plan, clock: Callable[[], float]) -> events.AnyEvent | None:
@@ -52,9 +53,9 @@ def _asked(executable: str, settings: dict[str, Any], best: str, cwd: str) -> di
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         try:
             printed = subprocess.run(
-                [executable, "-m", "holdfast_child.revalidate", json.dumps(asked)],
+                [executable, "-c", PROGRAM, json.dumps(asked), str(CHILD_FOLDER)],
                 cwd=cwd,
-                env={**environment, "PYTHONPATH": str(CHILD_FOLDER), "CUDA_VISIBLE_DEVICES": ""},
+                env={**environment, "CUDA_VISIBLE_DEVICES": ""},
                 capture_output=True,
                 timeout=SECONDS,
                 check=False,

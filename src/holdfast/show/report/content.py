@@ -358,6 +358,8 @@ def _setup(picture: Picture) -> list[tuple[str, str]]:
         facts.append(("device", clean(attempt.memory.device.device, 80)))
     if attempt is not None and attempt.adapter is not None:
         facts.append(("framework", clean(attempt.adapter, 80)))
+    if attempt is not None and attempt.settings.get("save_dir"):
+        facts.append(("its own results", clean(str(attempt.settings["save_dir"]), 400)))
     if attempt is not None and attempt.hello is not None and attempt.hello.world_size > 1:
         facts.append(("processes", str(attempt.hello.world_size)))
     if started.tuning:
