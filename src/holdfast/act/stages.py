@@ -7,8 +7,6 @@ is only decided which comes next, with which weights, and whether the one before
 from __future__ import annotations
 
 import os
-import platform
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,6 @@ from holdfast.judge.picture import Picture, picture_of
 from holdfast.record.folder import RunFolder, make_stage
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
-from holdfast.record.masking import allowed_environment, mask_command
 from holdfast.record.plan_file import write_plan
 from holdfast.words import events
 from holdfast.words.errors import RunIsOver
@@ -95,7 +92,7 @@ class Stages:
         journal = JournalWriter(self._run.journal)
         try:
             if course is None or course.started is None:
-                journal.append(self._introduction(now))
+                journal.append(supervisor.introduction(self._run, self._plan, self._world))
             elif course.ended is not None and course.ended.verdict in FINISHED:
                 raise RunIsOver(
                     f"The run {self._run.name} has finished ({course.ended.verdict}): there is nothing to resume.",
@@ -107,23 +104,6 @@ class Stages:
         finally:
             journal.close()
         return course_of(replay(self._run))
-
-    def _introduction(self, now: float) -> events.RunStarted:
-        return events.RunStarted(
-            at=now,
-            schema=events.SCHEMA,
-            run=self._run.name,
-            command=mask_command(self._plan.command),
-            cwd=self._plan.cwd,
-            holdfast=holdfast.__version__,
-            platform=platform.platform(),
-            python=sys.version.split()[0],
-            supervisor=os.getpid(),
-            memory_total=self._world.machine.memory().limit,
-            memory_budget=self._plan.budget.memory,
-            environment=allowed_environment(os.environ),
-            tuning=self._plan.rules,
-        )
 
     def _one(self, course: Course, journal: JournalWriter, number: int, stage: Stage) -> None:
         weights = self._weights(course, number, stage)

@@ -95,6 +95,25 @@ def take_over(
         return supervisor.go_on()
 
 
+def introduction(run: RunFolder, plan: Plan, world: Surroundings) -> events.RunStarted:
+    """What is known before anything starts."""
+    return events.RunStarted(
+        at=world.clock(),
+        schema=events.SCHEMA,
+        run=run.name,
+        command=mask_command(plan.command),
+        cwd=plan.cwd,
+        holdfast=holdfast.__version__,
+        platform=platform.platform(),
+        python=sys.version.split()[0],
+        supervisor=os.getpid(),
+        memory_total=world.machine.memory().limit,
+        memory_budget=plan.budget.memory,
+        environment=allowed_environment(os.environ),
+        tuning=plan.rules,
+    )
+
+
 class Supervisor:
     def __init__(
         self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, picture: Picture
@@ -112,24 +131,7 @@ class Supervisor:
 
     def introduce(self) -> None:
         """The first line of the journal."""
-        memory = self._world.machine.memory()
-        self._recorder.record(
-            events.RunStarted(
-                at=self._world.clock(),
-                schema=events.SCHEMA,
-                run=self._run.name,
-                command=mask_command(self._plan.command),
-                cwd=self._plan.cwd,
-                holdfast=holdfast.__version__,
-                platform=platform.platform(),
-                python=sys.version.split()[0],
-                supervisor=os.getpid(),
-                memory_total=memory.limit,
-                memory_budget=self._plan.budget.memory,
-                environment=allowed_environment(os.environ),
-                tuning=self._plan.rules,
-            )
-        )
+        self._recorder.record(introduction(self._run, self._plan, self._world))
 
     def go_on(self) -> Verdict:
         """After a takeover: close what the former supervisor left open, then the next attempt."""

@@ -11,7 +11,7 @@ from holdfast.judge.picture import picture_of
 from holdfast.record.folder import stage_folders
 from holdfast.record.journal import replay
 from holdfast.show.plain import duration, plural, printable
-from holdfast.show.summary import SUMMARY_SCHEMA, summary_of
+from holdfast.show.summary import head, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,14 +56,8 @@ def course_summary(run: RunFolder) -> dict[str, Any]:
     course = course_of(replay(run))
     stages = told(run, course)
     newest = next((each.summary for each in reversed(stages) if each.summary), {})
-    ended = course.ended
     summary: dict[str, Any] = {
-        "schema": SUMMARY_SCHEMA,
-        "run": run.name,
-        "dir": str(run.path),
-        "verdict": ended.verdict if ended is not None else None,
-        "reason": ended.reason if ended is not None else "the run has not ended",
-        "exit_status": ended.exit_status if ended is not None else None,
+        **head(run, course.ended),
         "proofs": newest.get("proofs", []),
         "observed": newest.get("observed", {}),
         "explanation": newest.get("explanation"),

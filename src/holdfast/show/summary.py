@@ -17,6 +17,7 @@ from holdfast.record.folder import write_atomically
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.record.folder import RunFolder
+    from holdfast.words.events import RunEnded
 
 SUMMARY_SCHEMA = 1
 
@@ -24,12 +25,7 @@ SUMMARY_SCHEMA = 1
 def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
     ended = picture.ended
     return {
-        "schema": SUMMARY_SCHEMA,
-        "run": run.name,
-        "dir": str(run.path),
-        "verdict": ended.verdict if ended is not None else None,
-        "reason": ended.reason if ended is not None else "the run has not ended",
-        "exit_status": ended.exit_status if ended is not None else None,
+        **head(run, ended),
         "proofs": msgspec.to_builtins(ended.proofs) if ended is not None else [],
         "observed": observed(picture),
         "attempts": [_attempt(attempt) for attempt in picture.attempts],
@@ -38,6 +34,18 @@ def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
         "checkpoints": [asdict(checkpoint) for checkpoint in checkpoints(picture)],
         "explanation": asdict(explain(picture, run.reference)),
         "goodput": goodput(picture),
+    }
+
+
+def head(run: RunFolder, ended: RunEnded | None) -> dict[str, Any]:
+    """What the summary of any run begins with."""
+    return {
+        "schema": SUMMARY_SCHEMA,
+        "run": run.name,
+        "dir": str(run.path),
+        "verdict": ended.verdict if ended is not None else None,
+        "reason": ended.reason if ended is not None else "the run has not ended",
+        "exit_status": ended.exit_status if ended is not None else None,
     }
 
 
