@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from holdfast.words.errors import PlanInvalid
-from holdfast.words.plan import Budget, HangSettings, Plan, from_toml, to_toml
+from holdfast.record.folder import RunFolder
+from holdfast.record.plan_file import read_plan, write_plan
+from holdfast.words.errors import CommandNotRunnable, PlanInvalid
+from holdfast.words.plan import Budget, HangSettings, Plan, Stage, from_toml, to_toml
 
 
 def test_plan_survives_toml():
@@ -35,6 +38,24 @@ def test_senseless_plan_says_what_to_do(settings, says):
         Plan(**{"command": ["x"], "cwd": "/", **settings})
     assert says in str(caught.value)
     assert caught.value.next_step
+
+
+def test_secrets_of_a_plan_are_not_written_down(tmp_path, monkeypatch):
+    """Neither those of a stage's command nor those of its variables; a variable comes from where the user has it."""
+    run = RunFolder(tmp_path)
+    plan = Plan(
+        cwd="/",
+        command=["a"],
+        stages=[Stage(name="1", command=["train", "--api-key", "s3cr3t-value"])],
+        environment={"WANDB_API_KEY": "s3cr3t-value", "OMP_NUM_THREADS": "1"},
+    )
+    write_plan(run, plan)
+    assert "s3cr3t" not in run.plan.read_text()
+    with pytest.raises(CommandNotRunnable, match="WANDB_API_KEY"):
+        read_plan(run, [])
+    write_plan(run, msgspec.structs.replace(plan, stages=[]))
+    monkeypatch.setenv("WANDB_API_KEY", "given-again")
+    assert read_plan(run, []).environment == {"WANDB_API_KEY": "given-again", "OMP_NUM_THREADS": "1"}
 
 
 def test_broken_toml_is_named():

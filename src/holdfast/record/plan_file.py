@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.record.folder import write_atomically
-from holdfast.record.masking import MASK, UNREADABLE, mask_command
+from holdfast.record.masking import MASK, UNREADABLE, mask_command, names_a_secret
 from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, UnknownRun
 from holdfast.words.plan import Plan, from_toml, to_toml
 
@@ -39,9 +40,9 @@ def read_plan(run: RunFolder, command: Sequence[str], *, attempts: int | None = 
         given["command"] = list(command)
     if attempts is not None:
         given["budget"] = msgspec.structs.replace(plan.budget, attempts=attempts)
-    plan = msgspec.structs.replace(plan, **given)
+    plan = msgspec.structs.replace(plan, environment=_environment(run, plan), **given)
     for name, words in (
-        ("command", plan.command),
+        ("command", [*plan.command, *(word for stage in plan.stages for word in stage.command)]),
         ("--on-event", [plan.on_event or ""]),
         ("--resume-with", [plan.resume_with or ""]),
     ):
@@ -58,4 +59,22 @@ def without_secrets(plan: Plan) -> Plan:
     """The plan as it may be written down."""
     split = {"on_event": plan.on_event, "resume_with": plan.resume_with}
     masked = {name: shlex.join(mask_command(shlex.split(text))) for name, text in split.items() if text is not None}
-    return msgspec.structs.replace(plan, command=mask_command(plan.command), **masked)
+    stages = [msgspec.structs.replace(stage, command=mask_command(stage.command)) for stage in plan.stages]
+    return msgspec.structs.replace(
+        plan,
+        command=mask_command(plan.command),
+        stages=stages,
+        environment={name: MASK if names_a_secret(name) else value for name, value in plan.environment.items()},
+        **masked,
+    )
+
+
+def _environment(run: RunFolder, plan: Plan) -> dict[str, str]:
+    """What was not recorded because it was a secret is taken from where the user has it."""
+    for name, value in plan.environment.items():
+        if value == MASK and name not in os.environ:
+            raise CommandNotRunnable(
+                f"The plan of this run sets {name}, which was not recorded because it is a secret.",
+                next_step=f"set it where you are, then: holdfast resume {run.reference}",
+            )
+    return {name: os.environ[name] if value == MASK else value for name, value in plan.environment.items()}
