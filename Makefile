@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread in trainings under test: numbers repeat, and two cores are enough for two workers.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests bench-detection bench-overhead bench-goodput format docs clean
+.PHONY: demo test lint types tests format docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (about two minutes, once) ..."
@@ -28,14 +28,9 @@ types: $(VENV)/.installed
 tests: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal
 
-bench-detection: $(VENV)/.installed
-	$(BIN)/python bench/detection/run.py
-
-bench-overhead: $(VENV)/.installed
-	$(BIN)/python bench/overhead/run.py
-
-bench-goodput: $(VENV)/.installed
-	$(BIN)/python bench/goodput/run.py
+# bench-detection, bench-overhead, bench-goodput, bench-oracle, ...: each is described in its own README.md.
+bench-%: $(VENV)/.installed
+	$(BIN)/python bench/$*/run.py $(ARGS)
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

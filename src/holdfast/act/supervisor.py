@@ -126,7 +126,9 @@ class Supervisor:
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
         everyone: list[Listener] = [*listeners, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture)
-        self._recorder = Recorder(self._journal, engine, everyone, world.clock, secrets_in(plan.command, {**os.environ, **plan.environment}))
+        self._recorder = Recorder(
+            self._journal, engine, everyone, world.clock, secrets_in(plan.command, {**os.environ, **plan.environment})
+        )
         self._attempts_left = plan.budget.attempts
 
     def introduce(self) -> None:
