@@ -17,6 +17,7 @@ from holdfast.act.opening import ultralytics_of
 from holdfast.act.stage_plan import stages_of, yolo
 from holdfast.judge.amounts import size
 from holdfast.observe import yolo_data, yolo_labels
+from holdfast.observe.interpreters import imports_of, script_of
 from holdfast.observe.machine import this_machine
 from holdfast.words.errors import CommandNotRunnable, DataSetInvalid
 from holdfast.words.ultralytics_settings import SETTINGS
@@ -63,10 +64,23 @@ def survey(plan: Plan) -> Survey:
     data: dict[str, DataSet] = {}
     if plan.trainer == "ultralytics":
         data = _ultralytics(plan, cwd, said)
+    elif any({**plan.settings, **stage.settings} for stage in stages_of(plan)):
+        said.notes.extend(_settings_unheard(plan, cwd))
     said.problems.extend(_folders(plan, cwd))
     said.problems.extend(_disk(plan, cwd, data))
     said.problems.extend(_memory(plan))
     return said
+
+
+def _settings_unheard(plan: Plan, cwd: Path) -> Iterator[str]:
+    """Settings reach a command that trains with Ultralytics, however it does; whether it does shows in its script alone."""
+    for command in dict.fromkeys(tuple(stage.command or plan.command) for stage in stages_of(plan)):
+        script = script_of(command, cwd)
+        if script is not None and "ultralytics" not in imports_of(script):
+            yield (
+                f"{script} does not import Ultralytics itself: where nothing that it calls does, the [settings] of this "
+                "plan do nothing. Write them into the command, and name its flags in [flags]."
+            )
 
 
 def _ultralytics(plan: Plan, cwd: Path, said: Survey) -> dict[str, DataSet]:

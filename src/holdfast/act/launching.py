@@ -64,8 +64,13 @@ def environment(
 def wishes_of(plan: Plan) -> dict[str, Any]:
     """What a training of Ultralytics is to do otherwise than its command says; only what is not as it would be anyway."""
     values = msgspec.to_builtins(plan)
+    # With trainer "ultralytics" the plan's own settings are in the command that Holdfast makes.
+    own = plan.settings if plan.trainer == "command" else {}
+    settings = {**own, **plan.overrides}
+    if settings.get("device") in ("auto", ""):
+        settings.pop("device", None)
     parts = {
-        "settings": values.get("overrides"),
+        "settings": settings,
         "validation": {name: value for name, value in values.get("validation", {}).items() if name != "on_cpu"},
         "clear_cache": values.get("clear_cache"),
         "assigner": values.get("assigner"),

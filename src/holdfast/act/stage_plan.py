@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ENTRY = "from ultralytics.cfg import entrypoint; entrypoint()"
 """What the `yolo` command does, for an interpreter that has no such command beside it."""
+DEFAULT_SIZE = 640
+"""Pixels, where a plan does not say."""
 WEIGHTS = "{weights}"
 """Where a command takes the weights of the stage before."""
 
@@ -24,6 +26,15 @@ WEIGHTS = "{weights}"
 def stages_of(plan: Plan) -> list[Stage]:
     """A plan without stages is one stage."""
     return plan.stages or [Stage(name=plan.name or "")]
+
+
+def epochs_after(plan: Plan, number: int) -> float:
+    """What the stages after this one come to, in epochs of this one: an epoch takes as long as it has pixels."""
+    now, *later = [{**plan.settings, **stage.settings} for stage in plan.stages[number - 1 :]]
+    pixels = float(now.get("imgsz") or DEFAULT_SIZE) ** 2
+    return sum(
+        float(each.get("epochs") or 0) * float(each.get("imgsz") or DEFAULT_SIZE) ** 2 / pixels for each in later
+    )
 
 
 def stage_plan(plan: Plan, stage: Stage, weights: str | None = None) -> Plan:

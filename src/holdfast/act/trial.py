@@ -7,6 +7,7 @@ pictures that mosaic keeps are all there, and where the plan closes mosaic befor
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -14,8 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +33,6 @@ from holdfast.record.journal import replay
 from holdfast.words import events
 from holdfast.words.errors import HoldfastError
 from holdfast.words.plan import Budget, Policy, from_toml, to_toml
-from holdfast.words.ultralytics_settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,19 +40,32 @@ if TYPE_CHECKING:
     from holdfast.words.plan import Plan
 
 EPOCHS = 2
-BATCHES = 8
-"""In an epoch: Ultralytics keeps the pictures of so many batches for mosaic."""
-VALIDATED = 64
-"""Pictures at the least, where there are so many; and three batches."""
-VALIDATION_BATCHES = 3
 LONGEST_S = 180.0
 SAMPLE_S = 0.1
 LOOK_S = 0.25
 LEFT = 0.04
 """Of the machine's memory: when less is left, a trial is ended before the system ends something."""
-ENDS_S = 20.0
+GRACE_S = 2.0
+ENDS_S = 8.0
+"""Between asking a trial to end and ending it."""
 DEFAULT_BATCH, DEFAULT_SIZE, DEFAULT_EPOCHS, DEFAULT_CLOSE = 16, 640, 100, 10
 """What Ultralytics takes where the plan does not say."""
+_BESIDE = (".jpg", ".png", ".csv", ".yaml", ".jsonl", ".log")
+_alive: set[subprocess.Popen[bytes]] = set()
+"""Trials under way: they end with this process."""
+
+
+@dataclass(frozen=True)
+class Length:
+    batches: int
+    """In an epoch."""
+    validated: int
+    """Pictures at the least, where there are so many."""
+    validation_batches: int
+
+
+FULL = Length(batches=8, validated=64, validation_batches=3)  # Ultralytics keeps the pictures of 8 batches for mosaic
+BRIEF = Length(batches=4, validated=4, validation_batches=1)
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,13 @@ class Measured:
     """Whether the second epoch was without mosaic."""
     device: tuple[str, int, int | None] | None = None
     """A device with memory of its own: its name, what was reserved there at most, what it can hold."""
+    snapshot: int = 0
+    """Bytes on disk."""
+    checkpoint: int = 0
+    beside: int = 0
+    """Bytes of plots, tables and logs that it wrote."""
+    suspect: str = ""
+    """What a rule found to be a proof that it does not learn, where one did."""
     failed: str = ""
     """Why there are no figures, where there are none."""
     seconds: float = 0.0
@@ -104,6 +125,11 @@ class Asked:
         """Epochs before it is closed."""
         return max(0, self.epochs - self.close_mosaic) if self.close_mosaic else self.epochs
 
+    @property
+    def closes(self) -> bool:
+        """It has epochs with mosaic, and then some without."""
+        return 0 < self.with_mosaic < self.epochs
+
 
 def asked_of(settings: dict[str, Any]) -> Asked:
     batch = settings.get("batch", DEFAULT_BATCH)
@@ -117,29 +143,48 @@ def asked_of(settings: dict[str, Any]) -> Asked:
 
 
 def measure(
-    plan: Plan, *, seconds: float = LONGEST_S, tell: Callable[[str], None] = lambda _: None, **settings: Any
+    plan: Plan,
+    *,
+    seconds: float = LONGEST_S,
+    brief: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+    **settings: Any,
 ) -> Measured:
-    """Try this plan (of one stage) with these settings over its own. Never raises: what went wrong is in `failed`."""
+    """Try this plan (of one stage) with these settings over its own. Never raises: what went wrong is in `failed`.
+
+    `brief`: for nothing but the time of a batch.
+    """
     over = {**plan.settings, **plan.overrides, **settings}
     asked = asked_of(over)
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as scratch:
-            return _tried(plan, over, asked, Path(scratch), began + seconds, tell)
+            length = BRIEF if brief else FULL
+            return _tried(plan, over, asked, length, Path(scratch), began + seconds, tell)
     except (OSError, HoldfastError) as error:
         return Measured(asked.batch, asked.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
 
 
 def _tried(
-    plan: Plan, over: dict[str, Any], asked: Asked, scratch: Path, deadline: float, tell: Callable[[str], None]
+    plan: Plan,
+    over: dict[str, Any],
+    asked: Asked,
+    length: Length,
+    scratch: Path,
+    deadline: float,
+    tell: Callable[[str], None],
 ) -> Measured:
     began = time.monotonic()
-    data = yolo_data.read(_path(plan, str(over["data"])), cwd=Path(plan.cwd))
+    data = yolo_data.read(_path(plan, str(over.get("data", ""))), cwd=Path(plan.cwd))
+    if data.masks:
+        raise HoldfastError(
+            "its labels are pictures of their own (masks): only boxes, polygons and poses are tried out"
+        )
     train, val = len(data.splits["train"]), len(data.splits["val"])
-    batches = min(BATCHES, max(1, -(-train // asked.batch)))
+    batches = min(length.batches, max(1, -(-train // asked.batch)))
     wanted = {
         "train": min(train, batches * asked.batch) if train >= asked.batch else asked.batch,
-        "val": min(val, max(VALIDATED, 2 * asked.batch * VALIDATION_BATCHES)),
+        "val": min(val, max(length.validated, 2 * asked.batch * length.validation_batches)),
     }
     few = few_pictures(data, scratch / "data", wanted)
     short = _short(plan, over, asked, few, scratch)
@@ -148,21 +193,23 @@ def _tried(
     run = create([], root=scratch, folder=scratch / "run")
     why = _carried_out(path, run, scratch / "said", plan.cwd, deadline, tell)
     told = [entry.event for entry in replay(run)] if run.journal.exists() else []
-    figures = figures_of(told)
+    figures = figures_of(told, alike=not asked.closes)
     took = round(time.monotonic() - began, 1)
     if figures is None:
         return Measured(asked.batch, asked.size, failed=why or _last_words(told, scratch / "said"), seconds=took)
-    if why and figures.batches < BATCHES // 2:
-        return Measured(asked.batch, asked.size, failed=why, seconds=took)
+    if why and figures.batches < length.batches // 2:
+        said = f"{why}: {figures.batches} batches in {took:.0f} s"
+        return Measured(asked.batch, asked.size, failed=said, seconds=took)
     ended = next((event for event in told if isinstance(event, events.AttemptEnded)), None)
     if ended is not None and not why and ended.code != 0:
         return Measured(asked.batch, asked.size, failed=_last_words(told, scratch / "said"), seconds=took)
     real = next((event.values for event in told if isinstance(event, events.Settings)), {})
-    return _as_measured(figures, asked, wanted, real, took)
+    measured = _as_measured(figures, asked, wanted, real, took, _written(scratch))
+    return replace(measured, suspect=_suspect(told))
 
 
 def _as_measured(
-    figures: Figures, asked: Asked, wanted: dict[str, int], real: dict[str, Any], took: float
+    figures: Figures, asked: Asked, wanted: dict[str, int], real: dict[str, Any], took: float, beside: int
 ) -> Measured:
     batch, workers = real.get("batch"), real.get("workers")
     return Measured(
@@ -175,10 +222,23 @@ def _as_measured(
         pictures=wanted["train"],
         validated=wanted["val"] if figures.wall.validation else 0,
         workers=workers if isinstance(workers, int) else 0,
-        closes=0 < asked.with_mosaic < asked.epochs,
+        closes=asked.closes,
         device=figures.device,
+        snapshot=figures.snapshot,
+        checkpoint=figures.checkpoint,
+        beside=beside,
         seconds=took,
     )
+
+
+def _suspect(told: list[events.AnyEvent]) -> str:
+    found = [event.finding for event in told if isinstance(event, events.FindingMade)]
+    return next((f"{one.message} ({one.rule})" for one in found if one.severity == "fatal"), "")
+
+
+def _written(scratch: Path) -> int:
+    files = [path for folder in ("results", "run") for path in (scratch / folder).rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files if path.suffix in _BESIDE)
 
 
 def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: Path) -> Plan:
@@ -196,9 +256,8 @@ def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: 
     }
     settings.pop("time", None)
     settings.pop("fraction", None)
-    if str(settings.get("device", "")).lower() in ("auto", ""):
+    if settings.get("device") in ("auto", "", None):
         settings.pop("device", None)
-    settings = {name: value for name, value in settings.items() if value is not None or name not in SETTINGS}
     return msgspec.structs.replace(
         plan,
         command=ultralytics_command(plan.python, settings),
@@ -209,6 +268,7 @@ def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: 
         policy=Policy(planned_restarts=False),
         validation=msgspec.structs.replace(plan.validation, every=1, on_cpu="never"),
         on_finding="warn",
+        grace_s=GRACE_S,
         sample_every_s=SAMPLE_S,
         on_event=None,
         checkpoint=None,
@@ -216,9 +276,7 @@ def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: 
     )
 
 
-def _carried_out(
-    path: Path, run: RunFolder, said: Path, cwd: str, deadline: float, tell: Callable[[str], None]
-) -> str:
+def _carried_out(path: Path, run: RunFolder, said: Path, cwd: str, deadline: float, tell: Callable[[str], None]) -> str:
     """Why it was ended before its end; empty where it was not."""
     machine = this_machine()
     why = ""
@@ -231,6 +289,7 @@ def _carried_out(
             stderr=output,
             start_new_session=True,
         )
+        _alive.add(process)
         try:
             while process.poll() is None and not why:
                 time.sleep(LOOK_S)
@@ -243,7 +302,14 @@ def _carried_out(
                     tell("a short trial")
         finally:
             _end(process)
+            _alive.discard(process)
     return why
+
+
+@atexit.register
+def _end_all() -> None:
+    for process in list(_alive):
+        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -263,7 +329,7 @@ def _last_words(told: list[events.AnyEvent], said: Path) -> str:
     if ended is not None and ended.last_words:
         return _one_line(ended.last_words[-1])
     if ended is not None and ended.signal is not None:
-        return f"it was ended by signal {ended.signal}"
+        return f"it was ended by {ended.signal}"
     lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
     return _one_line(lines[-1]) if lines else "it never made a step"
 
@@ -310,7 +376,14 @@ def main(plan: str, folder: str) -> int:
     """Supervise one trial; nothing is shown, checked or reported."""
     from holdfast.act import supervisor  # noqa: PLC0415 - only this process supervises
 
+    threading.Thread(target=_ends_with, args=(os.getppid(),), daemon=True).start()
     return supervisor.start(RunFolder(Path(folder)), from_toml(Path(plan).read_text())).exit_status
+
+
+def _ends_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

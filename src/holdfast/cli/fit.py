@@ -8,15 +8,28 @@ import typer
 
 
 def fit(
-    plan: Path = typer.Argument(..., metavar="PLAN.toml", help="A plan of Ultralytics; its last stage is measured."),
+    plan: Path = typer.Argument(..., metavar="PLAN.toml", help="A plan of Ultralytics; its largest stage is tried."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Say which batch and picture size fit into memory here, from two or three short trials. Takes about a minute."""
-    from holdfast.act.fitting import what_fits
-    from holdfast.act.stage_plan import stage_plan, stages_of
-    from holdfast.record.plan_reading import read
-    from holdfast.show.fitting import print_answer, teller
+    """Say which batch and picture size fit into memory here, from a few short trials in a scratch folder. Takes some minutes.
 
-    asked = read(plan)
-    answer = what_fits(stage_plan(asked, stages_of(asked)[-1]), teller())
+    What is recommended was tried for real. Exit status: 0 something fits, 2 usage, 3 nothing does, or a trial did not run.
+    """
+    from holdfast.act.fitting import what_fits
+    from holdfast.act.forecasting import largest_of
+    from holdfast.act.opening import open_plan
+    from holdfast.act.stage_plan import stage_plan, stages_of
+    from holdfast.show.fitting import print_answer, teller
+    from holdfast.words.errors import UsageError
+
+    asked = open_plan(plan)
+    if asked.trainer != "ultralytics":
+        raise UsageError(
+            "Only trainings of Ultralytics can be tried out, and this plan has a command of its own.",
+            next_step="holdfast init DATA.yaml writes a plan that can",
+        )
+    try:
+        answer = what_fits(stage_plan(asked, stages_of(asked)[largest_of(asked)]), teller())
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
     raise typer.Exit(print_answer(answer, as_json=as_json))

@@ -71,6 +71,7 @@ def run(
         plan_from,
         supervise_new,
         supervise_plan,
+        with_a_device,
     )
 
     options = {
@@ -89,5 +90,5 @@ def run(
         plan = plan_from(Path(command[0]), given(context, options))
         if check and not check_first(plan, as_json=as_json):
             raise typer.Exit(3)
-        raise typer.Exit(supervise_plan(plan, name=name, folder=folder, as_json=as_json))
+        raise typer.Exit(supervise_plan(with_a_device(plan), name=name, folder=folder, as_json=as_json))
     raise typer.Exit(supervise_new(plan_for(command, options), name=name, folder=folder, as_json=as_json))

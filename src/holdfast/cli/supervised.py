@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.act import supervisor
 from holdfast.act.notify import words_of
-from holdfast.act.stage_plan import stage_plan, stages_of
+from holdfast.act.stage_plan import epochs_after, stage_plan, stages_of
 from holdfast.judge import tuning
 from holdfast.judge.picture import picture_of
 from holdfast.record import folder as folders
@@ -21,7 +21,7 @@ from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
 from holdfast.show.report import write_report
 from holdfast.show.summary import summary_of, write_summary
-from holdfast.words.errors import CommandNotRunnable, PlanInvalid
+from holdfast.words.errors import CommandNotRunnable, PlanInvalid, UsageError
 from holdfast.words.events import AttemptStarted
 from holdfast.words.plan import Budget, HangSettings, Plan
 
@@ -35,8 +35,15 @@ if TYPE_CHECKING:
 
 
 def is_plan_file(command: list[str]) -> bool:
-    """One word that names a TOML file; a training would be started by more, or by another name."""
-    return len(command) == 1 and command[0].endswith(".toml")
+    """A word that names a TOML file; a training is started by another name."""
+    if not command or not command[0].endswith(".toml"):
+        return False
+    if len(command) > 1:
+        raise UsageError(
+            f"What follows the plan is not understood: {' '.join(command[1:4])}.",
+            next_step=f"options come before the plan: holdfast run {' '.join(command[1:4])} {command[0]}",
+        )
+    return True
 
 
 def given(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +95,20 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
     for line in warnings(report):
         print(f"holdfast: {line}", file=sys.stderr)
     return True
+
+
+def with_a_device(plan: Plan) -> Plan:
+    """`auto` becomes the fastest device that told the truth."""
+    from holdfast.act.choosing_device import choose, is_asked
+
+    if plan.trainer != "ultralytics" or not is_asked(plan):
+        return plan
+    chosen = choose(plan, tell=lambda words: print(f"holdfast: {words} ...", file=sys.stderr, flush=True))
+    for line in chosen.says:
+        print(f"holdfast: {line}", file=sys.stderr)
+    if chosen.device is None:
+        raise PlanInvalid("No device here can be trusted with this training.", next_step="name one: device = 'cpu'")
+    return msgspec.structs.replace(plan, settings={**plan.settings, "device": chosen.device})
 
 
 def _fields(options: dict[str, Any]) -> dict[str, Any]:
@@ -142,9 +163,11 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     from holdfast.show.report.course import write_course_report
 
     def listeners(folder: RunFolder) -> list[Narrator]:
-        return [
-            Narrator(folder, plan=None if folder is run else f"stage {folder.name.partition('-')[2] or folder.name}")
-        ]
+        if folder is run:
+            return [Narrator(folder)]
+        number = int(folder.name.partition("-")[0])
+        head = f"stage {number} of {len(plan.stages)}, {plan.stages[number - 1].name}"
+        return [Narrator(folder, plan=head, later=epochs_after(plan, number))]
 
     def done(folder: RunFolder, _reached: Verdict) -> None:
         _write_down(folder)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 SEVERITIES = ("off", "note", "warn", "fatal")
 _INTERNAL = {"overrides": "is what remedies have changed, and Holdfast's own to write: use [settings]"}
 _ALIASES = {"stage": "stages", "start": "from", "time": "hours"}
+NAMED_BY_THE_COMMAND = ("model", "task", "mode")
+"""They cannot be set from outside."""
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OTHERS_CHANGED = (
     *("validation.every", "validation.batch", "validation.max_det", "validation.on_cpu"),
@@ -116,6 +118,8 @@ class _Reading:
         yield from self._commands()
         if self._trainer() == "ultralytics":
             yield from self._ultralytics()
+        else:
+            yield from self._settings_beside_a_command()
 
     def _trainer(self) -> str:
         """`command` where there is one, unless it is said."""
@@ -307,6 +311,15 @@ class _Reading:
                     (*at, "model"),
                     'is not used: this stage begins with the weights of the one before; add from = "scratch", or leave it out',
                 )
+
+    def _settings_beside_a_command(self) -> Iterator[Mistake]:
+        """They are set from outside, where the command trains with Ultralytics; what it trains is the command's own to say."""
+        tables: list[tuple[KeyPath, Any]] = [(("settings",), self._table("settings"))]
+        tables += [(("stages", n, "settings"), stage.get("settings")) for n, stage in enumerate(self._stages())]
+        for at, settings in tables:
+            for name in NAMED_BY_THE_COMMAND:
+                if isinstance(settings, dict) and name in settings:
+                    yield Mistake((*at, name), "is named by the command itself: leave it out, or change the command")
 
     def _cwd(self) -> Path:
         given = self._values.get("cwd")

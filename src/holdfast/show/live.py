@@ -24,10 +24,13 @@ KEEPING_AWAKE = "keeping awake"
 class Narrator:
     """A listener that tells the user what matters as it happens."""
 
-    def __init__(self, run: RunFolder, stream: TextIO | None = None, *, plan: str | None = None) -> None:
-        """`plan` is how the lines about its progress begin; without a plan the training's own output is enough."""
+    def __init__(
+        self, run: RunFolder, stream: TextIO | None = None, *, plan: str | None = None, later: float = 0.0
+    ) -> None:
+        """`plan` is how the lines about its progress begin; without a plan the training's own output is enough. `later`: see progress."""
         self._run = run
         self._plan = plan
+        self._later = later
         self._next_progress = 0.0
         self._stream = stream if stream is not None else sys.stderr
 
@@ -48,7 +51,7 @@ class Narrator:
         if self._plan is None or (event.at < self._next_progress and not last):
             return None
         self._next_progress = event.at + PROGRESS_S
-        return progress(picture, self._plan)
+        return progress(picture, self._plan, self._later)
 
     def _line(self, event: events.Event) -> str | None:
         if isinstance(event, events.AttemptStarted) and event.attempt == 1:

@@ -16,15 +16,14 @@ RECENT = 5
 """Epochs that the time left is reckoned from."""
 
 
-def progress(picture: Picture, head: str) -> str:
+def progress(picture: Picture, head: str, later: float = 0.0) -> str:
+    """`later` is what the stages after this one come to, in epochs of this one."""
     attempt = picture.attempt
     parts = [head] if head else []
     if attempt.epoch is not None:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         parts.append(f"epoch {attempt.epoch}{of}")
-    left = seconds_left(picture)
-    if left is not None:
-        parts.append(f"about {duration(left)} left" if left else "nothing left to do")
+    parts += _time_left(picture, later)
     parts += [room] if (room := _room(picture)) else []
     spent = ledger_of(picture)
     if spent.wall_s >= 1.0:
@@ -32,11 +31,20 @@ def progress(picture: Picture, head: str) -> str:
     return ", ".join(parts)
 
 
-def seconds_left(picture: Picture) -> float | None:
-    """From the end of the newest epoch to the end of the training, at the pace of the last few epochs with what lies between them."""
+def _time_left(picture: Picture, later: float) -> list[str]:
     attempt = picture.attempt
-    if attempt.epoch is None or attempt.planned_epochs is None:
-        return None
+    each = seconds_an_epoch(picture)
+    if each is None or attempt.epoch is None or attempt.planned_epochs is None:
+        return []
+    left = max(0, attempt.planned_epochs - attempt.epoch)
+    if later:
+        return [f"about {duration(left * each)} left in this stage, {duration((left + later) * each)} in all"]
+    return [f"about {duration(left * each)} left" if left else "nothing left to do"]
+
+
+def seconds_an_epoch(picture: Picture) -> float | None:
+    """At the pace of the last few, with what lies between them."""
+    attempt = picture.attempt
     gaps = [later.at - earlier.at for each in picture.attempts for earlier, later in pairwise(each.pace.epochs)][
         -RECENT:
     ]
@@ -44,7 +52,7 @@ def seconds_left(picture: Picture) -> float | None:
         # The first epoch of a life may have begun in its middle.
         whole = [epoch.seconds for epoch in attempt.pace.epochs] if attempt is picture.attempts[0] else []
         gaps = whole[-1:]
-    return max(0, attempt.planned_epochs - attempt.epoch) * median(gaps) if gaps else None
+    return median(gaps) if gaps else None
 
 
 def _room(picture: Picture) -> str:

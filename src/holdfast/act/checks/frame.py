@@ -20,7 +20,9 @@ from holdfast.observe.sensors import free_disk
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
+    from holdfast.act.checks.forecast_trial import Tried
     from holdfast.act.checks.interpreter import Interpreter, Said
+    from holdfast.act.rehearsal.rehearsing import Rehearsed
     from holdfast.observe.machine import Machine
     from holdfast.words.plan import Plan
     from holdfast.words.verdicts import Confidence, Severity
@@ -75,9 +77,13 @@ class Ground:
     """A folder into which a better split may be written; None: only tell of it."""
     asks: Asks | None = None
     """How the user's interpreter is asked; `ask` is the way to it."""
+    rehearses: Callable[[Ground], Rehearsed] | None = None
+    """How the training is rehearsed, in recorded grounds; None: for real."""
     deadline: Callable[[], float] = lambda: 60.0
     tell: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
     """For what takes long: how many of how many, and of what; total None where that is not known."""
+    tried: Tried | None = None
+    """What a short trial of the plan measured, where one was made already."""
     free_disk: Callable[[Path], int] = free_disk
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
 

@@ -1,0 +1,136 @@
+"""One short trial for all checks that foretell something: the first of them makes it, within its time.
+
+What is tried is the largest stage of a plan. A training of another kind can be put here once it can be tried.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.act.checks.frame import NotChecked
+from holdfast.act.forecasting import Counted, largest_of, settings_of
+from holdfast.act.stage_plan import stage_plan, stages_of
+from holdfast.act.trial import EPOCHS, FULL, asked_of, measure
+from holdfast.observe import yolo_data
+from holdfast.words.errors import HoldfastError
+from holdfast.words.plan import Plan, to_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.act.checks.frame import Ground
+    from holdfast.act.trial import Measured
+    from holdfast.observe.yolo_data import DataSet
+
+SECONDS = 200.0
+"""For the check that comes first."""
+FOR_THE_REST_S = 12.0
+WORTH = 5
+"""Times as long as a trial: a training that is shorter tells by itself, and as soon."""
+OUT_OF_MEMORY = (
+    "out of memory",
+    "of memory were left",
+    "sigkill",
+    "bad_alloc",
+    "cannot allocate",
+    "not enough memory",
+)
+
+_lock = threading.Lock()
+_made: dict[str, Tried] = {}
+
+
+@dataclass(frozen=True)
+class Tried:
+    plan: Plan
+    """All of it."""
+    stage: Plan
+    """The stage that was tried, as a plan of its own."""
+    measured: Measured
+    counted: tuple[Counted, ...]
+    """Pictures of each stage."""
+    unpacked: int = 0
+    """Bytes of all pictures, unpacked beside them; 0 unless that is asked for."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self.plan, stages_of(self.plan)[largest_of(self.plan)])
+
+    @property
+    def pictures(self) -> Counted:
+        return self.counted[largest_of(self.plan)]
+
+
+def tried(ground: Ground) -> Tried:
+    """Raises NotChecked where there is nothing to try, or where the trial did not run."""
+    found = tried_at_all(ground)
+    if found.measured.failed:
+        raise NotChecked(f"a short trial did not run: {found.measured.failed}")
+    return found
+
+
+def tried_at_all(ground: Ground) -> Tried:
+    """Also where the trial did not run: `measured.failed` says why."""
+    if ground.tried is not None:
+        return ground.tried
+    plan = ground.plan
+    if plan is None or plan.trainer != "ultralytics":
+        raise NotChecked("only plans of Ultralytics are tried out: holdfast init DATA.yaml writes one")
+    with _lock:
+        key = f"{to_toml(plan)}\n{ground.device}"
+        if key not in _made:
+            _made.clear()
+            _made[key] = _try(ground, plan)
+        return _made[key]
+
+
+def forget() -> None:
+    """The next check tries again."""
+    with _lock:
+        _made.clear()
+
+
+def _try(ground: Ground, plan: Plan) -> Tried:
+    try:
+        data = {
+            name: yolo_data.read(ground.cwd / name, cwd=ground.cwd)
+            for name in {str(settings_of(plan, stage).get("data", "")) for stage in stages_of(plan)}
+        }
+    except HoldfastError as error:
+        raise NotChecked(error.what.splitlines()[0]) from None
+    stages = stages_of(plan)
+    counted = tuple(pictures_of(settings_of(plan, stage), data) for stage in stages)
+    planned = sum(
+        asked.epochs * -(-one.train // asked.batch)
+        for asked, one in zip((asked_of(settings_of(plan, stage)) for stage in stages), counted, strict=True)
+    )
+    if planned < WORTH * EPOCHS * FULL.batches:
+        raise NotChecked(f"all of it is {planned} batches, which take little longer than a trial would")
+    stage = stage_plan(plan, stages[largest_of(plan)])
+    seconds = max(1.0, ground.seconds_left - min(FOR_THE_REST_S, ground.seconds_left / 4))
+    over: dict[str, Any] = {"device": ground.device} if ground.device not in (None, "auto") else {}
+    measured = measure(stage, seconds=seconds, tell=lambda what: ground.tell(0, None, what), **over)
+    on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
+    return Tried(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
+
+
+def pictures_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
+    """`fraction` is a share of the pictures or a number of them, for training alone or for each split."""
+    splits = data[str(settings.get("data", ""))].splits
+    given = settings.get("fraction", 1.0)
+    shares = list(given) if isinstance(given, (list, tuple)) else [given]
+    counts = []
+    for split, share in zip(("train", "val"), [*shares, 1.0], strict=False):
+        there = len(splits[split])
+        counts.append(min(there, share) if isinstance(share, int) and share > 1 else max(1, round(there * share)))
+    return Counted(*counts)
+
+
+def unpacked(data: DataSet) -> int:
+    """A JPEG takes about a tenth of its pixels."""
+    pictures = [*data.splits.get("train", []), *data.splits.get("val", [])]
+    sample = [path.stat().st_size for path in pictures[:: max(1, len(pictures) // 200)] if Path(path).is_file()]
+    return int(10 * len(pictures) * sum(sample) / len(sample)) if sample else 0

@@ -1,0 +1,218 @@
+"""What a plan will take, from one short trial: memory, time, disk; and settings beside a command."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from data_sets import described, drawn, save
+
+from holdfast.act.checks import forecast_memory, forecast_trial, frame
+from holdfast.act.checks.forecast_disk import written
+from holdfast.act.checks.forecast_memory import recorded
+from holdfast.act.checks.forecast_trial import Tried, pictures_of
+from holdfast.act.checks.recorded import GIB, RecordedMachine, linux
+from holdfast.act.checks.running import chosen, run_all
+from holdfast.act.forecasting import Counted, largest_of, memory_of, times_of, total_of
+from holdfast.act.ground import survey
+from holdfast.act.launching import wishes_of
+from holdfast.act.trial import Measured
+from holdfast.act.trial_figures import Pace
+from holdfast.record.plan_reading import read
+from holdfast.words.errors import PlanInvalid
+from holdfast.words.plan import Plan, Stage, Validation
+
+FORECASTS = chosen(["forecast"])
+PACE = Pace(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
+ONE = Measured(16, 320, training=2 * GIB, validation=GIB, wall=PACE, pictures=128, validated=40, closes=True)
+
+
+def planned(stages=(), validation=None, **settings):
+    over = {"model": "yolo11n.yaml", "data": "data.yaml", "imgsz": 320, "batch": 16, **settings}
+    return Plan(
+        cwd="/", trainer="ultralytics", settings=over, stages=list(stages), validation=validation or Validation()
+    )
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_time_is_the_sum_of_its_parts():
+    """20 epochs of 10 batches, the last ten without mosaic; 80 pictures to validate are twice as many as were tried."""
+    (stage,) = times_of(planned(epochs=20), ONE, [Counted(160, 80)])
+    trained = 10 * 10 * 2.0 + 10 * 10 * 1.0
+    listed = 0.0007 * (160 + 80 - 128 - 40)
+    assert stage.total.expected == pytest.approx(10.0 + trained + 20 * (8.0 + 0.5) + 7.0 + 4.0 + listed)
+    assert stage.epoch.expected == pytest.approx(trained / 20 + 8.0 + 0.5)
+    assert stage.total.low < stage.total.expected < stage.total.high
+
+
+@pytest.mark.parametrize(
+    ("settings", "every", "validations"), [({}, 1, 20), ({}, 5, 4), ({}, 7, 3), ({"val": False}, 1, 1)]
+)
+def test_validations_are_counted_as_planned(settings, every, validations):
+    """The last epoch is validated whatever the plan says."""
+    counted = [Counted(160, 40)]
+    several = times_of(planned(epochs=20, validation=Validation(every=every), **settings), ONE, counted)
+    none = times_of(planned(epochs=20), ONE, [Counted(160, 0)])
+    parts = several[0].total.expected - none[0].total.expected
+    assert parts == pytest.approx(validations * 4.0 + 4.0, abs=0.1)
+
+
+def test_stages_that_were_not_tried_are_reckoned_by_pixels():
+    stages = [Stage(name="small", settings={"imgsz": 160, "epochs": 10}), Stage(name="large", settings={"epochs": 10})]
+    plan = planned(stages)
+    assert largest_of(plan) == 1
+    small, large = times_of(plan, ONE, [Counted(160, 40)] * 2)
+    assert (small.scaled, large.scaled) == (True, False)
+    assert small.epoch.expected == pytest.approx((large.epoch.expected - 0.5) / 4 + 0.5)
+    assert small.total.high / small.total.expected > large.total.high / large.total.expected
+    assert total_of([small, large]).expected == small.total.expected + large.total.expected
+
+
+def test_last_batch_that_is_not_full_takes_less():
+    full, less = (times_of(planned(epochs=1), ONE, [Counted(n, 40)])[0] for n in (160, 152))
+    assert (full.batches, less.batches) == (10, 10)
+    assert less.epoch.expected < full.epoch.expected
+
+
+# --- memory and disk --------------------------------------------------------------------------------------------------
+
+
+def test_each_loader_keeps_pictures_for_mosaic():
+    """Eight batches of pictures each: two workers had seen half of theirs when the trial ended."""
+    alone, of_two = (
+        memory_of(Measured(16, 320, training=GIB, validation=GIB, pictures=128, workers=n), {}, Counted(1000, 100))
+        for n in (0, 2)
+    )
+    assert alone.more == {}
+    assert of_two.more["pictures that are kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
+
+
+def test_cached_pictures_are_counted():
+    cached = memory_of(ONE, {"cache": "ram"}, Counted(10_128, 40))
+    assert cached.more["all pictures, because of cache"] == 10_000 * int(3 * 0.8 * 320 * 320)
+    assert cached.peak.expected > 2 * GIB + 2 * 10**9
+
+
+def test_files_that_are_kept_are_counted():
+    found = recorded(save_period=5)
+    assert written(found)["20 files by save_period"] == 20 * found.measured.checkpoint
+    assert written(found)["snapshots"] == 4 * found.measured.snapshot
+
+
+@pytest.mark.parametrize(
+    ("fraction", "counts"), [(1.0, (10, 4)), (0.5, (5, 4)), (3, (3, 4)), ([0.2, 0.5], (2, 2)), (1, (10, 4))]
+)
+def test_fraction_of_the_pictures(fraction, counts):
+    data = SimpleNamespace(splits={"train": list(range(10)), "val": list(range(4))})
+
+    assert pictures_of({"data": "d", "fraction": fraction}, {"d": data}) == Counted(*counts)
+
+
+# --- the checks -------------------------------------------------------------------------------------------------------
+
+
+def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
+    """Of a plan with two stages the larger is tried, once."""
+    for n in range(6):
+        save(tmp_path, "train" if n < 4 else "val", f"{n}.jpg", drawn(n, size=(64, 48)))
+    data = str(described(tmp_path))
+    tried = []
+
+    def trial(stage, **given):
+        tried.append((stage.settings["imgsz"], given.get("device")))
+        return ONE
+
+    monkeypatch.setattr(forecast_trial, "measure", trial)
+    forecast_trial.forget()
+    stages = [Stage(name="small", settings={"imgsz": 160}), Stage(name="large")]
+    ground = linux(plan=planned(stages, data=data, epochs=50), cwd=tmp_path, device="cpu")
+    results = {result.check.id: result for result in run_all(FORECASTS, ground)}
+    assert {name: result.status for name, result in results.items()} == {
+        "forecast-disk": "passed",
+        "forecast-memory": "passed",
+        "forecast-time": "passed",
+    }
+    assert tried == [(320, "cpu")]
+    assert "small: 50 epochs of 1 batches" in results["forecast-time"].says
+    assert "reckoned from another stage" in results["forecast-time"].says
+
+
+def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monkeypatch):
+    save(tmp_path, "train", "1.jpg", drawn(1, size=(64, 48)))
+    save(tmp_path, "val", "2.jpg", drawn(2, size=(64, 48)))
+    monkeypatch.setattr(forecast_trial, "measure", None)
+    ground = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
+    assert {result.says for result in run_all(FORECASTS, ground)} == {
+        "all of it is 79 batches, which take little longer than a trial would"
+    }
+
+
+def test_other_commands_are_not_forecast_yet():
+    plan = Plan(cwd="/", command=["python", "train.py"])
+    assert {result.says for result in run_all(FORECASTS, linux(plan=plan))} == {
+        "only plans of Ultralytics are tried out: holdfast init DATA.yaml writes one"
+    }
+
+
+def test_what_would_fit_is_told(monkeypatch):
+    """16 pictures of 640 px do not fit; further trials say what would."""
+
+    def trial(plan, *, batch, imgsz, **_):
+        return Measured(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))
+
+    monkeypatch.setattr(forecast_memory, "measure", trial)
+    monkeypatch.setattr("holdfast.act.fitting.limit_of", lambda _: 3 * GIB)
+    found = recorded(peak=1 + 600 * 16 * 640 * 640 / GIB)
+    ground = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 300.0)
+    remedies = forecast_memory._remedies(ground, found)
+    assert remedies == ["batch = 4 would fit at 640 px", "imgsz = 416 would fit with batch 16"]
+    short = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 10.0)
+    assert remedies != forecast_memory._remedies(short, found) == ["holdfast fit PLAN.toml says what fits"]
+
+
+def test_trial_that_did_not_come_to_validate_says_so():
+    found = recorded()
+    cut = Tried(found.plan, found.plan, Measured(16, 640, training=GIB, wall=Pace(batch=1.0)), found.counted)
+    (result,) = run_all(chosen(["forecast-time"]), linux(tried=cut, plan=found.plan))
+    assert "did not come to a validation" in result.says
+
+
+def test_forecasts_stand_last():
+    """They take longest, and what the others find makes them idle."""
+    kinds = [check.kind for check in chosen()]
+    assert kinds[-len(FORECASTS) :] == ["forecast"] * len(FORECASTS)
+    assert frame.KINDS[-1] == "forecast"
+
+
+# --- settings beside a command ----------------------------------------------------------------------------------------
+
+
+def written_plan(tmp_path, text):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def test_settings_beside_a_command_reach_the_training(tmp_path):
+    """They are set from outside, under what remedies have changed; Holdfast's own command already has them."""
+    plan = read(written_plan(tmp_path, 'command = "python train.py"\n[settings]\nbatch = 8\ndevice = "auto"\n'))
+    assert wishes_of(plan) == {"settings": {"batch": 8}}
+    changed = Plan(cwd="/", command=["yolo"], settings={"batch": 8, "imgsz": 320}, overrides={"batch": 4})
+    assert wishes_of(changed)["settings"] == {"batch": 4, "imgsz": 320}
+    assert wishes_of(Plan(cwd="/", command=["yolo"], settings={"device": 0})) == {"settings": {"device": 0}}
+    assert wishes_of(planned()) == {}
+
+
+def test_model_of_a_command_is_its_own_to_name(tmp_path):
+    with pytest.raises(PlanInvalid) as error:
+        read(written_plan(tmp_path, 'command = "yolo train"\n[settings]\nbatch = 8\nmodel = "yolo11n.yaml"\n'))
+    assert "line 4: settings.model is named by the command itself" in error.value.what
+
+
+@pytest.mark.parametrize(("script", "notes"), [("import torch", 1), ("from ultralytics import YOLO", 0), ("", 1)])
+def test_settings_that_nobody_hears_are_noted(tmp_path, script, notes):
+    (tmp_path / "train.py").write_text(script)
+    plan = read(written_plan(tmp_path, 'command = "python train.py"\n[settings]\nbatch = 8\n'))
+    assert sum("do nothing" in note for note in survey(plan).notes) == notes
