@@ -73,5 +73,5 @@ def test_the_verdict_of_the_whole_is_that_of_the_last_stage(told, outcome, statu
 def test_a_stage_that_does_not_fit_is_no_failure():
     left_out = events.StageLeftOut(at=2.0, stage=2, name="s2", why="needs 9 GB of 4 GB")
     told = course(begun(1), ended(1), left_out)
-    assert told.stage(2).passed
+    assert told.stage(2, "s2").passed
     assert verdict_of(told).exit_status == 0

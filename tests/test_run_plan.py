@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from running import HOLDFAST, SAVES, training
 
+from holdfast.act.stages import Stages
+from holdfast.judge.course import course_of
 from holdfast.judge.picture import picture_of
 from holdfast.lab import injection
+from holdfast.record import plan_reading
 from holdfast.record.folder import RunFolder
 from holdfast.record.journal import replay
 
@@ -58,6 +63,26 @@ def test_each_stage_begins_with_what_the_one_before_left(tmp_path):
     assert "stage 2, second" in told
 
 
+def test_it_can_be_ended_while_it_measures(tmp_path):
+    """Between stages, while a trial runs: SIGTERM ends it in an orderly way, with a record that can be gone on with."""
+    training(tmp_path, SAVES)
+    (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
+    plan = plan_reading.read(tmp_path / "plan.toml")
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+
+    def fits(_plan):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+    plan = msgspec.structs.replace(plan, stages=[msgspec.structs.replace(plan.stages[0], if_it_fits=True)])
+    reached = Stages(
+        folder, plan, listeners=[], listeners_of=lambda _: [], done=lambda *_: None, fits=fits
+    ).carry_out()  # fmt: skip
+    assert (reached.outcome.value, reached.exit_status) == ("interrupted", 143)
+    assert course_of(replay(folder)).ended.verdict == "interrupted"
+
+
 def test_a_plan_goes_on_in_the_stage_that_it_was_in(tmp_path):
     """SIGTERM in the second stage: the first is not done again."""
     ends = """
@@ -101,6 +126,54 @@ def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
     assert summary["verdict"] == "not-learned"
     assert "no mAP50 was seen" in summary["reason"]
     assert len(summary["stages"]) == 1
+
+
+def test_what_was_spoiled_is_not_gone_on_from_when_it_is_resumed(tmp_path):
+    """A NaN ends the run; the user resumes it: from what was saved before, although newer files are there."""
+    spoils = (
+        SAVES
+        + """
+def forward(step):
+    loss = nn.functional.mse_loss(model(x), y)
+    return loss * float("nan") if FIRST and step == 12 else loss
+def after(step):
+    time.sleep(0.1 if step > 12 else 0)
+    torch.save({"model": model.state_dict(), "step": step}, f"state-{step:03d}.pt")
+"""
+    )
+    script = training(tmp_path, spoils)
+    code, summary, said = run(
+        tmp_path, "run", "--max-attempts", "1", "--checkpoint", "state-*.pt", "--resume-with", "--resume {checkpoint}", "--",
+        sys.executable, script,
+    )  # fmt: skip
+    assert code in (3, 4), said
+    code, summary, said = run(tmp_path, "resume", "train-1", "--max-attempts", "1")
+    assert code == 0, said
+    assert summary["attempts"][1]["resumed"]["checkpoint"].endswith("state-011.pt")
+
+
+def test_one_stage_has_its_gate_too(tmp_path):
+    training(tmp_path)
+    text = f'name = "one"\ncommand = ["{sys.executable}", "train.py"]\n[[stages]]\nname = "only"\ngate = {{ at_least = 0.5 }}\n'
+    (tmp_path / "plan.toml").write_text(text)
+    code, summary, _ = run(tmp_path, "run", "plan.toml")
+    assert (code, summary["verdict"]) == (3, "not-learned")
+
+
+def test_the_user_is_told_of_stages_and_of_the_end(tmp_path):
+    training(tmp_path, SAVES)
+    (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
+    (tmp_path / "tell.py").write_text("import sys\nopen('told', 'a').write(sys.stdin.read())\n")
+    code, _, said = run(
+        tmp_path, "run", "--on-event", f"{sys.executable} {tmp_path / 'tell.py'}", "plan.toml", env={"STEPS": "40"}
+    )
+    assert code == 0, said
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [(one["event"], one["run"]) for one in told if "end" in one["event"]] == [
+        ("stage-end", "staged-1"),
+        ("stage-end", "staged-1"),
+        ("end", "staged-1"),
+    ]
 
 
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_effective_one(tmp_path):
@@ -187,7 +260,7 @@ def test_yolo_in_two_stages_is_killed_in_one_and_measured_before_the_other(tmp_p
     faults = injection.environment(tmp_path / "faults", kill={"at": 3})
     env = {**faults, "YOLO_CONFIG_DIR": str(tmp_path), "YOLO_OFFLINE": "true", "OMP_NUM_THREADS": "1"}
     # So few steps find nothing: that is not what is looked at here.
-    code, summary, said = run(tmp_path, "run", "--rule", "metrics-all-zero=off", "plan.toml", env=env, timeout=280)
+    code, summary, said = run(tmp_path, "run", "--no-check", "--rule", "metrics-all-zero=off", "plan.toml", env=env, timeout=280)
     assert code == 0, said
     first, second = summary["stages"]
     assert [(attempt["stage"], attempt["exit"]["signal"]) for attempt in summary["attempts"]] == [

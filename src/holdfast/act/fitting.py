@@ -67,7 +67,8 @@ def fits(plan: Plan, trial: Trial = measure) -> tuple[bool, str]:
         return True, "not measured: only trainings of Ultralytics can be tried out"
     found = trial(plan)
     if found.failed:
-        return False, f"a short trial at {found.size} px, batch {found.batch}, did not run: {found.failed}"
+        # Only memory is a reason to leave a stage out: its own start will tell of anything else.
+        return True, f"not measured: a short trial at {found.size} px, batch {found.batch}, did not run: {found.failed}"
     limit, of = limit_for(plan, found)
     need = held(found) * (1 + ROOM)
     figures = (

@@ -57,7 +57,11 @@ def environment(
     # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
     outer = base.get(protocol.CHILD_PATH)
     kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
-    path = [entry for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != outer]
+    path = [
+        entry
+        for entry in {**kept, **plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
+        if entry and entry != outer
+    ]
     return {**kept, **plan.environment, **ours, "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path])}
 
 

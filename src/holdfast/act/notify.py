@@ -39,7 +39,11 @@ class Notifier:
         self._running = [process for process in self._running if process.poll() is None]
         if len(self._running) >= MOST_AT_ONCE:
             return
-        told = {**message, "run": self._run.name, "dir": str(self._run.path), "at": event.at}
+        of_stage = self._run.path.parent.name == "stages"
+        if of_stage and message["event"] == "end":
+            return  # the whole run tells of its stages
+        name = f"{self._run.path.parent.parent.name}/{self._run.name}" if of_stage else self._run.name
+        told = {**message, "run": name, "dir": str(self._run.path), "at": event.at}
         # A notification that cannot be sent is the user's to mend, not a reason to end a training.
         with contextlib.suppress(OSError), self._run.notifications.open("ab") as log:
             process = subprocess.Popen(
@@ -83,6 +87,11 @@ def message_for(event: events.Event) -> dict[str, Any] | None:
     if isinstance(event, events.DecisionMade) and event.decision.action in (Action.RESTART, Action.RETRY):
         decision = event.decision
         return {"event": "restart", "message": decision.why, "decision": msgspec.to_builtins(decision)}
+    if isinstance(event, events.StageEnded):
+        said = f"Stage {event.name}: {event.gate_says or event.reason}"
+        return {"event": "stage-end", "message": said, "stage": event.name, "verdict": event.verdict}
+    if isinstance(event, events.StageLeftOut):
+        return {"event": "stage-end", "message": f"Stage {event.name} is left out: {event.why}", "stage": event.name}
     if isinstance(event, events.RunEnded):
         return {"event": "end", "message": event.reason, "verdict": event.verdict, "exit_status": event.exit_status}
     return None

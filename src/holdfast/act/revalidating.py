@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.act.launching import CHILD_FOLDER
@@ -18,7 +20,7 @@ from holdfast.judge.policy import suspects_device
 from holdfast.words import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing_extensions import Self
 
     from holdfast.judge.picture import Picture
     from holdfast.words.plan import Plan
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
 SECONDS = 3600.0
 SOURCE = "best.pt on the CPU"
 MARK = "holdfast: "
+SAID = "said"
 PROGRAM = "import runpy, sys; sys.path.insert(0, sys.argv[2]); runpy.run_module('holdfast_child.revalidate', run_name='__main__')"
 
 
-def validate_again(picture: Picture, plan: Plan, clock: Callable[[], float]) -> events.AnyEvent | None:
-    """A further validation, where one is called for: what came of it."""
+def validation_of(picture: Picture, plan: Plan) -> Validation | None:
+    """The validation that is called for, where one is."""
     attempt = picture.attempt
     wished = plan.validation.on_cpu
     if attempt.adapter != "ultralytics" or attempt.hello is None or wished == "never" or plan.observe_only:
@@ -40,33 +43,69 @@ def validate_again(picture: Picture, plan: Plan, clock: Callable[[], float]) -> 
     best = result_of(picture, "mAP50").best
     if best is None or not attempt.settings.get("data"):
         return None
-    said = _asked(attempt.hello.executable, attempt.settings, best, plan.cwd)
-    if "values" not in said:
-        return events.Remark(at=clock(), what="best.pt was not validated on the CPU", detail=str(said.get("why")))
-    return events.Metrics(at=clock(), step=attempt.last_step, epoch=None, values=said["values"], source=SOURCE)
+    why = "the plan asks for it" if wished == "always" else "what the device computed is suspect"
+    return Validation(attempt.hello.executable, attempt.settings, best, plan.cwd, why)
 
 
-def _asked(executable: str, settings: dict[str, Any], best: str, cwd: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-validation-") as folder:
-        asked = {name: settings.get(name) for name in ("data", "imgsz", "task")}
-        asked |= {"model": best, "folder": folder}
+class Validation:
+    """A process that validates; used as a context, which ends it."""
+
+    def __init__(self, executable: str, settings: dict[str, Any], best: str, cwd: str, why: str) -> None:
+        self.why = why
+        self._executable = executable
+        self._asked = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
+        self._cwd = cwd
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-validation-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trouble = ""
+
+    def __enter__(self) -> Self:
+        folder = self._folder.name
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        asked = json.dumps({**self._asked, "folder": folder})
         try:
-            printed = subprocess.run(
-                [executable, "-c", PROGRAM, json.dumps(asked), str(CHILD_FOLDER)],
-                cwd=cwd,
+            self._process = subprocess.Popen(
+                [self._executable, "-c", PROGRAM, asked, str(CHILD_FOLDER)],
+                cwd=self._cwd,
                 env={**environment, "CUDA_VISIBLE_DEVICES": ""},
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
                 stdin=subprocess.DEVNULL,
+                stdout=(Path(folder) / SAID).open("wb"),
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
-            ).stdout.decode(errors="replace")
-        except (OSError, subprocess.SubprocessError) as error:
-            return {"why": str(error)}
-    line = next((line for line in reversed(printed.splitlines()) if line.startswith(MARK)), None)
-    try:
-        said = json.loads(line.removeprefix(MARK)) if line is not None else {}
-    except ValueError:
-        said = {}
-    return said if isinstance(said, dict) and said else {"why": "it said nothing"}
+            )
+        except OSError as error:
+            self._trouble = str(error)
+        self._until = time.monotonic() + SECONDS
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._text = self._said()
+        self._folder.cleanup()
+
+    def over(self) -> bool:
+        if self._process is not None and time.monotonic() > self._until:
+            self._process.kill()
+        return self._process is None or self._process.poll() is not None
+
+    def came_to(self, at: float, step: int) -> events.AnyEvent:
+        """After the context is left."""
+        said = self._text
+        if "values" not in said:
+            why = str(said.get("why") or self._trouble or "it said nothing")
+            return events.Remark(at=at, what="best.pt was not validated on the CPU", detail=why)
+        return events.Metrics(at=at, step=step, epoch=None, values=said["values"], source=SOURCE)
+
+    def _said(self) -> dict[str, Any]:
+        try:
+            printed = (Path(self._folder.name) / SAID).read_text(errors="replace")
+        except OSError:
+            return {}
+        line = next((line for line in reversed(printed.splitlines()) if line.startswith(MARK)), "")
+        try:
+            said = json.loads(line.removeprefix(MARK))
+        except ValueError:
+            return {}
+        return said if isinstance(said, dict) else {}

@@ -48,7 +48,13 @@ def stage_plan(plan: Plan, stage: Stage, weights: str | None = None) -> Plan:
         settings.setdefault("name", "-".join(part for part in (plan.name, stage.name) if part) or "train")
         command = ultralytics_command(plan.python, settings)
     else:
-        command = [word.replace(WEIGHTS, weights or "") for word in stage.command or plan.command]
+        command = list(stage.command or plan.command)
+        if weights is None and any(WEIGHTS in word for word in command):
+            raise CommandNotRunnable(
+                f"The command of stage {stage.name} takes {WEIGHTS}, and the stages before it left no weights that are known.",
+                next_step="say where they are saved: checkpoint = 'GLOB' in the plan",
+            )
+        command = [word.replace(WEIGHTS, weights or "") for word in command]
     return msgspec.structs.replace(plan, command=command, settings=settings, stages=[], name=stage.name or plan.name)
 
 

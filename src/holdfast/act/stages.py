@@ -6,7 +6,9 @@ is only decided which comes next, with which weights, and whether the one before
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +16,23 @@ import msgspec
 
 import holdfast
 from holdfast.act import supervisor
+from holdfast.act.notify import Notifier
 from holdfast.act.stage_plan import stage_plan
 from holdfast.act.supervisor import Surroundings
-from holdfast.judge.course import FINISHED, course_of, gate, result_of, verdict_of
+from holdfast.judge.course import FINISHED, carried_on, course_of, gate, result_of, verdict_of
+from holdfast.judge.ladder import applied
+from holdfast.judge.ledger import ledger_of
 from holdfast.judge.picture import Picture, picture_of
-from holdfast.record.folder import RunFolder, make_stage
+from holdfast.record.folder import RunFolder, make_stage, stage_folders
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
 from holdfast.record.plan_file import write_plan
 from holdfast.words import events
-from holdfast.words.errors import RunIsOver
+from holdfast.words.errors import PlanInvalid, RunIsOver
 from holdfast.words.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.act.recorder import Listener
     from holdfast.judge.course import Course
@@ -35,9 +40,13 @@ if TYPE_CHECKING:
 
     Fits = Callable[[Plan], tuple[bool, str]]
     """Whether a stage fits into memory, as measured, and the figures."""
-    Begun = Callable[[RunFolder], Sequence[Listener]]
-    """Told of each stage's folder as it begins; gives those who want to hear of its events."""
+    ListenersOf = Callable[[RunFolder], Sequence[Listener]]
+    """Those who want to hear of a stage's events."""
     Done = Callable[[RunFolder, Verdict], None]
+
+
+class Terminated(BaseException):
+    """SIGTERM came where no stage runs that would answer it."""
 
 
 class Stages:
@@ -46,32 +55,32 @@ class Stages:
         run: RunFolder,
         plan: Plan,
         *,
-        begun: Begun,
+        listeners: Sequence[Listener],
+        listeners_of: ListenersOf,
         done: Done,
         fits: Fits,
         world: Surroundings | None = None,
     ) -> None:
         self._run = run
         self._plan = plan
-        self._begun = begun
+        self._listeners = list(listeners)
+        self._listeners_of = listeners_of
         self._done = done
         self._fits = fits
         self._world = world or Surroundings()
-        self._course = course_of(replay(run)) if run.journal.exists() else None
 
     def carry_out(self) -> Verdict:
         """All stages that are not done yet, in order."""
         with RunLock(self._run):
-            course = self._begin()
+            course = course_of(replay(self._run)) if self._run.journal.exists() else None
+            self._refuse_if_over(course)
             journal = JournalWriter(self._run.journal)
+            notifier = Notifier(self._plan.on_event, self._run) if self._plan.on_event else None
+            self._listeners += [notifier] if notifier is not None else []
             try:
-                for number, stage in enumerate(self._plan.stages, 1):
-                    if course.stage(number, stage.name).passed:
-                        continue
-                    self._one(course, journal, number, stage)
-                    if not course.stage(number).passed:
-                        break
-                reached = verdict_of(course)
+                self._tell(journal, self._first_line(course))
+                course = course_of(replay(self._run))
+                reached = self._all(course, journal)
                 self._tell(
                     journal,
                     events.RunEnded(
@@ -84,36 +93,60 @@ class Stages:
                 journal.sync()
             finally:
                 journal.close()
+                if notifier is not None:
+                    notifier.close()
         return reached
 
-    def _begin(self) -> Course:
-        course = self._course
-        now = self._world.clock()
-        journal = JournalWriter(self._run.journal)
-        try:
-            if course is None or course.started is None:
-                journal.append(supervisor.introduction(self._run, self._plan, self._world))
-            elif course.ended is not None and course.ended.verdict in FINISHED:
-                raise RunIsOver(
-                    f"The run {self._run.name} has finished ({course.ended.verdict}): there is nothing to resume.",
-                    next_step="start a new one: holdfast run PLAN.toml",
-                    look_at=str(self._run.path),
+    def _all(self, course: Course, journal: JournalWriter) -> Verdict:
+        with _asked_to_end():
+            try:
+                for number, stage in enumerate(self._plan.stages, 1):
+                    if course.done_with(number):
+                        continue
+                    self._one(course, journal, number, stage)
+                    if not course.stage(number, stage.name).passed:
+                        break
+            except KeyboardInterrupt:
+                return Verdict(outcome=Outcome.INTERRUPTED, reason="interrupted by you between stages", exit_status=130)
+            except Terminated:
+                reason = "ended by SIGTERM to Holdfast between stages"
+                return Verdict(outcome=Outcome.INTERRUPTED, reason=reason, exit_status=143)
+        return verdict_of(course)
+
+    def _refuse_if_over(self, course: Course | None) -> None:
+        if course is None:
+            return
+        if course.ended is not None and course.ended.verdict in FINISHED:
+            raise RunIsOver(
+                f"The run {self._run.name} has finished ({course.ended.verdict}): there is nothing to resume.",
+                next_step="start a new one: holdfast run PLAN.toml",
+                look_at=str(self._run.path),
+            )
+        planned = {number: stage.name for number, stage in enumerate(self._plan.stages, 1)}
+        for stage in course.stages:
+            if stage.started is not None and planned.get(stage.number) != stage.name:
+                raise PlanInvalid(
+                    f"Stage {stage.number} of this run is {stage.name}, and the plan now says {planned.get(stage.number)}.",
+                    next_step="stages that have begun keep their place and name; others can be changed",
+                    look_at=str(self._run.plan),
                 )
-            else:
-                journal.append(events.RunContinued(at=now, supervisor=os.getpid(), holdfast=holdfast.__version__))
-        finally:
-            journal.close()
-        return course_of(replay(self._run))
+
+    def _first_line(self, course: Course | None) -> events.AnyEvent:
+        if course is None or course.started is None:
+            return supervisor.introduction(self._run, self._plan, self._world)
+        return events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
 
     def _one(self, course: Course, journal: JournalWriter, number: int, stage: Stage) -> None:
         weights = self._weights(course, number, stage)
-        plan = self._within_the_budget(course, stage_plan(self._plan, stage, weights))
+        carried = carried_on(picture_of(replay(folder)) for folder in self._others(number))
+        plan = self._within_the_budget(number, applied(stage_plan(self._plan, stage, weights), carried))
         said = ""
-        if stage.if_it_fits and course.stage(number).started is None:
+        if stage.if_it_fits and course.stage(number, stage.name).started is None:
+            self._remark(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
             fits, said = self._fits(plan)
             if not fits:
                 left_out = events.StageLeftOut(at=self._world.clock(), stage=number, name=stage.name, why=said)
-                course.stage(number).left_out = left_out
+                course.stage(number, stage.name).left_out = left_out
                 self._tell(journal, left_out)
                 return
         folder = make_stage(self._run, number, stage.name)
@@ -126,12 +159,14 @@ class Stages:
             settings={name: value for name, value in plan.settings.items() if isinstance(value, (int, float, str))},
             weights=weights,
             expects=said,
+            again=course.stage(number, stage.name).started is not None,
+            changes=carried,
         )
-        course.stage(number).started = started
+        course.stage(number, stage.name).started = started
         self._tell(journal, started)
         reached = self._supervised(folder, plan)
         ended = self._ended(course, folder, number, stage, reached)
-        course.stage(number).ended = ended
+        course.stage(number, stage.name).ended = ended
         self._tell(journal, ended)
 
     def _supervised(self, folder: RunFolder, plan: Plan) -> Verdict:
@@ -140,7 +175,7 @@ class Stages:
         if picture is not None and picture.ended is not None and picture.ended.verdict in FINISHED:
             ended = picture.ended  # only the word of it was missing
             return Verdict(outcome=Outcome(ended.verdict), reason=ended.reason, exit_status=ended.exit_status)
-        listeners = self._begun(folder)
+        listeners = self._listeners_of(folder)
         if picture is None or picture.started is None:
             write_plan(folder, plan)
             reached = supervisor.start(folder, plan, listeners, self._world)
@@ -165,7 +200,7 @@ class Stages:
             metric=result.metric,
             reached=result.reached,
             score=result.score,
-            gate="open" if is_open or not finished else "closed",
+            gate=("open" if is_open else "closed") if finished else "",
             gate_says=says if finished else "",
             best=_there(result.best),
             last=_there(result.last),
@@ -183,17 +218,41 @@ class Stages:
         best = course.best_before(number)
         return (best.best or best.last) if best is not None else None
 
-    def _within_the_budget(self, course: Course, plan: Plan) -> Plan:
-        """What is left of the hours that the whole run has."""
-        if plan.budget.hours is None or course.started is None:
+    def _within_the_budget(self, number: int, plan: Plan) -> Plan:
+        """The hours of the whole run, less what other stages have used; a stage counts its own."""
+        if plan.budget.hours is None:
             return plan
-        left = plan.budget.hours - (self._world.clock() - course.started.at) / 3600.0
-        return msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=max(left, 0.001)))
+        used = sum(ledger_of(picture_of(replay(folder))).wall_s for folder in self._others(number))
+        left = max(plan.budget.hours - used / 3600.0, 0.0)
+        return msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=left))
+
+    def _others(self, number: int) -> list[RunFolder]:
+        return [folder for folder in stage_folders(self._run) if int(folder.name.partition("-")[0]) != number]
+
+    def _remark(self, journal: JournalWriter, what: str, detail: str) -> None:
+        self._tell(journal, events.Remark(at=self._world.clock(), what=what, detail=detail))
 
     def _tell(self, journal: JournalWriter, event: events.Event) -> None:
         journal.append(event)
-        for listener in self._begun(self._run):
+        for listener in self._listeners:
             listener(event, Picture())
+
+
+@contextlib.contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """While no stage runs: SIGTERM ends it in an orderly way, and a terminal that is closed does not. A stage's own supervisor answers for itself."""
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _there(path: str | None) -> str | None:

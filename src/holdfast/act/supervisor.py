@@ -26,12 +26,12 @@ from holdfast.act.leftovers import end_leftovers
 from holdfast.act.notify import Notifier
 from holdfast.act.recorder import Recorder
 from holdfast.act.reloading import read_back
-from holdfast.act.revalidating import validate_again
+from holdfast.act.revalidating import validation_of
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
 from holdfast.judge.ladder import applied, remedy_for
 from holdfast.judge.picture import Picture, picture_of
-from holdfast.judge.policy import after_end, cause_of, expected_life, spoiled_since
+from holdfast.judge.policy import after_end, cause_of, expected_life, not_to_go_on_from, spoiled_since
 from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Verdict
 
 STARTS = 5
+LOOK_S = 0.5
 START_AGAIN_S = 5.0
 """After a kill for memory the system may be too busy to fork; that passes."""
 
@@ -147,27 +148,29 @@ class Supervisor:
             end_leftovers(_known_processes(attempt), attempt.started.at, self._plan.grace_s)
             self._recorder.record(self._end_of_an_orphan())
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
-            return self._conclude()  # it had finished; only the verdict was missing
+            return self.run_to_the_end(first=None, finished=True)  # only the verdict was missing
         self._keep_safe()
-        for decided in [each.decision for each in self._picture.attempts if each.decision is not None]:
+        for decided in [each.going_on for each in self._picture.attempts if each.going_on is not None]:
             self._plan = applied(self._plan, decided.changes)
-        last = attempt.decision
-        return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan, last.back_to if last else None))
+        spoiled = not_to_go_on_from(self._picture)
+        if spoiled is not None:
+            self._forget_snapshots(spoiled)
+        return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan, spoiled))
 
-    def run_to_the_end(self, first: events.Resume | None) -> Verdict:
+    def run_to_the_end(self, first: events.Resume | None, *, finished: bool = False) -> Verdict:
         try:
             with Terminal() as terminal, self._awake() as told:
                 if told:
                     self._recorder.record(events.Remark(at=self._world.clock(), what="keeping awake", detail=told))
                 resume, changes = first, list[Change]()
-                while self._attempt(resume, changes, terminal):
+                while not finished and self._attempt(resume, changes, terminal):
                     self._keep_safe()
                     decision, resume = self._decide()
                     if decision.action is Action.STOP or not self._waited(decision, terminal):
                         break
                     changes = decision.changes
                     self._carry_out(decision)
-                self._read_back()
+                self._read_back(terminal)
             return self._conclude()
         finally:
             self._journal.close()
@@ -303,14 +306,31 @@ class Supervisor:
             events.Vaulted(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
         )
 
-    def _read_back(self) -> None:
+    def _read_back(self, terminal: Terminal) -> None:
         """A checkpoint is worth something only if it loads again: tried right away, while it can still be mended."""
         if self._picture.attempts and self._picture.attempt.finished:
             for reloaded in read_back(self._picture, self._plan, self._world.clock):
                 self._recorder.record(reloaded)
-            again = validate_again(self._picture, self._plan, self._world.clock)
-            if again is not None:
-                self._recorder.record(again)
+            self._validate_again(terminal)
+
+    def _validate_again(self, terminal: Terminal) -> None:
+        validation = validation_of(self._picture, self._plan)
+        if validation is None:
+            return
+        now = self._world.clock()
+        self._recorder.record(events.Remark(at=now, what="validating best.pt on the CPU", detail=validation.why))
+        with validation:
+            while not validation.over():
+                notice = terminal.wait(LOOK_S)
+                if isinstance(notice, (notices.Interrupt, notices.Terminate)):
+                    self._stopped_by_hand(notice)
+                    return
+        self._recorder.record(validation.came_to(self._world.clock(), self._picture.attempt.last_step))
+
+    def _stopped_by_hand(self, notice: notices.Notice) -> str:
+        signal = "SIGINT" if isinstance(notice, notices.Interrupt) else "SIGTERM"
+        self._recorder.record(events.Signalled(at=self._world.clock(), signal=signal, action=events.NO_FURTHER_ATTEMPT))
+        return signal
 
     def _waited(self, decision: Decision, terminal: Terminal) -> bool:
         """Wait before the next attempt; False when the user would rather not."""
@@ -318,9 +338,8 @@ class Supervisor:
         while (left := deadline - self._world.monotonic()) > 0:
             notice = terminal.wait(left)
             if isinstance(notice, (notices.Interrupt, notices.Terminate)):
-                signal = "SIGINT" if isinstance(notice, notices.Interrupt) else "SIGTERM"
+                signal = self._stopped_by_hand(notice)
                 now = self._world.clock()
-                self._recorder.record(events.Signalled(at=now, signal=signal, action=events.NO_FURTHER_ATTEMPT))
                 stop = Decision(
                     action=Action.STOP, attempt=decision.attempt, why=f"{signal} while it waited", cause=decision.cause
                 )

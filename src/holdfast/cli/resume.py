@@ -8,23 +8,38 @@ import typer
 def resume(
     reference: str = typer.Argument(..., metavar="RUN", help="A run's name, name-n or folder."),
     command: list[str] | None = typer.Argument(
-        None, metavar="COMMAND", help="The training again; only needed where its arguments held a secret."
+        None,
+        metavar="[PLAN.toml | COMMAND]",
+        help="The plan with what you changed in it; or the training again, where its arguments held a secret.",
     ),
     checkpoint: str | None = typer.Option(None, metavar="GLOB", help="As for `run`; as planned by default."),
     resume_with: str | None = typer.Option(None, metavar="ARGS", help="As for `run`; as planned by default."),
     on_event: str | None = typer.Option(None, metavar="CMD", help="As for `run`; as planned by default."),
     max_attempts: int | None = typer.Option(None, help="How many further attempts; as planned by default."),
+    hours: float | None = typer.Option(None, min=0.0, help="Time for the whole run, over what the plan gives it."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Go on with a run from its journal and the newest checkpoint that is whole."""
     from pathlib import Path
 
-    from holdfast.cli.supervised import supervise_again
+    from holdfast.act.stage_plan import stage_plan, stages_of
+    from holdfast.cli.supervised import is_plan_file, plan_from, supervise_again
     from holdfast.record.folder import find
     from holdfast.record.plan_file import read_plan
 
     run = find(reference, root=Path.cwd())
+    if command and is_plan_file(command):
+        given = plan_from(Path(command[0]), {"max_attempts": max_attempts} if max_attempts is not None else {})
+        raise typer.Exit(
+            supervise_again(run, given if given.stages else stage_plan(given, stages_of(given)[0]), as_json=as_json)
+        )
     plan = read_plan(
-        run, command or [], attempts=max_attempts, checkpoint=checkpoint, resume_with=resume_with, on_event=on_event
+        run,
+        command or [],
+        attempts=max_attempts,
+        hours=hours,
+        checkpoint=checkpoint,
+        resume_with=resume_with,
+        on_event=on_event,
     )
     raise typer.Exit(supervise_again(run, plan, as_json=as_json))

@@ -60,7 +60,7 @@ def plan_for(command: list[str], options: dict[str, Any]) -> Plan:
 
 def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     """A plan file, with what was given on the command line, and only where the ground bears it."""
-    from holdfast.act.ground import ground
+    from holdfast.act.ground import survey
     from holdfast.act.opening import open_plan
 
     plan = open_plan(path)
@@ -68,7 +68,10 @@ def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     if "budget" in fields:
         fields["budget"] = msgspec.structs.replace(plan.budget, attempts=fields["budget"].attempts)
     plan = msgspec.structs.replace(plan, **fields)
-    problems = ground(plan)
+    ground = survey(plan)
+    for note in ground.notes:
+        print(f"holdfast: {note}", file=sys.stderr)
+    problems = ground.problems
     if problems:
         raise PlanInvalid(
             f"{path} cannot be carried out:\n" + "\n".join(f"  - {problem}" for problem in problems),
@@ -145,7 +148,7 @@ def supervise_new(
 
 def supervise_plan(plan: Plan, *, name: str | None, folder: Path | None, as_json: bool) -> int:
     """One stage is a run like any other; several are a run of runs."""
-    if len(plan.stages) < 2:
+    if not plan.stages:
         only = stage_plan(plan, stages_of(plan)[0])
         return supervise_new(only, name=name, folder=folder, as_json=as_json, progress=plan.name or "training")
     if plan.on_event is not None:
@@ -162,9 +165,7 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     from holdfast.show.course import course_summary, print_course_panel
     from holdfast.show.report.course import write_course_report
 
-    def listeners(folder: RunFolder) -> list[Narrator]:
-        if folder is run:
-            return [Narrator(folder)]
+    def listeners_of(folder: RunFolder) -> list[Narrator]:
         number = int(folder.name.partition("-")[0])
         head = f"stage {number} of {len(plan.stages)}, {plan.stages[number - 1].name}"
         return [Narrator(folder, plan=head, later=epochs_after(plan, number))]
@@ -172,7 +173,8 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     def done(folder: RunFolder, _reached: Verdict) -> None:
         _write_down(folder)
 
-    verdict = Stages(run, plan, begun=listeners, done=done, fits=fits).carry_out()
+    stages = Stages(run, plan, listeners=[Narrator(run)], listeners_of=listeners_of, done=done, fits=fits)
+    verdict = stages.carry_out()
     summary = course_summary(run)
     try:
         write_summary(run, summary)
@@ -188,7 +190,7 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
 
 
 def supervise_again(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
-    if len(plan.stages) > 1:
+    if plan.stages:
         return carry_out(run, plan, as_json=as_json)
     return _supervised(run, lambda narrator: supervisor.take_over(run, plan, [narrator]), as_json=as_json)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
     from holdfast.record.journal import Entry
     from holdfast.words.plan import Gate
+    from holdfast.words.verdicts import Change
 
 SCORE = "mAP50-95"
 """What stages are compared by."""
@@ -48,12 +49,23 @@ class Course:
     started: events.RunStarted | None = None
     ended: events.RunEnded | None = None
 
-    def stage(self, number: int, name: str = "") -> StageCourse:
-        for stage in self.stages:
-            if stage.number == number:
-                return stage
-        self.stages.append(StageCourse(number, name))
-        return self.stages[-1]
+    def stage(self, number: int, name: str) -> StageCourse:
+        """Known from now on."""
+        found = next((stage for stage in self.stages if stage.number == number), None)
+        if found is None:
+            found = StageCourse(number, name)
+            self.stages.append(found)
+        return found
+
+    def done_with(self, number: int) -> bool:
+        """It passed. One that was left out is measured again, unless a later one has begun."""
+        found = next((stage for stage in self.stages if stage.number == number), None)
+        later = any(stage.started is not None for stage in self.stages if stage.number > number)
+        return found is not None and found.passed and (found.left_out is None or later)
+
+    @property
+    def best(self) -> events.StageEnded | None:
+        return self.best_before(1 + max((stage.number for stage in self.stages), default=0))
 
     def best_before(self, number: int) -> events.StageEnded | None:
         """The stage before this one whose result is the best; of several that cannot be compared, the newest."""
@@ -71,13 +83,30 @@ def course_of(entries: Iterable[Entry]) -> Course:
             course.ended = event
         elif isinstance(event, events.StageStarted):
             stage = course.stage(event.stage, event.name)
-            stage.started, stage.ended = event, None
+            stage.started, stage.ended, stage.left_out = event, None, None
             course.ended = None
         elif isinstance(event, events.StageEnded):
             course.stage(event.stage, event.name).ended = event
         elif isinstance(event, events.StageLeftOut):
             course.stage(event.stage, event.name).left_out = event
     return course
+
+
+CARRIED = re.compile(
+    r"device|assigner|amp|workers|cache|plots|batch|nbs|weight_decay|(validation|clear_cache|environment)\..*|-.*|.*="
+)
+"""Changes that answer this machine or this data: the next stage would come to them again. Picture sizes and rates are each stage's own."""
+
+
+def carried_on(pictures: Iterable[Picture]) -> list[Change]:
+    """What the stages before had to do otherwise, the newest of each."""
+    made: dict[str, Change] = {}
+    for picture in pictures:
+        for attempt in picture.attempts:
+            for change in attempt.started.changes:
+                if CARRIED.fullmatch(change.what):
+                    made[change.what] = change
+    return list(made.values())
 
 
 class Result(NamedTuple):
@@ -164,7 +193,10 @@ def _story(course: Course, ended: list[events.StageEnded]) -> str:
         f"{each.name} reached {each.metric} {each.reached:.4g}" if each.reached is not None else f"{each.name} finished"
         for each in ended
     ]
-    best = course.best_before(len(course.stages) + 2)
+    best = course.best
     if best is not None and best is not ended[-1]:
         told.append(f"the best is that of stage {best.name}")
+    told += [
+        f"{stage.name} was left out ({stage.left_out.why})" for stage in course.stages if stage.left_out is not None
+    ]
     return "; ".join(told)

@@ -12,6 +12,7 @@ from holdfast.judge import monitors
 from holdfast.judge.monitors.losses import add
 from holdfast.judge.series import Series
 from holdfast.words import events
+from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,6 +66,8 @@ class AttemptPicture:
         self.reloaded: dict[str, events.Reloaded] = {}
         """Checkpoints that were read back after the end, by path."""
         self.decision: Decision | None = None
+        self.going_on: Decision | None = None
+        """The newest decision to go on: a stop that the user asked for after it takes nothing of it back."""
         self.findings: list[Finding] = []
 
     @property
@@ -143,6 +146,8 @@ class Picture:
         event = entry.event
         if isinstance(event, events.RunContinued):
             self.away += max(0.0, event.at - self.last_at)
+            if self.attempts:
+                self.attempt.signals.clear()  # who goes on has taken back what they asked for
         self.last_at = max(self.last_at, event.at)
         if isinstance(event, events.AttemptStarted):
             self._begin(event)
@@ -155,7 +160,7 @@ class Picture:
 
     def _begin(self, started: events.AttemptStarted) -> None:
         """Losses of a state that was given up, or of a training that starts over, say nothing about this one."""
-        before = self.attempts[-1].decision if self.attempts else None
+        before = self.attempts[-1].going_on if self.attempts else None
         over = started.resume is None or started.resume.how == "start over"
         if over or (before is not None and before.back_to is not None):
             self.loss = Series()
@@ -241,6 +246,12 @@ def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
     attempt.last_step = max(attempt.last_step, event.last_step)
 
 
+def _decision(attempt: AttemptPicture, event: events.DecisionMade) -> None:
+    attempt.decision = event.decision
+    if event.decision.action is not Action.STOP:
+        attempt.going_on = event.decision
+
+
 KEPT_NOTES = 64
 Fold = Callable[[AttemptPicture, Any], object]
 _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
@@ -299,7 +310,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.AttemptEnded: (_ended,),
     events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
     events.Reloaded: (lambda attempt, event: attempt.reloaded.__setitem__(event.path, event),),
-    events.DecisionMade: (lambda attempt, event: setattr(attempt, "decision", event.decision),),
+    events.DecisionMade: (_decision,),
 }
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.judge.death import where
-from holdfast.judge.ladder import Remedy, remedy_for
+from holdfast.judge.ladder import SPOILING, Remedy, remedy_for
 from holdfast.judge.rules import by_id
 from holdfast.words.verdicts import Action, Decision
 
@@ -106,6 +106,15 @@ def spoiled_since(picture: Picture, remedy: Remedy | None) -> int | None:
     if remedy is None or not remedy.from_start:
         return None
     finding = picture.attempt.found(cause_of(picture.attempt) or "")
+    return (finding.since if finding is not None else None) or 1
+
+
+def not_to_go_on_from(picture: Picture) -> int | None:
+    """For a run that is taken up again: the step from which on the state of its newest attempt is spoiled."""
+    cause = cause_of(picture.attempt)
+    if cause not in SPOILING:
+        return None
+    finding = picture.attempt.found(cause or "")
     return (finding.since if finding is not None else None) or 1
 
 

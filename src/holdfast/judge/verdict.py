@@ -31,7 +31,7 @@ TERMINATED = 143
 INTERRUPTED = {
     "user": "interrupted by you",
     "terminate": "ended by SIGTERM to Holdfast",
-    "budget": "the time that the plan gives it was used up; it can be gone on with,",
+    "budget": "the time that the plan gives it was used up",
 }
 """Who ended a run that could have gone on -> in words."""
 FEWEST_VALIDATIONS = 3

@@ -29,7 +29,9 @@ def write_plan(run: RunFolder, plan: Plan) -> None:
         ) from error
 
 
-def read_plan(run: RunFolder, command: Sequence[str], *, attempts: int | None = None, **changes: Any) -> Plan:
+def read_plan(
+    run: RunFolder, command: Sequence[str], *, attempts: int | None = None, hours: float | None = None, **changes: Any
+) -> Plan:
     """The plan of a run, with what is given anew; what was not recorded because it was a secret must be."""
     try:
         plan = from_toml(run.plan.read_text())
@@ -38,8 +40,9 @@ def read_plan(run: RunFolder, command: Sequence[str], *, attempts: int | None = 
     given = {name: value for name, value in changes.items() if value is not None}
     if command:
         given["command"] = list(command)
-    if attempts is not None:
-        given["budget"] = msgspec.structs.replace(plan.budget, attempts=attempts)
+    budget = {name: value for name, value in (("attempts", attempts), ("hours", hours)) if value is not None}
+    if budget:
+        given["budget"] = msgspec.structs.replace(plan.budget, **budget)
     plan = msgspec.structs.replace(plan, environment=_environment(run, plan), **given)
     for name, words in (
         ("command", [*plan.command, *(word for stage in plan.stages for word in stage.command)]),
@@ -47,7 +50,7 @@ def read_plan(run: RunFolder, command: Sequence[str], *, attempts: int | None = 
         ("--resume-with", [plan.resume_with or ""]),
     ):
         if any(MASK in word or UNREADABLE in word for word in words):
-            how = "-- COMMAND..." if name == "command" else f"{name} ..."
+            how = ("PLAN.toml" if plan.stages else "-- COMMAND...") if name == "command" else f"{name} ..."
             raise CommandNotRunnable(
                 f"The {name} of this run had something in it that was not recorded (a secret, or bytes that are no text).",
                 next_step=f"give it again: holdfast resume {run.reference} {how}",

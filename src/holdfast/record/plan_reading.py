@@ -100,6 +100,9 @@ class _Reading:
 
     def _all(self) -> Iterator[Mistake]:
         values = self._values
+        name = values.get("name")
+        if isinstance(name, str) and not _FOLDER_NAME.fullmatch(name):
+            yield Mistake(("name",), f"is {written(name)}: a folder gets this name; use letters, digits, - and _")
         yield from _in_table(TOP, {key: value for key, value in values.items() if key not in BY_NAME}, ())
         for name, table in BY_NAME.items():
             if name in ("", "stages", "stages.gate") or name not in values:

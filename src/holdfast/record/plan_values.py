@@ -72,7 +72,7 @@ def device_complaint(value: Any) -> str | None:
     if isinstance(value, str):
         if _DEVICE.fullmatch(value.replace(" ", "")):
             return None
-        near = difflib.get_close_matches(value.lower(), DEVICES, n=1)
+        near = ["cuda"] if value.lower() == "gpu" else difflib.get_close_matches(value.lower(), DEVICES, n=1)
         if near:
             return f"is {written(value)}: did you mean {written(near[0])}?"
     return f'is {written(value)}: it takes "auto", "cpu", "mps", "cuda", or the number of a GPU such as 0'

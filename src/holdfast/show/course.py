@@ -70,9 +70,14 @@ def course_summary(run: RunFolder) -> dict[str, Any]:
     return summary
 
 
+def count_of(course: Course) -> int:
+    """Stages of the plan, begun or not."""
+    return max([stage.started.of for stage in course.stages if stage.started is not None] + [len(course.stages)])
+
+
 def deliverables(course: Course) -> dict[str, str]:
     """The best model of the whole run, and where the framework's own results are."""
-    best = course.best_before(len(course.stages) + 2)
+    best = course.best
     if best is None:
         return {}
     files = {"best": best.best, "last": best.last, "results": best.results}
@@ -174,7 +179,7 @@ def _rows(run: RunFolder, course: Course, outcome: str, style: str) -> Iterator[
     yield (
         "",
         "",
-        f"{plural(len(course.stages), 'stage')}, {plural(attempts, 'attempt')}, {duration(spent['wall_s'])}{useful}",
+        f"{plural(count_of(course), 'stage')}, {plural(attempts, 'attempt')}, {duration(spent['wall_s'])}{useful}",
     )
     for stage in sorted(course.stages, key=lambda stage: stage.number):
         yield f"stage {stage.number}", "bold", f"{stage.name}: {line_of(stage)}"
@@ -182,8 +187,10 @@ def _rows(run: RunFolder, course: Course, outcome: str, style: str) -> Iterator[
             change for made in summary["attempts"] if made["stage"] == stage.name for change in made["changes"]
         ):
             yield "  changed", "", f"{change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
+    if count_of(course) > len(course.stages):
+        yield "", "", f"{plural(count_of(course) - len(course.stages), 'stage')} not begun"
     files = summary["deliverables"]
-    if files:
+    if files.get("best"):
         yield "best", "bold green", f"{files.get('best', '')} (stage {files['stage']})"
         if "results" in files:
             yield "results", "bold", files["results"]

@@ -102,9 +102,12 @@ def _replayed(event: events.Replayed) -> str | None:
 
 
 def _stage_started(event: events.StageStarted) -> str:
+    if event.again:
+        return f"stage {event.stage} of {event.of}, {event.name}, goes on"
     begins = f", with {event.weights}" if event.weights else ""
     expects = f" ({event.expects})" if event.expects else ""
-    return f"stage {event.stage} of {event.of}, {event.name}, begins{begins}{expects}"
+    changed = "".join(f"; as before: {change.what} {change.after}" for change in event.changes)
+    return f"stage {event.stage} of {event.of}, {event.name}, begins{begins}{expects}{changed}"
 
 
 _SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {

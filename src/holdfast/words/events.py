@@ -584,6 +584,10 @@ class StageStarted(Event, frozen=True, kw_only=True, tag="stage-started"):
     """The file that it begins with."""
     expects: str = ""
     """What was measured before it, where something was."""
+    again: bool = False
+    """It had begun before, and goes on."""
+    changes: list[Change] = []
+    """What stages before it had to do otherwise, and it does so from its start."""
 
 
 class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
@@ -597,7 +601,8 @@ class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
     """The best of this metric while it trained."""
     score: float | None = None
     """The best of what stages are compared by, whatever their gates ask for."""
-    gate: Literal["open", "closed"] = "open"
+    gate: Literal["open", "closed", ""] = "open"
+    """Empty where the stage did not come to its end."""
     gate_says: str = ""
     best: str | None = None
     last: str | None = None

@@ -144,7 +144,7 @@ STAGE = Table(
         Key(
             "from",
             Value(_TEXT, choices=("scratch", "best", "last")),
-            "The weights that it begins with: the best or the last of the stage before, or `scratch` for the model as "
+            "The weights that it begins with: the best of all stages before, the last of the stage before, or `scratch` for the model as "
             "it is set. `scratch` for the first stage, `best` for the others.",
             'from = "last"',
         ),
@@ -184,7 +184,7 @@ GATE = Table(
         Key(
             "better",
             Value(_BOOL, default=False),
-            "It must also be better than what the stage before reached.",
+            "It must also be better than the best stage before.",
             "better = true",
         ),
     ),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
     from holdfast.words.plan import Plan
 
-__all__ = ["Remedy", "applied", "remedy_for"]
+__all__ = ["SPOILING", "Remedy", "applied", "remedy_for"]
 
 
 def remedy_for(picture: Picture, plan: Plan, cause: str) -> Remedy | None:

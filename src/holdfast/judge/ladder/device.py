@@ -16,9 +16,10 @@ _HIDDEN = "CUDA_VISIBLE_DEVICES"
 
 def next_device(now: Situation) -> str | None:
     """In the plan's order, behind the one that is used; none that was used before."""
-    order = now.plan.policy.devices or ["cpu"]
+    order = [device for device in now.plan.policy.devices if device != "auto"] or ["cpu"]
     here = _name(now.settings.get("device")) or now.device
-    used = {_name(change.before) for change in now.changes if now.named(change.what) == "device"}
+    moves = [change for change in now.changes if now.named(change.what) == "device"]
+    used = {_name(device) for change in moves for device in (change.before, change.after)}
     names = [_name(device) for device in order]
     place = next((n for n, name in enumerate(names) if name == here), -1)
     rest = list(zip(order, names, strict=True))[place + 1 :]

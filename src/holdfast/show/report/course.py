@@ -15,8 +15,8 @@ from markupsafe import Markup
 from holdfast.judge.course import course_of
 from holdfast.record.folder import write_atomically
 from holdfast.record.journal import replay
-from holdfast.show.course import course_summary, deliverables, said_of, state_of, told
-from holdfast.show.plain import duration, plural, shares
+from holdfast.show.course import count_of, course_summary, deliverables, said_of, state_of, told
+from holdfast.show.plain import as_words, duration, plural, shares
 from holdfast.show.report import HTML, MARKDOWN
 from holdfast.show.report.content import TONES
 from holdfast.show.report.markdown import code, text
@@ -108,7 +108,7 @@ def course_report(run: RunFolder) -> CourseReport:
         reason=clean(str(summary["reason"]), 800),
         when=moment(course.started.at) if course.started is not None else "",
         figures=(
-            plural(len(stages), "stage"),
+            plural(count_of(course), "stage"),
             plural(len(summary["attempts"]), "attempt"),
             duration(spent["wall_s"]),
             *([f"{spent['ratio']:.0%} useful training"] if spent["ratio"] else []),
@@ -157,8 +157,16 @@ def _row(run: RunFolder, each: Told, left: float, width: float) -> Row:
         left=round(left, 2),
         width=round(width, 2),
         report=_link(run, "its report", page) if page is not None and page.is_file() else None,
-        notes=tuple(clean(note, 400) for note in notes[:MOST_NOTES]),
+        notes=tuple(clean(note, 400) for note in [*_expected(each), *notes][:MOST_NOTES]),
     )
+
+
+def _expected(each: Told) -> list[str]:
+    """What was measured before it, and what earlier stages had to change."""
+    started = each.stage.started
+    if started is None:
+        return []
+    return [*([started.expects] if started.expects else []), *(f"as before: {as_words(c)}" for c in started.changes)]
 
 
 def _files(run: RunFolder, left: dict[str, str]) -> list[Link]:
@@ -206,7 +214,7 @@ def as_markdown(report: CourseReport) -> str:
         if row.report is not None:
             lines.append(f"   - [{text(row.report.says)}]({row.report.href})")
     if report.files:
-        lines += ["", "## What is left", ""]
+        lines += ["", "## Files", ""]
         lines += [f"- {text(link.says)}: [{code(link.path)}]({link.href})" for link in report.files]
     if report.time:
         lines += ["", "## Where the time went", "", text(report.time)]
