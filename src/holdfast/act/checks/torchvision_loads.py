@@ -43,7 +43,11 @@ def run(ground: Ground) -> Answer:
         return Answer(says)
     wanted = torchvision_for(python.versions.torch)
     twin = f"torchvision=={text_of(wanted)}.*" if wanted is not None else "torchvision"
-    index = " --index-url https://download.pytorch.org/whl/cpu" if "+cpu" in python.packages.get("torch", "") else ""
+    index = (
+        " (from the package index that this CPU build of torch came from)"
+        if "+cpu" in python.packages.get("torch", "")
+        else ""
+    )
     message = (
         f"torchvision {have} does not work with torch {python.packages.get('torch', '')}. `holdfast run` puts an NMS of torch "
         "alone in its place; without Holdfast a detector ends here."
