@@ -23,9 +23,10 @@ def check(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Say before hours are spent whether they are worth it: environment, data and device, each with what to do.
+    """Say before hours are spent whether they are worth it: environment, data, device and learning, each with what to do.
 
-    Nothing is changed, and the training's own Python is asked, not Holdfast's. Exit status: 0 nothing speaks against it
+    The training's own Python is asked, not Holdfast's. The training itself is rehearsed: its first steps, in a scratch copy of
+    its folder, with trackers off; no file of yours is changed (leave it out: --skip device --skip learning). Exit status: 0 nothing speaks against it
     (read the warnings), 2 usage, 3 it would fail or learn nothing.
     """
     from holdfast.act.checks.running import check as run_checks

@@ -26,6 +26,10 @@ def wake():
             % (time.time(), os.getpid(), os.getppid(), _python_version(), _escaped(sys.executable or "")),
         )
     _offer_guard()
+    if os.environ.get(protocol.CHECK):
+        from . import rehearsal
+
+        rehearsal.begin()
     after_import("torch", lambda torch: _torch_imported(torch, attempt_dir, helper))
 
 
@@ -38,11 +42,13 @@ def _torch_imported(torch, attempt_dir, helper):
         )
     from . import probe
 
+    if os.environ.get(protocol.CHECK):
+        from . import rehearsal
+
+        rehearsal.before_probe(torch)
     probe.install(torch, attempt_dir)
     if not helper and os.environ.get(protocol.CHECK):
-        from . import oracle
-
-        oracle.from_environment(torch, probe.current())
+        rehearsal.from_environment(torch, probe.current())
 
 
 def _is_multiprocessing_helper():

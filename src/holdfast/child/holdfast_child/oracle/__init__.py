@@ -79,6 +79,11 @@ class Steps(object):
         self._before, self._after = before, after
         self._hooks = [register_optimizer_step_pre_hook(self._begins), register_optimizer_step_post_hook(self._ended)]
 
+    @property
+    def depth(self):
+        """How many steps are under way, one inside the other."""
+        return len(self._running)
+
     def _begins(self, optimizer, args, kwargs):
         self._forget(optimizer)
         self._running.append(id(optimizer))
@@ -105,7 +110,9 @@ class Steps(object):
 class Session(object):
     """The oracle in one process."""
 
-    def __init__(self, torch, probe_like, steps, seconds):
+    def __init__(self, torch, probe_like, steps, seconds, then=None):
+        """`then` is called with the probe after the last step, in place of the process's end."""
+        self._then = then
         self._torch = torch
         self._probe = probe_like
         self._steps = steps
@@ -157,7 +164,7 @@ class Session(object):
         self.oracle.step = self.counter.count + 1
         if self.counter.count >= self._steps:
             self.close("{compared} of {calls} calls in {steps} steps were compared")
-            leave(self._probe)
+            (self._then or leave)(self._probe)
 
     def _eagerly(self):
         """Programs of torch.compile run as they are written: a compiled one is one operator, with nothing to compare it with."""
