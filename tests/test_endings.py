@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.judge.death import exception_line
 from holdfast.observe.endings import evidence_of, last_words, signal_passed_on
-from holdfast.words.events import Evidence
+from holdfast.words.events import AttemptEnded, Evidence
 
 
 def sources(found: list[Evidence]) -> list[str]:
@@ -138,3 +139,23 @@ def test_a_long_traceback_is_kept_from_its_head():
     assert last_words(noise) == noise[-40:]
     assert last_words([*noise, *frames[:1], *noise[:250]]) == noise[210:250]
     assert last_words(["only this"]) == ["only this"]
+
+
+def test_what_a_loaders_thread_raises_afterwards_is_not_the_cause():
+    """Its workers are gone when the training has failed: that is told in the last lines, and explains nothing."""
+    main = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 8, in <module>',
+        "NotImplementedError: no such operator",
+    ]
+    thread = [
+        "Exception in thread Thread-1 (_pin_memory_loop):",
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ]
+    for words in ([*main, *thread], [*thread, *main]):
+        gone = AttemptEnded(at=1.0, attempt=1, code=1, last_words=words)
+        assert exception_line(gone) == "NotImplementedError: no such operator"
+    alone = AttemptEnded(at=1.0, attempt=1, code=1, last_words=thread)
+    assert exception_line(alone) == thread[-1]

@@ -19,6 +19,7 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |<
 
 _TRACEBACK = re.compile(r"^(?:╭[─ ]*)?Traceback \(most recent call last\)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_THREAD = "Exception in thread"
 _LAUNCHER = "ChildFailedError"
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 """What torch puts before every line of a traceback under torchrun."""
@@ -101,7 +102,7 @@ def exception_words(ended: AttemptEnded) -> list[str]:
     Exceptions that led to one another belong together, and so do those of ranks and of the launcher that tells of them. An
     earlier traceback that somebody caught and printed does not.
     """
-    lines = [_RANK.sub("", line) for line in ended.last_words]
+    lines = _without_threads([_RANK.sub("", line) for line in ended.last_words])
     begins = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
     if not begins:
         return lines
@@ -110,6 +111,18 @@ def exception_words(ended: AttemptEnded) -> list[str]:
     while begins and (by_launcher or any(line.startswith(_CHAINED) for line in lines[begins[-1] : begin])):
         begin = begins.pop()
     return lines[begin:]
+
+
+def _without_threads(lines: list[str]) -> list[str]:
+    """A loader's thread that finds its workers gone raises too; that is what came of the end, and not what led to it."""
+    kept: list[str] = []
+    in_thread = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        begins = bool(_TRACEBACK.match(line)) and not before.startswith(_THREAD) and not before.startswith(_CHAINED)
+        in_thread = line.startswith(_THREAD) or (in_thread and not begins)
+        if not in_thread:
+            kept.append(line)
+    return kept if any(_TRACEBACK.match(line) for line in kept) else lines
 
 
 def raised(ended: AttemptEnded, *patterns: str) -> str | None:

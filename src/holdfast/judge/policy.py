@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.judge.death import where
+from holdfast.judge.death import exception_words, where
 from holdfast.judge.ladder import SPOILING, Remedy, remedy_for
 from holdfast.judge.rules import by_id
 from holdfast.words.verdicts import Action, Decision
@@ -188,7 +188,7 @@ def is_mistake(attempt: AttemptPicture) -> bool:
     if attempt.ended is None or attempt.steps or (cause_of(attempt) not in MISTAKES and not torn):
         return False
     unseen = attempt.hello is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
-    return not unseen and not any(_TRANSIENT.search(line) for line in attempt.ended.last_words)
+    return not unseen and not any(_TRANSIENT.search(line) for line in exception_words(attempt.ended))
 
 
 def without_progress(picture: Picture) -> bool:
