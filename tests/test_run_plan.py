@@ -260,7 +260,9 @@ def test_yolo_in_two_stages_is_killed_in_one_and_measured_before_the_other(tmp_p
     faults = injection.environment(tmp_path / "faults", kill={"at": 3})
     env = {**faults, "YOLO_CONFIG_DIR": str(tmp_path), "YOLO_OFFLINE": "true", "OMP_NUM_THREADS": "1"}
     # So few steps find nothing: that is not what is looked at here.
-    code, summary, said = run(tmp_path, "run", "--no-check", "--rule", "metrics-all-zero=off", "plan.toml", env=env, timeout=280)
+    code, summary, said = run(
+        tmp_path, "run", "--no-check", "--rule", "metrics-all-zero=off", "plan.toml", env=env, timeout=280
+    )
     assert code == 0, said
     first, second = summary["stages"]
     assert [(attempt["stage"], attempt["exit"]["signal"]) for attempt in summary["attempts"]] == [

@@ -1,6 +1,7 @@
 """The operator oracle: does the device compute what the CPU computes, in the user's own first steps?
 
-The seam. The bootstrap calls `from_environment` where `HOLDFAST_CHECK` is set, a JSON of one of:
+The seam. The bootstrap calls `from_environment` (by way of `rehearsal`, which has a JSON of its own and drives a `Session` itself)
+where `HOLDFAST_CHECK` is set, a JSON of one of:
 
     {"oracle": {"steps": 3, "seconds": 40}}     every operator on a device is run once more on the CPU and compared
     {"record": {"steps": 3, "name": "device-1", "jitter": 0.0}}     nothing is compared; each step's figures are written

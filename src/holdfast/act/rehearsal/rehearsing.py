@@ -1,0 +1,264 @@
+"""One rehearsal from its start to its end, and what it said."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from holdfast.act.leftovers import START_SLACK_S, end_leftovers
+from holdfast.act.rehearsal import scratch as scratches
+from holdfast.act.rehearsal.surroundings import command_of, environment, ultralytics_settings
+from holdfast.child.holdfast_child import protocol
+from holdfast.observe.endings import last_words
+from holdfast.record.journal import Tail
+from holdfast.words.errors import HoldfastError
+from holdfast.words.events import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.act.checks.frame import Ground
+    from holdfast.words.events import AnyEvent
+
+LOOK_S = 0.1
+GRACE_S = 2.0
+MOST_OUTPUT = 256 << 10
+"""Bytes of what it printed that are read, from the end."""
+MOST_LINES = 20_000
+LARGEST_OUTPUT = 64 << 20
+"""Bytes: what prints more than that in its first steps is ended."""
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What came of it."""
+
+    command: Sequence[str]
+    lines: Sequence[Mapping[str, Any]] = ()
+    """Of rehearsal.jsonl."""
+    oracle: Sequence[Mapping[str, Any]] = ()
+    records: Sequence[Mapping[str, Any]] = ()
+    """Of steps-*.jsonl, where steps were recorded."""
+    events: Sequence[AnyEvent] = ()
+    """What the probe told."""
+    python_started: bool = False
+    code: int | None = None
+    """None where it was ended, because the time was over."""
+    words: Sequence[str] = ()
+    """The last that it printed."""
+    seconds: float = 0.0
+    changed: Sequence[str] = ()
+    """Files of the user's folder that are not as they were."""
+    copied: int = 0
+    linked: Sequence[str] = field(default=())
+    trouble: str = ""
+    """Why it could not be held at all."""
+
+    def of(self, event: str) -> list[Mapping[str, Any]]:
+        return [line for line in self.lines if line.get("event") == event]
+
+    def one(self, event: str) -> Mapping[str, Any] | None:
+        return next(iter(self.of(event)), None)
+
+    @property
+    def steps(self) -> int:
+        return len(self.of("rehearsed-step"))
+
+    @property
+    def steps_elsewhere(self) -> int:
+        """Steps that the probe saw in a process that the rehearsal does not lead, as `mp.spawn` starts them."""
+        return 0 if self.steps else sum(isinstance(event, Step) for event in self.events)
+
+    @property
+    def ended(self) -> Mapping[str, Any] | None:
+        """The rehearsal's own end; None where it was killed, or never began."""
+        return self.one("rehearsal-ended")
+
+    @property
+    def by_itself(self) -> bool:
+        """The training ended before the rehearsal did."""
+        ended = self.ended
+        return self.code is not None and (ended is None or ended["why"] == "the training ended by itself")
+
+    @property
+    def made(self) -> list[str]:
+        """Files that it made outside of the scratch."""
+        return [line["path"] for line in self.of("file") if line["what"] == "made"]
+
+    @property
+    def refused(self) -> list[str]:
+        """Files of the user's that it was kept from changing."""
+        return [line["path"] for line in self.of("file") if line["what"] == "refused"]
+
+
+def rehearse(
+    ground: Ground,
+    asked: Mapping[str, Any],
+    seconds: float,
+    *,
+    device: str | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> Rehearsed:
+    """Runs the training of this ground as far as `asked` says (see the child's rehearsal), at most so many seconds.
+
+    `device` is set in the place of its own, where that is known to be a setting. Nothing of it is left when this returns.
+    """
+    began = time.monotonic()
+    try:
+        command = command_of(ground)
+        with tempfile.TemporaryDirectory(prefix="holdfast-rehearsal-", ignore_cleanup_errors=True) as folder:
+            return _held(ground, command, Path(folder).resolve(), asked, began + seconds, device, tell)
+    except (OSError, HoldfastError) as error:
+        why = error.what if isinstance(error, HoldfastError) else str(error)
+        return Rehearsed(tuple(ground.command), trouble=why, seconds=time.monotonic() - began)
+
+
+def _held(
+    ground: Ground,
+    command: list[str],
+    root: Path,
+    asked: Mapping[str, Any],
+    until: float,
+    device: str | None,
+    tell: Callable[[int], None] | None,
+) -> Rehearsed:
+    began, started_at = time.monotonic(), time.time()
+    attempt = root / "attempt"
+    attempt.mkdir()
+    before = scratches.times(ground.cwd)
+    scratch = scratches.make(ground.cwd, root / "root")
+    settings = ultralytics_settings(ground, root, scratch)
+    words = [command[0], *(scratch.inside(word) for word in command[1:])]
+    if device is not None:
+        words, settings = on_device(words, device), {**settings, "device": device}
+    variables = environment(ground, root, attempt, asked, settings)
+    with (root / "lock").open("w") as lock, (root / "output").open("wb") as output:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the probe ends a training whose supervisor does not hold it any more
+        process = subprocess.Popen(
+            words,
+            cwd=scratch.folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = _waited(process, attempt, root / "output", until, tell)
+        finally:
+            _end(process, attempt, started_at)
+    return written_in(
+        attempt,
+        command=tuple(words),
+        code=code,
+        words=_words(root / "output", scratch),
+        seconds=time.monotonic() - began,
+        changed=scratches.changed(before, scratches.times(ground.cwd)),
+        copied=scratch.copied,
+        linked=tuple(scratch.linked),
+    )
+
+
+def written_in(attempt: Path, **known: Any) -> Rehearsed:
+    """What the child wrote to its folder, with what else is known."""
+    return Rehearsed(
+        lines=_json_lines(attempt.glob("rehearsal*.jsonl")),
+        oracle=_json_lines(attempt.glob("oracle*.jsonl")),
+        records=_json_lines(attempt.glob("steps-*.jsonl")),
+        events=_events(attempt / "rank-0.jsonl"),
+        python_started=(attempt / "interpreters.jsonl").exists(),
+        **known,
+    )
+
+
+def device_word(command: Sequence[str]) -> int | None:
+    """Which word names the device: `device=mps`, `--device=mps`, or the one after `--device`."""
+    for n, word in enumerate(command):
+        name = word.lstrip("-").partition("=")[0]
+        if name != "device":
+            continue
+        if "=" in word:
+            return n
+        if word.startswith("--") and n + 1 < len(command):
+            return n + 1
+    return None
+
+
+def on_device(command: Sequence[str], device: str) -> list[str]:
+    """The same command with another device, where it names one."""
+    words, n = list(command), device_word(command)
+    if n is not None:
+        name, equals, _ = words[n].partition("=")
+        words[n] = f"{name}={device}" if equals else device
+    return words
+
+
+def _end(process: subprocess.Popen[bytes], attempt: Path, started_at: float) -> None:
+    """With all that it started: also what left its session and outlived its parent, which the probe's variable tells."""
+    end_leftovers({process.pid}, started_at, GRACE_S)
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for other in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            young = other.create_time() >= started_at - START_SLACK_S
+            if young and other.environ().get(protocol.ATTEMPT_DIR) == str(attempt):
+                other.kill()
+
+
+def _waited(
+    process: subprocess.Popen[bytes], attempt: Path, output: Path, until: float, tell: Callable[[int], None] | None
+) -> int | None:
+    while time.monotonic() < until:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
+        if tell is not None:
+            tell(_count(attempt / "rehearsal.jsonl"))
+        if output.stat().st_size > LARGEST_OUTPUT:
+            break
+    return None
+
+
+def _count(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b'"rehearsed-step"')
+    except OSError:
+        return 0
+
+
+def _json_lines(paths: Any) -> tuple[Mapping[str, Any], ...]:
+    found: list[Mapping[str, Any]] = []
+    for path in sorted(paths):
+        for line in path.read_bytes().splitlines()[:MOST_LINES]:
+            with contextlib.suppress(ValueError):  # one that the end cut off
+                decoded = json.loads(line)
+                if isinstance(decoded, dict):
+                    found.append(decoded)
+    return tuple(found)
+
+
+def _events(path: Path) -> tuple[AnyEvent, ...]:
+    tail = Tail(path)
+    found: list[AnyEvent] = []
+    while not tail.at_end:
+        found += tail.read()
+    return tuple(found)
+
+
+def _words(path: Path, scratch: scratches.Scratch) -> tuple[str, ...]:
+    """As it would have been printed in the user's own folder."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - MOST_OUTPUT))
+        text = file.read().decode("utf-8", "replace").replace(str(scratch.folder), str(scratch.original))
+    return tuple(last_words([line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]))

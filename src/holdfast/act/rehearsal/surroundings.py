@@ -1,0 +1,120 @@
+"""The environment of a rehearsal: the user's own, with the probe in it, trackers off, and all that is written in the scratch."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.act.launching import CHILD_FOLDER, wishes_of
+from holdfast.act.stage_plan import stage_plan, stages_of
+from holdfast.child.holdfast_child import protocol
+from holdfast.observe import yolo_data
+from holdfast.words.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from holdfast.act.checks.frame import Ground
+    from holdfast.act.rehearsal.scratch import Scratch
+    from holdfast.observe.yolo_data import DataSet
+
+OFF = {
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "COMET_MODE": "disabled",
+    "COMET_START_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "debug",
+    "TRACKIO_MODE": "disabled",
+    "DVCLIVE_TEST": "1",
+    "RAY_DISABLE_REPORTING": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""Trackers that a variable can switch off. TensorBoard has none: its files go to the scratch."""
+MANY_PICTURES = 2000
+"""From so many on, only some are looked at: Ultralytics reads every label before its first batch."""
+USUAL_BATCH = 16
+FEW = {"train": 96, "val": 16}
+
+
+def command_of(ground: Ground) -> list[str]:
+    """The command, or that of a plan's first stage."""
+    if ground.plan is not None:
+        return list(stage_plan(ground.plan, stages_of(ground.plan)[0]).command)
+    return list(ground.command)
+
+
+def environment(
+    ground: Ground, root: Path, attempt: Path, asked: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, str]:
+    """`asked` is what the child is to do; `settings` are Ultralytics' over those of the command."""
+    outer = ground.environment.get(protocol.CHILD_PATH)
+    kept = {name: value for name, value in ground.environment.items() if not name.startswith("HOLDFAST_")}
+    path = [entry for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != outer]
+    wishes = wishes_of(ground.plan) if ground.plan is not None else {}
+    wishes["settings"] = {**(wishes.get("settings") or {}), **settings}
+    temporary = root / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return {
+        **kept,
+        **OFF,
+        "MLFLOW_TRACKING_URI": f"file://{root / 'mlruns'}",
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path]),
+        protocol.ATTEMPT: "1",
+        protocol.ATTEMPT_DIR: str(attempt),
+        protocol.LOCK: str(root / "lock"),
+        protocol.CHILD_PATH: str(CHILD_FOLDER),
+        protocol.ULTRALYTICS: json.dumps(wishes),
+        protocol.CHECK: json.dumps({"files": {"scratch": [str(root)]}, **asked}),
+    }
+
+
+def ultralytics_settings(ground: Ground, root: Path, scratch: Scratch) -> dict[str, Any]:
+    """What it writes goes to the scratch, and it does not validate. Other trainings take no notice of these."""
+    settings: dict[str, Any] = {
+        "project": str(root / "results"),
+        "name": "rehearsal",
+        "exist_ok": True,
+        "plots": False,
+        "val": False,
+        "save": False,
+        # A step for every batch: what is accumulated over sixteen would take sixteen times as long to see.
+        "nbs": ground.settings.get("batch", USUAL_BATCH),
+    }
+    few = _few_pictures(ground, root / "pictures", scratch)
+    return settings if few is None else {**settings, "data": str(few)}
+
+
+def _few_pictures(ground: Ground, folder: Path, scratch: Scratch) -> Path | None:
+    """Links to some pictures of a large data set; None where it is small, or none that can be read."""
+    if ground.data is None or not ground.uses_ultralytics:
+        return None
+    try:
+        data = yolo_data.read(ground.data, cwd=ground.cwd)
+    except (HoldfastError, OSError):
+        return None
+    if data.pictures < MANY_PICTURES or data.masks or data.keypoints is not None:
+        return None
+    for split, count in FEW.items():
+        _link_some(data, split, count, folder)
+    path = folder / "data.yaml"
+    names = dict(enumerate(data.names))
+    path.write_text(json.dumps({"path": str(folder), "train": "images/train", "val": "images/val", "names": names}))
+    scratch.linked.append(f"{sum(FEW.values())} of {data.pictures:,} pictures")
+    return path
+
+
+def _link_some(data: DataSet, split: str, count: int, folder: Path) -> None:
+    pictures = data.splits[split]
+    images, labels = folder / "images" / split, folder / "labels" / split
+    images.mkdir(parents=True)
+    labels.mkdir(parents=True)
+    for n in range(min(count, len(pictures))):
+        picture = pictures[n * len(pictures) // min(count, len(pictures))]
+        (images / f"{n:05d}-{picture.name}").symlink_to(picture.absolute())
+        label = yolo_data.label_of(picture)
+        if label.is_file():
+            (labels / f"{n:05d}-{picture.name}").with_suffix(".txt").symlink_to(label.absolute())

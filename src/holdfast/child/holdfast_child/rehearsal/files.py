@@ -1,0 +1,123 @@
+"""The user's files stay as they are: what exists outside of the scratch is not written to, removed or renamed.
+
+Python tells of each of these before it is done (an audit hook), and what would change something of the user's is refused, as
+a disk without permission would. What is made anew outside is told of. What a library does without Python is not seen here:
+the supervisor looks at the folder before and after. `torch.save` is one of these, and is left out quietly.
+"""
+
+import errno
+import functools
+import os
+import stat
+import sys
+import threading
+
+from ..writer import encoded
+
+MOST_LINES = 200
+OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+REFUSED = "this is a rehearsal by holdfast check: the file stays as it is"
+CHANGING = {
+    "os.truncate": (0,), "os.chmod": (0,), "os.utime": (0,), "os.remove": (0,), "os.rename": (0, 1), "os.rmdir": (0,),
+    "shutil.rmtree": (0,), "os.link": (1,), "os.symlink": (1,),
+}  # fmt: skip
+"""Audit events -> which of their arguments are paths that change."""
+OF_THE_NAME = ("os.remove", "os.rename", "os.rmdir", "shutil.rmtree", "os.link", "os.symlink")
+"""They change a name in a folder: of a link, the link itself and not what it leads to."""
+
+_keeper = []  # type: ignore[var-annotated]
+
+
+def install(log, scratch):
+    if not _keeper:
+        _keeper.append(Keeper(log, scratch))
+        sys.addaudithook(_keeper[0])
+
+
+def keep_from_torch(torch):
+    """What torch writes it writes without Python: a file that exists is left as it is, and the training goes on as if it were saved."""
+    if not _keeper:
+        return
+    keeper, original = _keeper[0], torch.save
+
+    @functools.wraps(original)
+    def save(obj, f, *args, **kwargs):
+        if isinstance(f, (str, bytes, os.PathLike)) and not keeper.may_write(f, "torch.save"):
+            return None
+        return original(obj, f, *args, **kwargs)
+
+    torch.save = save
+
+
+class Keeper(object):
+    def __init__(self, log, scratch):
+        self._log = log
+        self._scratch = tuple(os.path.realpath(folder) for folder in scratch)
+        home = os.path.realpath(os.path.expanduser("~"))
+        self._home = home if home != os.sep else None
+        self._made = set()
+        self._told = set()
+        self._here = threading.local()
+
+    def __call__(self, event, args):
+        if event == "open":
+            path, mode, flags = args
+            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & OPENED_TO_WRITE
+            if writes and not self.may_write(path, "open"):
+                raise PermissionError(errno.EACCES, REFUSED, path)
+        elif event in CHANGING:
+            if event in OF_THE_NAME and any(type(given) is int and given >= 0 for given in args[1:]):
+                return  # inside an open folder: part of a removal that was looked at when it began
+            for place in CHANGING[event]:
+                if not self.may_write(args[place], event):
+                    raise PermissionError(errno.EACCES, REFUSED, args[place])
+
+    def may_write(self, path, how):
+        """Notes what is made anew. Never raises."""
+        if getattr(self._here, "busy", False) or not isinstance(path, (str, bytes, os.PathLike)):
+            return True
+        self._here.busy = True
+        try:
+            path = os.path.abspath(os.fsdecode(path))
+            if how in OF_THE_NAME:
+                return self._judged(os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)), how)
+            return self._judged(os.path.realpath(path), how)
+        except Exception:
+            return True
+        finally:
+            self._here.busy = False
+
+    def _judged(self, path, how):
+        if self._is_free(path):
+            return True
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            self._made.add(path)
+            self._tell("made", path, how)
+            return True
+        if path in self._made or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return True  # a terminal, a pipe, a socket
+        if how == "open" and stat.S_ISDIR(mode):
+            return True
+        self._tell("refused", path, how)
+        return False
+
+    def _is_free(self, path):
+        """The scratch, the system's own places, and what tools keep in hidden folders of the home: caches, not work."""
+        if path.startswith(("/dev/", "/proc/", "/sys/")) or "__pycache__" in path or path.endswith(".pyc"):
+            return True
+        if any(path == folder or path.startswith(folder + os.sep) for folder in self._scratch):
+            return True
+        return self._home is not None and path.startswith(self._home + os.sep + ".")
+
+    def _tell(self, what, path, how):
+        if (what, path) in self._told or len(self._told) >= MOST_LINES:
+            return
+        self._told.add((what, path))
+        line = encoded("file", {"what": what, "path": path, "how": how})
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
