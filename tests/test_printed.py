@@ -134,7 +134,9 @@ def test_secrets_do_not_come_into_the_record(tmp_path):
     """A line may quote the command; what the recorder knows as a secret is masked in `printed` as everywhere."""
     heard = []
     journal = JournalWriter(tmp_path / "journal.jsonl")
-    recorder = Recorder(journal, Engine(Picture()), [heard.append], lambda: 1.0, ["s3cr3t-value"])
+    recorder = Recorder(
+        journal, Engine(Picture()), [lambda event, _picture: heard.append(event)], lambda: 1.0, ["s3cr3t-value"]
+    )
     for event in started():
         recorder.record(event)
     text = "s3cr3t-value: NMS time limit 2.800s exceeded"
