@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread in trainings under test: numbers repeat, and two cores are enough for two workers.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests format docs clean
+.PHONY: demo test lint types tests test-long format docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (about two minutes, once) ..."
@@ -27,6 +27,9 @@ types: $(VENV)/.installed
 
 tests: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal
+
+test-long: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist worksteal -m long
 
 # bench-detection, bench-overhead, bench-goodput, bench-oracle, ...: each is described in its own README.md.
 bench-%: $(VENV)/.installed

@@ -259,6 +259,7 @@ def test_rough_products_are_recognised_by_a_trial(seen):
     assert (seen["rough products"]["matrix"], seen["rough products"]["plain"]) == (2.0**-10, 2.0**-23)
 
 
+@pytest.mark.long
 def test_yolo_with_the_scalar_write_bug_and_without():
     shown = other_process("yolo")
     found = shown["lie"]["findings"]

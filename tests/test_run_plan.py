@@ -251,6 +251,7 @@ if_it_fits = true
 """
 
 
+@pytest.mark.long
 def test_yolo_in_two_stages_is_measured_before_the_second(tmp_path):
     """What it reached is carried on, and the larger pictures are tried out before they are begun with."""
     pytest.importorskip("ultralytics")

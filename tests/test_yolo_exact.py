@@ -52,7 +52,7 @@ def test_twenty_kills_at_random_places(tmp_path, bare):
     assert all(training.exact)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_every_named_place(tmp_path, bare, workers):
     """Also in the life that goes on, before its first batch, and in the thread that writes a snapshot."""
     deaths = [
