@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread in trainings under test: numbers repeat, and two cores are enough for two workers.
+# One thread in trainings under test: numbers repeat. Three workers for two cores: many tests wait for a process to answer.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint types tests test-long format docs clean
@@ -26,7 +26,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 test-long: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m long

@@ -48,7 +48,7 @@ def test_guard_is_all_that_a_program_may_add():
 
 def test_readme_shows_a_real_panel():
     readme = (ROOT / "README.md").read_text()
-    assert "╭─  holdfast · run" in readme
+    assert "╭─  holdfast · shapes" in readme
     assert "PANEL" not in readme
 
 
