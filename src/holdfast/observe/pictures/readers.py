@@ -195,11 +195,13 @@ class _Reader(threading.Thread):
         self._greeted, self._owner.pillow = True, hello.pillow
         # What a reader that died still held is asked again; the first of it was blamed and is no longer there.
         lines = {request.number: _line(request) for request in self._held}
-        for line in lines.values():
-            process.stdin.write(line)
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has died; what it answered before is still to be read
+            for line in lines.values():
+                process.stdin.write(line)
+            process.stdin.flush()
         while not self.stopped:
-            self._ask_more(process, lines)
+            with contextlib.suppress(BrokenPipeError):
+                self._ask_more(process, lines)
             if not self._held:
                 return True
             answer = self._answer(process)
