@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import os
 import sys
+from pathlib import Path
 
 import guarded_ranks
 import pytest
@@ -95,6 +97,41 @@ def test_what_an_earlier_life_had_begun_is_never_joined_to_a_later_one(tmp_path)
     write(1, 10)
     assert ranks[0].commit()
     assert [rank.begin(torch).position for rank in ranks] == [10, 10]
+
+
+def test_what_a_rank_is_ahead_by_is_left_alone(tmp_path):
+    """Rank 1 has written batch 10, and half of batch 15, when rank 0 comes to count batch 5."""
+
+    def write(rank, position):
+        header = {"position": position, "step": position, "tree": ["dict", []], "tensors": []}
+        return ranks[rank].write(position, header, memoryview(b""))
+
+    ranks = [Store(str(tmp_path), rank, 2) for rank in (0, 1)]
+    write(0, 5)
+    write(1, 5)
+    ahead = Path(write(1, 10))
+    half = tmp_path / f"000000000015.rank-1-of-2.snapshot.{os.getpid()}.tmp"
+    half.touch()
+    assert ranks[0].commit()
+    assert ahead.exists()
+    assert half.exists()
+    write(0, 10)
+    assert ranks[0].commit()
+
+
+def test_what_counted_and_was_torn_does_not_outlive_what_is_gone_on_from(tmp_path):
+    def write(position):
+        header = {"position": position, "step": position, "tree": ["dict", []], "tensors": []}
+        for rank in (1, 0):
+            path = ranks[rank].write(position, header, memoryview(b""))
+        assert ranks[0].commit()
+        return path
+
+    ranks = [Store(str(tmp_path), rank, 2) for rank in (0, 1)]
+    write(5)
+    Path(write(10)).write_bytes(b"torn")
+    assert [rank.begin(torch).position for rank in ranks] == [5, 5]
+    assert ranks[0].positions() == [5]
 
 
 def test_a_position_is_taken_once(tmp_path):

@@ -99,14 +99,18 @@ class Store(object):
             return -1
 
     def tidy(self, newest):
-        """The newest few stay, and nothing that a death left half-written. What lies beyond the newest is torn, or of a training that
-        was not gone on with: it must not outlive what is taken now.
+        """The newest few stay, and nothing that a death left half-written. What one process finds beyond the newest is torn, or of a
+        training that was not gone on with: it must not outlive what is taken now. Of several ranks another may be ahead by
+        one: what lies there is being written, and what an earlier life left there was taken back at the beginning.
         """
         kept = set([position for position in self.positions() if position <= newest][: self._keep])
         for name in self._names():
             found = PART.match(name) or COMMIT.fullmatch(name)
             left = TEMPORARY.fullmatch(name)
-            if (found is not None and int(found[1]) not in kept) or (left is not None and not lives(int(left[1]))):
+            if left is not None and lives(int(left[1])):
+                continue
+            ahead = found is not None and int(found[1]) > newest and int(found[found.re.groups]) == self.world_size > 1
+            if left is not None or (found is not None and int(found[1]) not in kept and not ahead):
                 self._remove(name)
 
     def clear(self):
@@ -143,10 +147,11 @@ class Store(object):
 
     def _take_back(self):
         for name in self._names():
-            found = PART.match(name)
-            own = found is not None and (int(found[2]), int(found[3])) == (self.rank, self.world_size)
-            begun = own and name.endswith(HASH) and int(found[1]) > self.at
-            if begun or (name == AGREED and self.rank == 0):
+            part, commit = PART.match(name), COMMIT.fullmatch(name)
+            own = part is not None and (int(part[2]), int(part[3])) == (self.rank, self.world_size)
+            begun = own and name.endswith(HASH) and int(part[1]) > self.at
+            counted = commit is not None and int(commit[1]) > self.at
+            if begun or (self.rank == 0 and (counted or name == AGREED)):
                 self._remove(name)
 
     def newest(self, torch, torn=lambda path, why: None):
