@@ -6,11 +6,11 @@ It ends an attempt only where the policy says so, and writes down who did.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.act.hang_watch import Ask, HangWatch
+from holdfast.act.leaving import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, Ended, GivenUp, Leaving
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.foresight import plans_restart
 from holdfast.judge.policy import asks_for_snapshot, ends_attempt, worth_a_restart
@@ -42,26 +42,9 @@ DISK_FULL_BYTES = 1 << 20
 BUSY_CORES = 0.5
 """More processor time than this, while nothing else shows, is a long native call and not a wait."""
 PROMPT_LOOK_S = 1.0
-LAST_SNAPSHOT_S = 10.0
-"""How long an ending may wait for a last snapshot: schedulers send SIGTERM half a minute before SIGKILL."""
-RESTART_SNAPSHOT_S = 60.0
-"""How long a planned restart waits for its snapshot; where none comes the training is left alone."""
-RESTART_AGAIN_S = 600.0
-"""Until the next try."""
 PLANNED = "planned restart"
 MOST_DUMPS = 8
 """Stacks that go into the journal of one attempt; all of them are in its folder."""
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """It is to end as soon as a snapshot is on disk."""
-
-    by: str
-    at_the_latest: float
-    snapshots_before: int
-    planned: str = ""
-    """Why it is to go on in a fresh process; where that is so, it does not end without a snapshot."""
 
 
 class Attempt:
@@ -109,8 +92,7 @@ class Attempt:
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
         self._planned = ""
-        self._leaving: Leaving | None = None
-        self._next_restart = self._began
+        self._leaving = Leaving(run, lambda: recorder.picture, self._began)
         self._remarks: set[tuple[str, str]] = set()
         self._lines = LineWatch(needles(), rules_speaking_of)
         child.watch(self._lines)
@@ -163,63 +145,38 @@ class Attempt:
 
     def _terminated(self) -> None:
         """Where snapshots are taken, one more is waited for: what was done since the last would have to be done again."""
-        first = self._leaving is None or bool(self._leaving.planned)
-        leaves = first and self._leave("terminate", LAST_SNAPSHOT_S)
+        leaves = self._leaving.only_planned and self._leaving.leave("terminate", self._monotonic(), LAST_SNAPSHOT_S)
         action = "asked for a last snapshot, then ending the training" if leaves else "ending the training"
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGTERM", action=action))
         if not leaves:
             self._stop("terminate")
 
-    def _takes_snapshots(self) -> bool:
-        observed = self._recorder.picture.attempt.observed
-        return observed is not None and observed.kinds.get("snapshots", "").startswith("seen")
-
-    def _leave(self, by: str, within_s: float, planned: str = "") -> bool:
-        """Ask for a snapshot and end it once that is on disk; False where it takes none."""
-        taken = self._recorder.picture.attempt.snapshots.count
-        if not self._takes_snapshots() or not self._ask_for_snapshot():
-            return False
-        self._leaving = Leaving(by, self._monotonic() + within_s, taken, planned)
-        return True
-
-    def _ask_for_snapshot(self) -> bool:
-        try:
-            self._run.snapshot_now.touch()
-        except OSError:
-            return False
-        return True
-
     def _leave_when_it_is_time(self, now: float) -> None:
-        leaving = self._leaving
-        if leaving is None or self._stopped_by is not None:
+        if self._stopped_by is not None:
             return
-        if self._recorder.picture.attempt.snapshots.count > leaving.snapshots_before:
-            self._planned = leaving.planned
-            self._stop(leaving.by)
-        elif now >= leaving.at_the_latest and leaving.planned:
-            self._leaving = None
-            self._next_restart = now + RESTART_AGAIN_S
-            self._remark("no fresh process", f"no snapshot came within {RESTART_SNAPSHOT_S:.0f} s ({leaving.planned})")
-        elif now >= leaving.at_the_latest:
-            self._stop(leaving.by)
+        became = self._leaving.look(now)
+        if isinstance(became, Ended):
+            self._planned = became.planned
+            self._stop(became.by)
+        elif isinstance(became, GivenUp):
+            self._remark("no fresh process", f"no snapshot came within {RESTART_SNAPSHOT_S:.0f} s ({became.planned})")
 
     def _plan_a_restart(self, now: float) -> None:
         """Before memory is used up, at a moment of our choosing."""
-        if self._leaving is not None or self._stopped_by is not None or now < self._next_restart:
-            return
-        reason = plans_restart(self._recorder.picture, self._plan)
-        if reason is not None:
-            self._restart(PLANNED, reason)
+        if self._stopped_by is None and self._leaving.may_restart(now):
+            reason = plans_restart(self._recorder.picture, self._plan)
+            if reason is not None:
+                self._restart(PLANNED, reason)
 
     def _restart(self, by: str, reason: str) -> None:
-        if self._leave(by, RESTART_SNAPSHOT_S, reason):
+        if self._leaving.leave(by, self._monotonic(), RESTART_SNAPSHOT_S, reason):
             self._remark("a fresh process is next", reason)
 
     def _end_with_the_budget(self) -> None:
         over = self._until is not None and self._recorder.now() >= self._until
-        if over and self._stopped_by is None and (self._leaving is None or self._leaving.by != "budget"):
+        if over and self._stopped_by is None and not self._leaving.is_for("budget"):
             self._remark("the time that the plan gives it is used up", "it ends with a snapshot where it takes them")
-            if not self._leave("budget", RESTART_SNAPSHOT_S):
+            if not self._leaving.leave("budget", self._monotonic(), RESTART_SNAPSHOT_S):
                 self._stop("budget")
 
     def _stop(self, by: str) -> None:
@@ -257,9 +214,9 @@ class Attempt:
         for finding in self._recorder.fresh_findings():
             if ends_attempt(finding, self._plan):
                 self._stop(finding.rule)
-            elif self._leaving is None and worth_a_restart(finding, self._recorder.picture, self._plan):
+            elif self._leaving.idle and worth_a_restart(finding, self._recorder.picture, self._plan):
                 self._restart(finding.rule, finding.message)
-            elif asks_for_snapshot(finding, self._plan) and self._takes_snapshots() and self._ask_for_snapshot():
+            elif asks_for_snapshot(finding, self._plan) and self._leaving.ask_for_snapshot():
                 self._remark("a snapshot was asked for", finding.rule)
 
     def _hint_at_going_on(self) -> None:

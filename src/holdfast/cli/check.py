@@ -31,7 +31,7 @@ def check(
     """
     from holdfast.act.checks.running import check as run_checks
     from holdfast.act.opening import open_plan
-    from holdfast.cli.supervised import is_plan_file
+    from holdfast.cli.planned import is_plan_file
     from holdfast.show.checks import ChecksProgress, show
 
     words = command or []

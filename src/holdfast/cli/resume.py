@@ -22,24 +22,21 @@ def resume(
     """Go on with a run from its journal and the newest checkpoint that is whole."""
     from pathlib import Path
 
-    from holdfast.act.stage_plan import stage_plan, stages_of
-    from holdfast.cli.supervised import is_plan_file, plan_from, supervise_again
+    from holdfast.cli.planned import is_plan_file, plan_again, plan_changed
     from holdfast.record.folder import find
     from holdfast.record.plan_file import read_plan
 
     run = find(reference, root=Path.cwd())
     if command and is_plan_file(command):
-        given = plan_from(Path(command[0]), {"max_attempts": max_attempts} if max_attempts is not None else {})
-        raise typer.Exit(
-            supervise_again(run, given if given.stages else stage_plan(given, stages_of(given)[0]), as_json=as_json)
+        plan = plan_changed(Path(command[0]), attempts=max_attempts, hours=hours)
+    else:
+        plan = read_plan(
+            run,
+            command or [],
+            attempts=max_attempts,
+            hours=hours,
+            checkpoint=checkpoint,
+            resume_with=resume_with,
+            on_event=on_event,
         )
-    plan = read_plan(
-        run,
-        command or [],
-        attempts=max_attempts,
-        hours=hours,
-        checkpoint=checkpoint,
-        resume_with=resume_with,
-        on_event=on_event,
-    )
-    raise typer.Exit(supervise_again(run, plan, as_json=as_json))
+    raise typer.Exit(plan_again(run, plan, as_json=as_json))

@@ -63,16 +63,8 @@ def run(
 
     Exit status: 0 finished, 2 usage, 3 not learned, 4 failed, 130 interrupted, 143 terminated.
     """
-    from holdfast.cli.supervised import (
-        check_first,
-        given,
-        is_plan_file,
-        plan_for,
-        plan_from,
-        supervise_new,
-        supervise_plan,
-        with_a_device,
-    )
+    from holdfast.cli.planned import check_first, is_plan_file, plan_from, supervise_plan, with_a_device
+    from holdfast.cli.supervised import given, plan_for, supervise_new
 
     options = {
         "max_attempts": max_attempts,

@@ -1,0 +1,147 @@
+"""Plans on the command line: read, checked, given a device, and carried out stage by stage."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.act.notify import words_of
+from holdfast.act.stage_plan import epochs_after, stage_plan, stages_of
+from holdfast.cli.supervised import fields_of, supervise_again, supervise_new, write_down
+from holdfast.record import folder as folders
+from holdfast.record.plan_file import write_plan
+from holdfast.show.live import Narrator
+from holdfast.show.summary import write_summary
+from holdfast.words.errors import PlanInvalid, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.record.folder import RunFolder
+    from holdfast.words.plan import Plan
+    from holdfast.words.verdicts import Verdict
+
+CHECK_S = 90.0
+"""For all checks before a plan is carried out."""
+
+
+def is_plan_file(command: list[str]) -> bool:
+    """A word that names a TOML file; a training is started by another name."""
+    if not command or not command[0].endswith(".toml"):
+        return False
+    if len(command) > 1:
+        raise UsageError(
+            f"What follows the plan is not understood: {' '.join(command[1:4])}.",
+            next_step=f"options come before the plan: holdfast run {' '.join(command[1:4])} {command[0]}",
+        )
+    return True
+
+
+def plan_from(path: Path, options: dict[str, Any]) -> Plan:
+    """A plan file, with what was given on the command line, and only where the ground bears it."""
+    from holdfast.act.ground import survey
+    from holdfast.act.opening import open_plan
+
+    plan = open_plan(path)
+    fields = fields_of(options)
+    if "budget" in fields:
+        fields["budget"] = msgspec.structs.replace(plan.budget, attempts=fields["budget"].attempts)
+    plan = msgspec.structs.replace(plan, **fields)
+    ground = survey(plan)
+    for note in ground.notes:
+        print(f"holdfast: {note}", file=sys.stderr)
+    problems = ground.problems
+    if problems:
+        raise PlanInvalid(
+            f"{path} cannot be carried out:\n" + "\n".join(f"  - {problem}" for problem in problems),
+            next_step="mend that first; nothing has been started",
+        )
+    return plan
+
+
+def check_first(plan: Plan, *, as_json: bool) -> bool:
+    """Whether nothing speaks against starting it. What does is shown; what only warns is told in a line each."""
+    from holdfast.act.checks.running import check
+    from holdfast.show.checks import ChecksProgress, show, warnings
+
+    with ChecksProgress() as progress:
+        report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, watcher=progress)
+    if report.exit_status:
+        show(report, as_json=as_json)
+        print("holdfast: nothing was started; --no-check starts it all the same", file=sys.stderr)
+        return False
+    for line in warnings(report):
+        print(f"holdfast: {line}", file=sys.stderr)
+    return True
+
+
+def with_a_device(plan: Plan) -> Plan:
+    """`auto` becomes the fastest device that told the truth."""
+    from holdfast.act.choosing_device import choose, is_asked
+
+    if plan.trainer != "ultralytics" or not is_asked(plan):
+        return plan
+    chosen = choose(plan, tell=lambda words: print(f"holdfast: {words} ...", file=sys.stderr, flush=True))
+    for line in chosen.says:
+        print(f"holdfast: {line}", file=sys.stderr)
+    if chosen.device is None:
+        raise PlanInvalid("No device here can be trusted with this training.", next_step="name one: device = 'cpu'")
+    return msgspec.structs.replace(plan, settings={**plan.settings, "device": chosen.device})
+
+
+def supervise_plan(plan: Plan, *, name: str | None, folder: Path | None, as_json: bool) -> int:
+    """One stage is a run like any other; several are a run of runs."""
+    if not plan.stages:
+        only = stage_plan(plan, stages_of(plan)[0])
+        return supervise_new(only, name=name, folder=folder, as_json=as_json, progress=plan.name or "training")
+    if plan.on_event is not None:
+        words_of(plan.on_event)
+    run = folders.create(plan.command or ["plan"], root=Path.cwd(), name=name or plan.name, folder=folder)
+    write_plan(run, plan)
+    return carry_out(run, plan, as_json=as_json)
+
+
+def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
+    """All stages of a plan that are not done yet."""
+    from holdfast.act.fitting import fits
+    from holdfast.act.stages import Stages
+    from holdfast.show.course import course_summary, print_course_panel
+    from holdfast.show.report.course import write_course_report
+
+    def listeners_of(folder: RunFolder) -> list[Narrator]:
+        number = int(folder.name.partition("-")[0])
+        head = f"stage {number} of {len(plan.stages)}, {plan.stages[number - 1].name}"
+        return [Narrator(folder, plan=head, later=epochs_after(plan, number))]
+
+    def done(folder: RunFolder, _reached: Verdict) -> None:
+        write_down(folder)
+
+    stages = Stages(run, plan, listeners=[Narrator(run)], listeners_of=listeners_of, done=done, fits=fits)
+    verdict = stages.carry_out()
+    summary = course_summary(run)
+    try:
+        write_summary(run, summary)
+        write_course_report(run)
+    except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
+        print(f"holdfast: no report was written ({error}); try: holdfast report {run.reference}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        if as_json:
+            print(msgspec.json.encode(summary).decode(), flush=True)
+        else:
+            print_course_panel(run)
+    return verdict.exit_status
+
+
+def plan_changed(path: Path, *, attempts: int | None, hours: float | None) -> Plan:
+    """The plan that a run goes on with, as it now stands in its file."""
+    plan = with_a_device(plan_from(path, {} if attempts is None else {"max_attempts": attempts}))
+    if hours is not None:
+        plan = msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=hours))
+    return plan if plan.stages else stage_plan(plan, stages_of(plan)[0])
+
+
+def plan_again(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
+    """Go on with it, whether it is one training or several stages."""
+    return (carry_out if plan.stages else supervise_again)(run, plan, as_json=as_json)
