@@ -114,6 +114,46 @@ def test_a_tensor_that_is_resized_in_place_is_seen():
     assert capture.layouts[0][1] == [6]
 
 
+def test_a_tensor_that_is_given_other_numbers_in_place_is_seen():
+    weight = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    capture = Capture(torch)
+    capture.take({"w": weight})
+    weight.data = torch.full((4,), 1 / 3)
+    capture.take({"w": weight})
+    assert capture.layouts[0][0] == "torch.float32"
+    assert bytes(capture.raw())[:16] == weight.detach().numpy().tobytes()
+
+
+def test_gradients_take_over_the_spots_of_those_before():
+    """They are other tensors after each step. What stays keeps its spot, and without them nothing of them is written."""
+    weight, moment = torch.ones(1000), torch.zeros(1000)
+    capture = Capture(torch)
+
+    def take(gradient):
+        capture.take({"gradient": gradient, "weight": weight, "moment": moment})
+        return [layout[3] for layout in capture.layouts]
+
+    take(torch.full((1000,), 1.0))
+    without = take(None)
+    assert capture.bytes == 2 * 4032
+    first, kept = torch.full((1000,), 2.0), torch.full((1000,), 3.0)
+    assert take(first)[1:] == without
+    del first
+    assert take(kept) == [2 * 4032, *without]
+    assert bytes(capture.raw())[2 * 4032 :][:4000] == kept.numpy().tobytes()
+    assert take(None) == without
+    assert capture.bytes == 2 * 4032
+
+
+def test_tensors_of_ever_new_sizes_do_not_fill_the_memory():
+    capture = Capture(torch)
+    for size in range(1, 200):
+        grown = torch.full((16 * size,), float(size))
+        capture.take({"list of what was seen": grown})
+        assert capture.bytes == 64 * size
+        assert bytes(capture.raw()) == grown.numpy().tobytes()
+
+
 def test_a_copy_needs_room():
     with pytest.raises(NoRoom, match="takes 4 MB, and 1 MB are free"):
         Capture(torch, room=lambda: 1 << 20).take({"w": torch.zeros(1 << 20)})

@@ -1,7 +1,7 @@
 """A copy of a state in host memory: all that the training waits for.
 
-One block of memory is kept from snapshot to snapshot, and every tensor has its place in it, so that a capture is nothing
-but copying. The block is written as it lies.
+One block of memory is kept from snapshot to snapshot, and every tensor has its spot in it, so that a capture is nothing
+but copying. The block is written as it lies. Gradients are made anew with each step: they take over the spots of those before.
 """
 
 import ctypes
@@ -10,10 +10,29 @@ import weakref
 from .values import dtype_called, flatten
 
 ALIGNED = 64
+CROWDED = 1.1
+"""Where the spots in use take so much less than they span, all are given out anew."""
 
 
 class NoRoom(MemoryError):
     """There is not enough memory for a copy of the state."""
+
+
+class _Spot(object):
+    """A tensor's place in the block. `kind` is what another tensor must be like to take it over."""
+
+    __slots__ = ("dtype", "end", "kind", "layout", "place", "ref", "shape", "size")
+
+    def __init__(self, kind, layout, size):
+        self.kind = kind
+        self.layout = layout
+        self.size = size
+        self.end = layout[3] + size
+        self.place = None
+
+    def belongs_to(self, tensor):
+        self.ref = weakref.ref(tensor)
+        self.dtype, self.shape = tensor.dtype, tensor.shape
 
 
 class Capture(object):
@@ -22,10 +41,12 @@ class Capture(object):
         self._torch = torch
         self._room = room or available_memory
         self._block = None
-        self._known = []  # weak references to the tensors of the last capture
-        self._shapes = []
-        self._layouts = []
-        self._places = []  # views of the block, one for each tensor
+        self._by_id = {}
+        """Spots, by the id of the tensor that each belongs to."""
+        self._spots = []
+        """Those of the last capture, in the order of its tensors."""
+        self._given = []
+        """All spots in the block, also of tensors that are gone."""
         self.tree = None
         self.bytes = 0
 
@@ -34,13 +55,13 @@ class Capture(object):
         tensors = []
         tree = flatten(self._torch, state, tensors)
         self._prepare(tensors)
-        self._copy(tensors)
+        self._copy(tensors, [spot.place for spot in self._spots])
         self.tree = tree
 
     @property
     def layouts(self):
         """[type of numbers, shape, strides, where it begins] of each tensor."""
-        return self._layouts
+        return [spot.layout for spot in self._spots]
 
     def raw(self):
         """The block's bytes, for as long as nothing else is captured."""
@@ -49,21 +70,50 @@ class Capture(object):
         return memoryview((ctypes.c_char * self.bytes).from_address(self._block.data_ptr())).cast("B")
 
     def _prepare(self, tensors):
-        """Places for these tensors. Where all are the very ones of the last time, nothing is to be done."""
-        known = self._known
-        if len(known) == len(tensors) and all(map(_is, tensors, known, self._shapes)):
-            return
-        layouts, at = [], 0
-        for tensor in tensors:
-            layouts.append([str(tensor.dtype), list(tensor.shape), _strides(tensor), at])
-            size = tensor.numel() * tensor.element_size()
-            at += (size + ALIGNED - 1) // ALIGNED * ALIGNED
-        if self._block is None or at > self._block.numel() or layouts != self._layouts:
-            self._places = []
-            self._reserve(at)
-            self._places = [place_in(self._torch, self._block, layout) for layout in layouts]
-        self._known, self._shapes = [weakref.ref(tensor) for tensor in tensors], [tensor.shape for tensor in tensors]
-        self._layouts, self.bytes = layouts, at
+        """A spot for each of these tensors; most have theirs from the last time."""
+        spots = [self._spot_of(tensor) for tensor in tensors]
+        if None in spots:
+            spots = self._find_spots(tensors, spots)
+        size = max([spot.end for spot in spots], default=0)
+        if self._block is None or size > self._block.numel() or size > CROWDED * sum(spot.size for spot in spots):
+            self._given = []
+            spots = self._find_spots(tensors, [None] * len(tensors))
+            size = self._given[-1].end if self._given else 0
+            self._reserve(size)
+        for spot in spots:
+            if spot.place is None:
+                spot.place = place_in(self._torch, self._block, spot.layout)
+        self._spots, self.bytes = spots, size
+
+    def _spot_of(self, tensor):
+        """Some tensors are resized or given other numbers in place."""
+        spot = self._by_id.get(id(tensor))
+        if spot is None or spot.ref() is not tensor or spot.shape != tensor.shape or spot.dtype is not tensor.dtype:
+            return None
+        return spot
+
+    def _find_spots(self, tensors, spots):
+        """Those that are missing: of a tensor that is gone and was alike, or new ones behind all others."""
+        used = set(map(id, spots))
+        free = {}
+        for spot in self._given:
+            if id(spot) not in used:
+                free.setdefault(spot.kind, []).append(spot)
+        for n, tensor in enumerate(tensors):
+            if spots[n] is None:
+                kind = (tensor.dtype, tensor.shape, tensor.stride())
+                alike = free.get(kind)
+                spots[n] = alike.pop() if alike else self._new_spot(kind, tensor)
+                spots[n].belongs_to(tensor)
+        self._by_id = {id(tensor): spot for tensor, spot in zip(tensors, spots)}
+        return spots
+
+    def _new_spot(self, kind, tensor):
+        size = (tensor.numel() * tensor.element_size() + ALIGNED - 1) // ALIGNED * ALIGNED
+        begin = self._given[-1].end if self._given else 0
+        spot = _Spot(kind, [str(tensor.dtype), list(tensor.shape), _strides(tensor), begin], size)
+        self._given.append(spot)
+        return spot
 
     def _reserve(self, size):
         if self._block is not None and size <= self._block.numel():
@@ -77,7 +127,7 @@ class Capture(object):
         except RuntimeError as error:  # torch's word for memory that it did not get
             raise NoRoom("a copy of the state takes %d MB: %s" % (size >> 20, str(error)[:200])) from None
 
-    def _copy(self, tensors):
+    def _copy(self, tensors, places):
         torch = self._torch
         on_host = [n for n, tensor in enumerate(tensors) if tensor.is_cpu]
         elsewhere = [n for n, tensor in enumerate(tensors) if not tensor.is_cpu]
@@ -85,18 +135,13 @@ class Capture(object):
             foreach = getattr(torch, "_foreach_copy_", None)
             sources = tensors if not elsewhere else [tensors[n] for n in on_host]
             if foreach is not None and sources:
-                foreach(self._places if not elsewhere else [self._places[n] for n in on_host], sources)
+                foreach(places if not elsewhere else [places[n] for n in on_host], sources)
             else:
                 for n, source in zip(on_host, sources):
-                    self._places[n].copy_(source)
+                    places[n].copy_(source)
             # The same type on both sides: only the bytes travel, no kernel runs (pytorch#189563).
             for n in elsewhere:
-                self._places[n].copy_(tensors[n].detach())
-
-
-def _is(tensor, known, shape):
-    """The same tensor as the last time, of the same shape: some are resized in place."""
-    return known() is tensor and tensor.shape == shape
+                places[n].copy_(tensors[n].detach())
 
 
 def _strides(tensor):

@@ -32,7 +32,7 @@ class Torn(Exception):
 
 def write(files, path, header, raw):
     """Returns the hash, which names the content."""
-    digest = hashlib.blake2b(digest_size=_DIGEST)
+    digest = hashlib.sha256()
     write_whole(files, path, _chunks(header, raw, digest))
     return digest.hexdigest()
 
@@ -84,7 +84,7 @@ def _verified(torch, path):
     except OSError as error:
         raise Torn(error.strerror or str(error)) from None
     end = size - _DIGEST - len(END)
-    digest = hashlib.blake2b(into[:end], digest_size=_DIGEST)
+    digest = hashlib.sha256(into[:end])
     if bytes(into[end : end + _DIGEST]) != digest.digest():
         raise Torn("its content is not what was written")
     return block, digest.hexdigest()
@@ -104,7 +104,7 @@ def _refuse_others(file, size):
 
 def digest_of(path):
     """The hash of a whole snapshot, without keeping what is in it."""
-    digest = hashlib.blake2b(digest_size=_DIGEST)
+    digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
