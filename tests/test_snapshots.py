@@ -16,7 +16,12 @@ from holdfast.child.holdfast_child.snapshots import file as snapshot_file
 from holdfast.child.holdfast_child.snapshots.capture import Capture, NoRoom
 from holdfast.child.holdfast_child.snapshots.file import Torn
 from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.interval import expected_life, seconds_between, seconds_until_earned
+from holdfast.child.holdfast_child.snapshots.interval import (
+    expected_life,
+    loan_for,
+    seconds_between,
+    seconds_until_earned,
+)
 from holdfast.child.holdfast_child.snapshots.store import Store
 from holdfast.child.holdfast_child.snapshots.taking import Snapshots
 from holdfast.child.holdfast_child.snapshots.values import NotPlain, flatten, unflatten
@@ -383,3 +388,10 @@ def test_snapshots_keep_to_their_budget():
     assert seconds_until_earned(0.02, spent=0.0, age=1.0) < 0
     assert seconds_until_earned(0.02, spent=0.25, age=1.0) == pytest.approx(1.0)
     assert seconds_until_earned(5.0, spent=0.0, age=100.0) == pytest.approx(375.0)
+
+
+def test_a_run_that_keeps_dying_may_spend_what_its_lives_are_worth():
+    """Ten seconds long, at 20 ms each: Young's and Daly's rule spends a third of a second, before 1% of anything is earned."""
+    assert loan_for(0.02, known=None) == 0.25
+    assert loan_for(0.02, known=10.0) == pytest.approx(10.0 / seconds_between(0.02, 10.0) * 0.02)
+    assert loan_for(0.0001, known=10.0) == 0.25

@@ -28,7 +28,7 @@ def environment(
     attempt: int,
     resume: Resume | None,
     *,
-    life_s: float,
+    life_s: float | None,
     base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     ours = {
@@ -39,8 +39,9 @@ def environment(
         protocol.CHILD_PATH: str(CHILD_FOLDER),
         protocol.SNAPSHOTS: str(run.snapshots),
         protocol.SNAPSHOT_NOW: str(run.snapshot_now),
-        protocol.MEAN_LIFE: f"{life_s:.0f}",
     }
+    if life_s is not None:
+        ours[protocol.MEAN_LIFE] = f"{life_s:.0f}"
     if plan.max_loss_s is not None:
         ours[protocol.MOST_LOST] = str(plan.max_loss_s)
     if plan.observe_only:

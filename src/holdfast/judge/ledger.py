@@ -14,7 +14,7 @@ BUCKETS = (
     "evaluation",
     "saving",  # in torch.save
     "snapshot_stall",  # the training waited for a snapshot to be copied
-    "lost_work",  # steps that had to be made again
+    "lost_work",  # steps that had to be made again, and those that a death left unfinished
     "restart",  # from any further start to its first step
     "waiting",  # between two attempts
     "other",  # what no event accounts for: the end of a process, work outside of steps
@@ -40,20 +40,44 @@ def ledger_of(picture: Picture) -> Ledger:
         return Ledger(0.0, buckets)
     wall = max(picture.last_at - picture.started.at - picture.away, 1e-9)
     for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None], strict=True):
-        lost = _lost_part(attempt, following)
-        computing = max(0.0, attempt.pace.step_seconds - attempt.pace.data_wait)
-        buckets["training"] += computing * (1 - lost)
-        buckets["data_wait"] += attempt.pace.data_wait * (1 - lost)
-        buckets["lost_work"] += (computing + attempt.pace.data_wait) * lost
-        buckets["evaluation"] += attempt.pace.evaluation_seconds
-        buckets["saving"] += attempt.saves.seconds
-        buckets["snapshot_stall"] += attempt.snapshots.stall
-        buckets["start_up" if attempt is picture.attempts[0] else "restart"] += _until_the_first_step(attempt)
+        for name, seconds in _spent(attempt, following, first=attempt is picture.attempts[0]).items():
+            buckets[name] += seconds
         if following is not None and attempt.ended is not None:
             buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)
     buckets["waiting"] = max(0.0, buckets["waiting"] - picture.away)
     buckets["other"] = max(0.0, wall - sum(buckets.values()))
     return Ledger(wall, buckets)
+
+
+def _spent(attempt: AttemptPicture, following: AttemptPicture | None, *, first: bool) -> dict[str, float]:
+    lost = _lost_part(attempt, following)
+    computing = max(0.0, attempt.pace.step_seconds - attempt.pace.data_wait)
+    spent = {
+        "training": computing * (1 - lost),
+        "data_wait": attempt.pace.data_wait * (1 - lost),
+        "lost_work": (computing + attempt.pace.data_wait) * lost,
+        "evaluation": attempt.pace.evaluation_seconds,
+        "saving": attempt.saves.seconds,
+        "snapshot_stall": attempt.snapshots.stall,
+        "start_up" if first else "restart": _until_the_first_step(attempt),
+    }
+    if following is not None and attempt.ended is not None and attempt.last_step_at is not None:
+        # A step may be a second of accumulated batches. What a snapshot held of the last one was not lost.
+        left = max(0.0, attempt.ended.seconds - sum(spent.values()))
+        kept_until = max(attempt.last_step_at, _snapshot_taken_at(attempt, following))
+        unfinished = min(left, max(0.0, attempt.ended.at - kept_until))
+        spent["lost_work"] += unfinished
+        spent["training"] += min(left - unfinished, kept_until - attempt.last_step_at)
+    return spent
+
+
+def _snapshot_taken_at(attempt: AttemptPicture, following: AttemptPicture) -> float:
+    """When the snapshot was taken that the next life went on from; 0 where it is not known of."""
+    restored = following.snapshots.restored
+    taken = [
+        snapshot for snapshot in attempt.snapshots.known if restored is not None and snapshot.path == restored.path
+    ]
+    return taken[-1].at - taken[-1].seconds if taken else 0.0
 
 
 def _until_the_first_step(attempt: AttemptPicture) -> float:

@@ -42,6 +42,7 @@ class AttemptPicture:
         """When it was done."""
         self.first_step_s = 0.0
         self.last_step = started.resume.step if started.resume else 0
+        self.last_step_at: float | None = None
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
         self.losses = monitors.Losses()
@@ -194,6 +195,7 @@ def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> N
         attempt.first_step_at = event.at
         attempt.first_step_s = event.seconds
     attempt.last_step = max(attempt.last_step, last)
+    attempt.last_step_at = event.at
     attempt.losses.fold(event)
     attempt.gradients.fold_steps(event)
     attempt.batches.fold(event)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Finding
 
 LONGEST_WAIT_S = 60.0
-FIRST_LIFE_S = 60.0
 SHORTEST_LIFE_S = 10.0
 UNSEEN_PROGRESS_S = 60.0
 """Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
@@ -53,10 +52,12 @@ _TRANSIENT = re.compile(
 )
 
 
-def expected_life(picture: Picture) -> float:
-    """Seconds that an attempt of this run is to be expected to live, from those before it; snapshots are taken accordingly."""
+def expected_life(picture: Picture) -> float | None:
+    """Seconds that an attempt of this run is to be expected to live, from those before it; snapshots are taken accordingly.
+    None where there are none.
+    """
     lives = [attempt.ended.seconds for attempt in picture.attempts if attempt.ended is not None]
-    return max(SHORTEST_LIFE_S, sum(lives) / len(lives)) if lives else FIRST_LIFE_S
+    return max(SHORTEST_LIFE_S, sum(lives) / len(lives)) if lives else None
 
 
 def ends_attempt(finding: Finding, plan: Plan) -> bool:

@@ -12,7 +12,9 @@ import math
 MOST_LOST_SECONDS = 120.0
 BUDGET = 0.01
 LOAN_SECONDS = 0.25
-"""What a life may spend before it has earned it: it is when a training is young that it dies most."""
+"""What a life may spend before it has earned it: it is when a training is young that it dies most. Where a run has died before, its
+next life may spend what the rule says for one of that length: the budget is for those that live.
+"""
 WRITING = 0.1
 """The part of the time in which one may be written."""
 BESIDE = 0.2
@@ -37,6 +39,11 @@ def seconds_between(cost, life, most_lost=None, writing=0.0):
     return max(writing / WRITING, min(best, MOST_LOST_SECONDS))
 
 
-def seconds_until_earned(cost, spent, age, budget=BUDGET):
+def loan_for(cost, known):
+    """`known` is how long the lives were that this run has had; None where this is the first."""
+    return LOAN_SECONDS if known is None else max(LOAN_SECONDS, math.sqrt(0.5 * cost * known))
+
+
+def seconds_until_earned(cost, spent, age, budget=BUDGET, loan=LOAN_SECONDS):
     """How long it takes until one more may be afforded by a life of this age that has spent this much on them."""
-    return (spent + cost - LOAN_SECONDS) / budget - age
+    return (spent + cost - loan) / budget - age

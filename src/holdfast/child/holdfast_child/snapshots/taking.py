@@ -7,7 +7,7 @@ import time
 
 from .. import protocol
 from .capture import Capture
-from .interval import BUDGET, LIFE_SECONDS, expected_life, seconds_between, seconds_until_earned
+from .interval import BUDGET, LIFE_SECONDS, expected_life, loan_for, seconds_between, seconds_until_earned
 from .values import NotPlain
 
 ASKED_EVERY_SECONDS = 0.05
@@ -25,13 +25,13 @@ def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
     """As the supervisor wants them, where there is one. `most_lost` is the program's own bound."""
     if most_lost is None:
         most_lost = _as_float(os.environ.get(protocol.MOST_LOST), None)
-    life = _as_float(os.environ.get(protocol.MEAN_LIFE), LIFE_SECONDS)
+    life = _as_float(os.environ.get(protocol.MEAN_LIFE), None)
     return Snapshots(torch, store, tell, most_lost, budget, life, os.environ.get(protocol.SNAPSHOT_NOW))
 
 
 class Snapshots(object):
-    def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=LIFE_SECONDS, asked_for=None):
-        """`tell(event, **fields)` writes to the run's record. `asked_for` is a file: where it is new, one is wanted now."""
+    def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=None, asked_for=None):
+        """`tell(event, **fields)` writes to the run's record. `life` is how long those before it were. `asked_for` is a file: where it is new, one is wanted now."""
         self._store = store
         self._capture = Capture(torch)
         self._tell = tell
@@ -121,12 +121,14 @@ class Snapshots(object):
         return sorted(self._costs)[len(self._costs) // 2] if self._costs else FIRST_COST_SECONDS
 
     def _next_after(self, now):
-        life = expected_life(self._life, now - self._born)
+        life = expected_life(LIFE_SECONDS if self._life is None else self._life, now - self._born)
         due = now + seconds_between(self._cost(), life, self._most_lost, self._write_seconds)
         return due if self._most_lost is not None else max(due, self._earned_at(now))
 
     def _earned_at(self, now):
-        return now + seconds_until_earned(self._cost(), self._spent, now - self._born, self._budget)
+        cost = self._cost()
+        loan = loan_for(cost, self._life)
+        return now + seconds_until_earned(cost, self._spent, now - self._born, self._budget, loan)
 
     def _write(self, header, stall, asked):
         """In a thread of its own: it writes and hashes bytes, during which the training runs."""
