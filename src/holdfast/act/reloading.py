@@ -5,6 +5,7 @@ They are read back under the interpreter that trained, because the supervisor ha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.act.going_on import saved_files
 from holdfast.child.holdfast_child import protocol, reload
-from holdfast.words.events import Reloaded
+from holdfast.words.events import AttemptEnded, Goodbye, Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.judge.picture import Picture
+    from holdfast.words.events import Event
     from holdfast.words.plan import Plan
 
 MOST_FILES = 3
@@ -27,38 +29,77 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".safetensors", ".model", ".
 SOURCE = Path(reload.__file__)
 
 
-def read_back(picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
-    """The newest checkpoints of the newest attempt, read back."""
-    attempt = picture.attempt
-    files = [(path, step) for path, step in saved_files(picture, plan) if path.suffix in SUFFIXES and path.is_file()]
-    newest = sorted(files, key=lambda file: file[1])[-MOST_FILES:]
-    if not newest or attempt.hello is None:
-        return []
-    steps = {str(path): step for path, step in newest}
-    said = _ask(attempt.hello.executable, list(steps))
-    return [
-        Reloaded(at=clock(), path=path, step=steps[path], **answer) for path, answer in said.items() if path in steps
-    ]
+class Reader:
+    """The process that reads them. It gets ready while the training's own still winds down: importing torch takes as long.
+
+    It listens to the run's events: `Reader()(event, picture)`.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, event: Event, picture: Picture) -> None:
+        """A training that says goodbye and has saved something may be finished; how it ends is known in a moment."""
+        attempt = picture.attempt if picture.attempts else None
+        if isinstance(event, Goodbye) and attempt is not None and attempt.hello is not None and attempt.saves.by_path:
+            self._start(attempt.hello.executable)
+        elif isinstance(event, AttemptEnded) and event.code != 0:
+            self.close()
+
+    def read_back(self, picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
+        """The newest checkpoints of the newest attempt, read back."""
+        attempt = picture.attempt
+        saved = saved_files(picture, plan)
+        files = [(path, step) for path, step in saved if path.suffix in SUFFIXES and path.is_file()]
+        newest = sorted(files, key=lambda file: file[1])[-MOST_FILES:]
+        if not newest or attempt.hello is None:
+            return []
+        self._start(attempt.hello.executable)
+        steps = {str(path): step for path, step in newest}
+        said = _answers(self._printed("".join(f"{json.dumps(path)}\n" for path in steps)))
+        return [
+            Reloaded(at=clock(), path=path, step=steps[path], **answer)
+            for path, answer in said.items()
+            if path in steps
+        ]
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _start(self, executable: str) -> None:
+        if self._process is not None:
+            return
+        hidden = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            self._process = subprocess.Popen(
+                [executable, "-c", SOURCE.read_text()],
+                env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is for Holdfast
+            )
+
+    def _printed(self, asked: str) -> bytes:
+        """What it says of the paths that it is asked about, as far as it got."""
+        if self._process is None:
+            return b""
+        try:
+            return self._process.communicate(asked.encode(), timeout=SECONDS)[0]
+        except subprocess.TimeoutExpired as late:
+            return late.stdout or b""
+        except OSError:
+            return b""
+        finally:
+            self.close()
 
 
-def _ask(executable: str, paths: list[str]) -> dict[str, dict[str, Any]]:
-    """What the reader says of each path; a path is missing where it could not be asked."""
-    hidden = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    try:
-        printed = subprocess.run(
-            [executable, "-c", SOURCE.read_text(), *paths],
-            env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is for Holdfast
-        ).stdout
-    except subprocess.TimeoutExpired as late:
-        printed = late.stdout or b""
-    except (OSError, subprocess.SubprocessError):
-        return {}
+def _answers(printed: bytes) -> dict[str, dict[str, Any]]:
+    """By path; one is missing where nothing is claimed of it."""
     answers = {}
     for line in printed.splitlines():
         try:

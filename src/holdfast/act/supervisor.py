@@ -25,7 +25,7 @@ from holdfast.act.launching import environment
 from holdfast.act.leftovers import end_leftovers
 from holdfast.act.notify import Notifier
 from holdfast.act.recorder import Recorder
-from holdfast.act.reloading import read_back
+from holdfast.act.reloading import Reader
 from holdfast.act.revalidating import validation_of
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
@@ -125,7 +125,8 @@ class Supervisor:
         self._picture = picture
         self._journal = JournalWriter(run.journal)
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
-        everyone: list[Listener] = [*listeners, *([self._notifier] if self._notifier else [])]
+        self._reader = Reader()
+        everyone: list[Listener] = [*listeners, self._reader, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture)
         self._recorder = Recorder(
             self._journal, engine, everyone, world.clock, secrets_in(plan.command, {**os.environ, **plan.environment})
@@ -173,6 +174,7 @@ class Supervisor:
                 self._read_back(terminal)
             return self._conclude()
         finally:
+            self._reader.close()
             self._journal.close()
             with contextlib.suppress(OSError):
                 heartbeat.settle(str(self._run.heartbeat))
@@ -309,7 +311,7 @@ class Supervisor:
     def _read_back(self, terminal: Terminal) -> None:
         """A checkpoint is worth something only if it loads again: tried right away, while it can still be mended."""
         if self._picture.attempts and self._picture.attempt.finished:
-            for reloaded in read_back(self._picture, self._plan, self._world.clock):
+            for reloaded in self._reader.read_back(self._picture, self._plan, self._world.clock):
                 self._recorder.record(reloaded)
             self._validate_again(terminal)
 

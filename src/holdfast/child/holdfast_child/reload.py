@@ -2,13 +2,17 @@
 
 A checkpoint is a pickle, and a pickle can name any function to be called. Here only what rebuilds tensors is found; all
 other names become a stand-in that takes everything and does nothing. The supervisor runs this file's text under the
-training's own interpreter: it prints one JSON line for each path.
+training's own interpreter: it reads the paths from its input, a JSON line each, and prints a JSON line about each.
 """
 
 import json
+import os
 import pickle
 import sys
 
+MEMORY_BYTES = 8 << 30
+"""For torch itself. A small file can describe tensors of any size."""
+MEMORY_OF_A_FILE = 4
 BAD_AT_MOST = 8
 DEPTH = 24
 REBUILDS = {
@@ -119,16 +123,34 @@ def read_back(path):
     return {"loads": True, "tensors": count, "bad": bad}
 
 
-def main(paths):
+def main(lines):
+    try:
+        import torch  # noqa: F401 - while the training still winds down, so that the paths are not waited for twice
+    except ImportError:
+        return
+    paths = [json.loads(line) for line in lines]
+    _limit_memory(paths)
     for path in paths:
         try:
             said = read_back(path)
         except (ImportError, MemoryError, TypeError, AttributeError):
             continue  # it is our reader that cannot read this: nothing is claimed
         except Exception as error:
+            if "can't allocate memory" in str(error):
+                continue
             said = {"loads": False, "why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:300])}
         print(json.dumps(dict(said, path=path)), flush=True)
 
 
+def _limit_memory(paths):
+    try:
+        import resource
+
+        size = sum(os.path.getsize(path) for path in paths)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES + MEMORY_OF_A_FILE * size,) * 2)
+    except (ImportError, OSError, ValueError):
+        pass  # a system that has no such limit, or a lower one
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.stdin)
