@@ -14,6 +14,7 @@ import time
 import weakref
 
 from ... import protocol
+from ...snapshots.ahead import ReadAhead
 from ...snapshots.fingerprint import differences, fingerprint
 from ...snapshots.randomness import draw_on_from, drawn_so_far
 from ...snapshots.store import Store
@@ -48,6 +49,7 @@ class Exact(object):
         self._trainings = 0
         """How many trainers were made in this process: each has snapshots of its own."""
         self._folder = None
+        self._ahead = None
         self._found = None
         """The snapshot that the newest trainer is to go on from, until its training has begun."""
         self._trainer = None
@@ -69,6 +71,8 @@ class Exact(object):
             self._probe.see("snapshots", "not seen: %s" % why)
             self._off = True
             return
+        if os.environ.get(protocol.RESUME) == "snapshot":
+            self._ahead = ReadAhead(self._torch, Store(self._run_folder))
         module.enumerate = self._enumerate
         wrap_method(module.BaseTrainer, "__init__", self._around_init)
 
@@ -87,7 +91,11 @@ class Exact(object):
         folder = self._run_folder if number == 1 else os.path.join(self._run_folder, "training-%d" % number)
         if folder != self._folder:
             self._folder = folder
-            self._found = Store(folder).newest(self._torch, self._torn)
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None and folder == self._run_folder:
+                self._found = ahead.newest(self._torn)
+            else:
+                self._found = Store(folder).newest(self._torch, self._torn)
         return self._found
 
     def _around_init(self, original, trainer, args, kwargs):

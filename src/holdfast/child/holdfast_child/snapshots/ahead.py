@@ -1,0 +1,27 @@
+"""Reads the newest snapshot while the program that will go on from it is still being imported."""
+
+import threading
+
+
+class ReadAhead(object):
+    def __init__(self, torch, store):
+        self._found = None
+        self._error = None
+        self._torn = []
+        self._thread = threading.Thread(target=self._read, args=(torch, store), name="holdfast reading", daemon=True)
+        self._thread.start()
+
+    def _read(self, torch, store):
+        try:
+            self._found = store.newest(torch, lambda path, why: self._torn.append((path, why)))
+        except Exception as error:  # it is raised where it is asked for
+            self._error = error
+
+    def newest(self, torn):
+        """As the store's own `newest`."""
+        self._thread.join()
+        for path, why in self._torn:
+            torn(path, why)
+        if self._error is not None:
+            raise self._error
+        return self._found
