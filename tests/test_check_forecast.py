@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +15,8 @@ from holdfast.act.checks import forecast_memory, forecast_trial, frame
 from holdfast.act.checks.forecast_disk import written
 from holdfast.act.checks.forecast_memory import recorded
 from holdfast.act.checks.forecast_trial import Tried, pictures_of
+from holdfast.act.checks.frame import Answer, finding
+from holdfast.act.checks.grounding import ground_for
 from holdfast.act.checks.recorded import GIB, RecordedMachine, linux
 from holdfast.act.checks.running import chosen, run_all
 from holdfast.act.forecasting import Counted, largest_of, memory_of, times_of, total_of
@@ -22,7 +28,7 @@ from holdfast.record.plan_reading import read
 from holdfast.words.errors import PlanInvalid
 from holdfast.words.plan import Plan, Stage, Validation
 
-FORECASTS = chosen(["forecast"])
+FORECASTS = chosen(["forecast"], ["forecast-pace"])
 PACE = Pace(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
 ONE = Measured(16, 320, training=2 * GIB, validation=GIB, wall=PACE, pictures=128, validated=40, closes=True)
 
@@ -149,11 +155,68 @@ def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monk
     }
 
 
-def test_other_commands_are_not_forecast_yet():
+def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
     plan = Plan(cwd="/", command=["python", "train.py"])
     assert {result.says for result in run_all(FORECASTS, linux(plan=plan))} == {
-        "only plans of Ultralytics are tried out: holdfast init DATA.yaml writes one"
+        "it is no training of Ultralytics: forecast-pace tells what can be told"
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        (
+            "yolo detect train model=yolo11n.yaml data=d.yaml imgsz=320 amp=False lr0=1e-3",
+            {"model": "yolo11n.yaml", "data": "d.yaml", "imgsz": 320, "amp": False, "lr0": 1e-3, "task": "detect"},
+        ),
+        ("/venv/bin/yolo segment train model=a.pt data=d.yaml", {"model": "a.pt", "data": "d.yaml", "task": "segment"}),
+        ("python -m ultralytics mode=train model=a data=d", {"model": "a", "data": "d", "task": "detect"}),
+        ("yolo detect val model=a.pt data=d.yaml", None),
+        ("yolo detect train data=d.yaml", None),
+        ("python train.py model=a data=d", None),
+    ],
+)
+def test_a_command_of_ultralytics_is_a_plan_of_one_stage(command, settings):
+    plan = forecast_trial.plan_of(linux(command=tuple(command.split())))
+    assert (None if plan is None else plan.settings) == settings
+    assert plan is None or plan.python == linux().interpreter.executable
+
+
+TRAINS = """
+import torch
+loader = torch.utils.data.DataLoader(torch.randn(800, 4), batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(100000):
+    for n, batch in enumerate(loader, 1):
+        model(batch).square().mean().backward()
+        if n % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_pace_of_a_plain_loop(tmp_path):
+    """It is run as it is, in a scratch: two batches a step, a hundred a pass. Nothing of it is left."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    ground, asker = ground_for(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
+    (result,) = run_all(chosen(["forecast-pace"]), replace(ground, cwd=tmp_path), seconds=60.0)
+    asker.close()
+    assert result.status == "passed", result.says
+    assert "an epoch has 100 batches" in result.says
+    assert "ms (" in result.says
+    assert re.search(r"held \d+ MiB of", result.says)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_where_something_is_fatal_nothing_is_foretold():
+    """What is wrong comes first; the trial would only cost time."""
+    wrong = replace(
+        FORECASTS[0], id="made-up", kind="data", run=lambda _: Answer("", (finding("made-up", "fatal", "x"),))
+    )
+    results = list(run_all([wrong, *FORECASTS], linux(tried=recorded(), plan=planned())))
+    assert [result.status for result in results] == ["fatal", *["not checked"] * 3]
+    assert results[1].says == "what made-up found comes first: mend it, and check again"
 
 
 def test_what_would_fit_is_told(monkeypatch):

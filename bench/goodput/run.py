@@ -25,11 +25,13 @@ SEED = 4
 ORDERS = {
     "plain loop": ("bare", "holdfast", "bare", "torchrun", "holdfast --max-loss 1", "lightning", "bare"),
     "YOLO11n": ("bare", "holdfast", "bare", "ultralytics' own resume", "bare"),
+    "YOLO11n, three times as long": ("bare", "holdfast", "bare"),
 }
 """Each is held against the bare runs nearest before and after it."""
 SIZES = {
     "plain loop": {"epochs": 12, "batches": 256},
     "YOLO11n": {"epochs": 14, "batches": 32, "batch": 8, "imgsz": SIDE, "validated": 16},
+    "YOLO11n, three times as long": {"epochs": 42, "batches": 32, "batch": 8, "imgsz": SIDE, "validated": 16},
 }
 QUICK_EPOCHS = 3
 Run = dict[str, Any]

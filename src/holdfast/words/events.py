@@ -13,6 +13,7 @@ training process; lines marked `child` are written by the probe inside it, all o
             hello              child     this process trains: rank, versions, how to ask it for stacks
             settings           child     what a framework really trains with
             observed           child     what can be seen and what cannot, and why; again whenever that changes
+            loader             child     how many batches a pass over the training's data has
             snapshot-torn      child     a snapshot was passed over, and why
             restored           child     the training has the state of a snapshot, and whether it goes on exactly
             replayed           child     what had been done since was done again: the same losses, or from which step not
@@ -199,6 +200,12 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     """How many epochs are planned, where an adapter knows."""
     source: str
     """"loader" or the name of an adapter."""
+
+
+class Loader(Event, frozen=True, kw_only=True, tag="loader"):
+    step: int
+    batches: int
+    """In one pass over the data that the training reads."""
 
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
@@ -626,6 +633,7 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Steps,
     Skipped,
     Epoch,
+    Loader,
     Evaluation,
     Settings,
     Metrics,

@@ -92,7 +92,7 @@ CHECK = Check(
     kind="forecast",
     run=run,
     page=__doc__ or "",
-    needs=("plan",),
+    needs=("command",),
     seconds=SECONDS,
     cases=(
         Case("room enough", _on(10.0), "passed"),

@@ -188,7 +188,7 @@ CHECK = Check(
     kind="forecast",
     run=run,
     page=__doc__ or "",
-    needs=("plan",),
+    needs=("command",),
     seconds=SECONDS,
     cases=(
         Case("there is room", _on(), "passed"),

@@ -92,7 +92,7 @@ CHECK = Check(
     kind="forecast",
     run=run,
     page=__doc__ or "",
-    needs=("plan",),
+    needs=("command",),
     seconds=SECONDS,
     cases=(
         Case("no budget of hours", _on(), "passed"),

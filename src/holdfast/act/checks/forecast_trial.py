@@ -1,6 +1,6 @@
-"""One short trial for all checks that foretell something: the first of them makes it, within its time.
+"""One short trial for all checks that foretell what Ultralytics will need: the first of them makes it, within its time.
 
-What is tried is the largest stage of a plan. A training of another kind can be put here once it can be tried.
+What is tried is the largest stage of a plan; a command of Ultralytics' own (`yolo detect train ...`) is a plan of one stage.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.act.checks.frame import NotChecked
+from holdfast.act.checks.grounding import value_of
 from holdfast.act.forecasting import Counted, largest_of, settings_of
 from holdfast.act.stage_plan import stage_plan, stages_of
 from holdfast.act.trial import EPOCHS, FULL, asked_of, measure
@@ -30,6 +31,7 @@ SECONDS = 200.0
 FOR_THE_REST_S = 12.0
 WORTH = 5
 """Times as long as a trial: a training that is shorter tells by itself, and as soon."""
+TASKS = ("detect", "segment", "classify", "pose", "obb")
 OUT_OF_MEMORY = (
     "out of memory",
     "of memory were left",
@@ -76,15 +78,34 @@ def tried_at_all(ground: Ground) -> Tried:
     """Also where the trial did not run: `measured.failed` says why."""
     if ground.tried is not None:
         return ground.tried
-    plan = ground.plan
-    if plan is None or plan.trainer != "ultralytics":
-        raise NotChecked("only plans of Ultralytics are tried out: holdfast init DATA.yaml writes one")
+    plan = plan_of(ground)
+    if plan is None:
+        raise NotChecked("it is no training of Ultralytics: forecast-pace tells what can be told")
     with _lock:
         key = f"{to_toml(plan)}\n{ground.device}"
         if key not in _made:
             _made.clear()
             _made[key] = _try(ground, plan)
         return _made[key]
+
+
+def plan_of(ground: Ground) -> Plan | None:
+    """The plan, or the command as one, where Ultralytics trains by its own command line."""
+    if ground.plan is not None:
+        return ground.plan if ground.plan.trainer == "ultralytics" else None
+    words = list(ground.command)
+    at = next((n for n, word in enumerate(words[:4]) if Path(word).name in ("yolo", "ultralytics")), None)
+    if at is None or ("train" not in words[at:] and "mode=train" not in words[at:]):
+        return None
+    settings = {
+        name: value_of(value) for name, given, value in (word.partition("=") for word in words[at + 1 :]) if given
+    }
+    settings.pop("mode", None)
+    settings.setdefault("task", next((word for word in words[at + 1 :] if word in TASKS), "detect"))
+    if not {"data", "model"} <= settings.keys():
+        return None
+    python = ground.interpreter.executable if ground.interpreter is not None else None
+    return Plan(cwd=str(ground.cwd), trainer="ultralytics", python=python, settings=settings)
 
 
 def forget() -> None:

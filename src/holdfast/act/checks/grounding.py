@@ -159,13 +159,13 @@ def settings_in(command: Sequence[str]) -> dict[str, Any]:
         if plain not in _SETTINGS:
             continue
         if given:
-            found[plain] = _value(value)
+            found[plain] = value_of(value)
         elif name.startswith("--") and n + 1 < len(command) and not command[n + 1].startswith("--"):
-            found[plain] = _value(command[n + 1])
+            found[plain] = value_of(command[n + 1])
     return found
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     lower = text.strip().lower()
     if lower in ("true", "false"):
         return lower == "true"

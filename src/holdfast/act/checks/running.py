@@ -128,9 +128,12 @@ def run_all(
     """Each result as it comes."""
     watching = watcher if watcher is not None else NobodyWatches()
     end = clock() + seconds
+    stopped = ""
     for check in checks:
         left = end - clock()
         why = missing(check, ground)
+        if why is None and check.kind == "forecast" and stopped:
+            why = f"what {stopped} found comes first: mend it, and check again"
         if why is None and left < LEAST_S:
             why = "the time was over before its turn: give more with --seconds"
         if why is not None:
@@ -138,6 +141,8 @@ def run_all(
         else:
             watching.begins(check)
             result = _run(check, ground, min(check.seconds, left), watching, clock)
+        if result.status == "fatal" and check.kind != "forecast":
+            stopped = stopped or check.id
         watching.ends(result)
         yield result
 

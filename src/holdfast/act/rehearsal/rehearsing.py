@@ -21,6 +21,7 @@ from holdfast.act.rehearsal import scratch as scratches
 from holdfast.act.rehearsal.surroundings import command_of, environment, ultralytics_settings
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe.endings import last_words
+from holdfast.observe.sensors import Sensors
 from holdfast.record.journal import Tail
 from holdfast.words.errors import HoldfastError
 from holdfast.words.events import Step
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.words.events import AnyEvent
 
 LOOK_S = 0.1
+SAMPLE_S = 0.5
 GRACE_S = 2.0
 MOST_OUTPUT = 256 << 10
 """Bytes of what it printed that are read, from the end."""
@@ -60,6 +62,8 @@ class Rehearsed:
     seconds: float = 0.0
     changed: Sequence[str] = ()
     """Files of the user's folder that are not as they were."""
+    held: int = 0
+    """Bytes of memory that all of its processes held at most."""
     copied: int = 0
     linked: Sequence[str] = field(default=())
     trouble: str = ""
@@ -154,8 +158,9 @@ def _held(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        sensors = Sensors(ground.machine, lambda: [process.pid], root, time.time)
         try:
-            code = _waited(process, attempt, root / "output", until, tell)
+            code, held = _waited(process, attempt, root / "output", until, tell, sensors)
         finally:
             _end(process, attempt, started_at)
     return written_in(
@@ -164,6 +169,7 @@ def _held(
         code=code,
         words=_words(root / "output", scratch),
         seconds=time.monotonic() - began,
+        held=held,
         changed=scratches.changed(before, scratches.times(ground.cwd)),
         copied=scratch.copied,
         linked=tuple(scratch.linked),
@@ -218,16 +224,25 @@ def _end(process: subprocess.Popen[bytes], attempt: Path, started_at: float) -> 
 
 
 def _waited(
-    process: subprocess.Popen[bytes], attempt: Path, output: Path, until: float, tell: Callable[[int], None] | None
-) -> int | None:
-    while time.monotonic() < until:
+    process: subprocess.Popen[bytes],
+    attempt: Path,
+    output: Path,
+    until: float,
+    tell: Callable[[int], None] | None,
+    sensors: Sensors,
+) -> tuple[int | None, int]:
+    """Its exit code, None where the time was over; and what it held at most."""
+    held, sample_at = 0, 0.0
+    while (now := time.monotonic()) < until:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(LOOK_S)
+            return process.wait(LOOK_S), held
+        if now >= sample_at:
+            held, sample_at = max(held, sensors.sample().rss), now + SAMPLE_S
         if tell is not None:
             tell(_count(attempt / "rehearsal.jsonl"))
         if output.stat().st_size > LARGEST_OUTPUT:
             break
-    return None
+    return None, held
 
 
 def _count(path: Path) -> int:

@@ -35,7 +35,6 @@ class Budget(object):
         self._in_looks = False
         self._steps = self._asked = self._refused = 0
         self._base_seconds = self._reviewed_seconds = 0.0
-        self._quick_steps, self._quick_seconds = 0, 0.0
 
     def allows(self, cost_estimate_seconds):
         """Whether a look that costs about this much may run now. What costs more than can ever be saved up may run once
@@ -64,19 +63,15 @@ class Budget(object):
         self._in_looks = False
         self._pay(time.monotonic() - began)
 
-    def quick(self, seconds):
-        """A step that went the short way and did not take the time of what it cost."""
-        self._quick_steps += 1
-        self._quick_seconds += seconds
-
-    def step(self, seconds):
-        """A step of the clock took this long: it earns, and those that went the short way before it do too."""
+    def step(self, seconds, quick_steps=0, quick_seconds=0.0):
+        """A step of the clock took this long: it earns. So do those before it that went the short way, and did not take the time of
+        what they cost.
+        """
         base, self.base = self.base, 0.0
-        if self._quick_steps:
-            seconds = (seconds + self._quick_seconds) / (self._quick_steps + 1)
-            for _ in range(self._quick_steps):
+        if quick_steps:
+            seconds = (seconds + quick_seconds) / (quick_steps + 1)
+            for _ in range(quick_steps):
                 self._earn(seconds, QUICK_PART * base)
-            self._quick_steps, self._quick_seconds = 0, 0.0
         self._earn(seconds, base)
 
     def _earn(self, seconds, base):

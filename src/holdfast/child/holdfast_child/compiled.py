@@ -13,9 +13,11 @@ DOORS = "doors.py"
 
 
 def tracing_test(torch):
-    """The function of this torch that says whether a compiler is tracing: one that the compiler itself understands."""
+    """The function of this torch that says whether a compiler is tracing: one that the compiler itself understands. It is asked
+    several times in a step: the first of these calls nothing itself.
+    """
     compiler = getattr(torch, "compiler", None)
-    return getattr(compiler, "is_compiling", None) or getattr(compiler, "is_dynamo_compiling", None) or _never
+    return getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never
 
 
 def _never():

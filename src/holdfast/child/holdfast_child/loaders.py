@@ -175,12 +175,20 @@ class Loaders(object):
         if not self._batches_seen:
             self._batches_seen = True
             probe.see("batches")
+            self._tell_length(self._latest[0]())
         if record.batch is None and (
             self.fetches <= HASHED_AT_FIRST
             or probe.budget.step_seconds > HASH_EVERY_STEP_ABOVE
             or not self.fetches & 15
         ):
             record.batch = batch_hash(probe.torch, batch)
+
+    def _tell_length(self, iterator):
+        try:
+            batches = len(iterator)
+        except (TypeError, AttributeError, NotImplementedError):  # a stream: nobody knows
+            return
+        self.probe.emit("loader", step=self.probe.step, batches=batches)
 
     def _training_exhausted(self, iterator, iteration, now):
         """One dataset's exhaustions are the epochs: the first that was exhausted, until another takes over for good."""

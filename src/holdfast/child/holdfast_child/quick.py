@@ -25,6 +25,8 @@ class Quick(object):
         self.on = False
         self.begun = False
         """Whether a step began while it was on: nobody else knows of that one."""
+        self.steps, self.seconds = 0, 0.0
+        """Those that went the short way since the last that did not."""
         self._left = 0
         self._until = 0.0
         self._optimizer = None
@@ -97,10 +99,11 @@ class Quick(object):
         return True
 
     def ticks(self, optimizer):
-        """True where it was an ordinary step of the clock: then it is counted."""
+        """True where it was an ordinary step of the clock: then it is counted. All in one place: every call costs."""
         probe = self._probe
         steps = probe.steps
-        if self._optimizer() is not optimizer or probe.pause_seconds or not steps.record.backwards:
+        record = steps.record
+        if self._optimizer() is not optimizer or probe.pause_seconds or not record.backwards:
             self.on = False
             return False
         now = monotonic()
@@ -108,27 +111,25 @@ class Quick(object):
         steps.entered += 1
         probe.step = number = probe.step + 1
         try:
-            self._record(number, now)
+            pulse = (now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
+            probe.heart.step(number, time(), pulse, "training")
+            steps.record = Record()
+            record.number = number
+            record.seconds = seconds = steps.since_last(now)
+            recorder = steps.recorder
+            if recorder.writes_each:
+                record.lr = steps.rates()
+            (recorder.add if record.waiting else recorder.report)(record, now)
+            self.steps += 1
+            self.seconds += seconds
+            if now >= probe.orphan.next_at:
+                probe.orphan.check(now)
+            self._left -= 1
+            if not self._left or now >= self._until:
+                self.on = False
         except Exception as error:
             self._failed("a step", error)
         return True
-
-    def _record(self, number, now):
-        probe = self._probe
-        steps = probe.steps
-        probe.heart.step(number, time(), (now, probe.last_loss, probe.losses.total, probe.loaders.fetches), "training")
-        record, steps.record = steps.record, Record()
-        record.number = number
-        record.seconds = seconds = steps.since_last(now)
-        if steps.recorder.writes_each:
-            record.lr = steps.rates()
-        steps.recorder.add(record, now)
-        probe.budget.quick(seconds)
-        if now >= probe.orphan.next_at:
-            probe.orphan.check(now)
-        self._left -= 1
-        if not self._left or now >= self._until:
-            self.on = False
 
     def _failed(self, where, error):
         self.on = False

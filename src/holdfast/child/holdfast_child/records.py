@@ -208,13 +208,13 @@ class Recorder(object):
             self._queue.append(record)
             self.drain(now)
         else:
-            self._report(record, now)
+            self.report(record, now)
 
     def drain(self, now):
         queue = self._queue
         done = 0
         while done < len(queue) and not queue[done].waiting:
-            self._report(queue[done], now)
+            self.report(queue[done], now)
             done += 1
         del queue[:done]
 
@@ -229,7 +229,8 @@ class Recorder(object):
         self.write_held()
         self._close_window()
 
-    def _report(self, record, now):
+    def report(self, record, now):
+        """One that waits for nothing, after all before it."""
         odd = False
         if record.loss_count:
             loss = record.loss_sum / record.loss_count

@@ -273,7 +273,9 @@ class Steps(object):
         self.recorder.add(record, now)
         if probe.scaler.scaling:
             probe.scaler.forget()
-        probe.budget.step(record.seconds)
+        quick = probe.quick
+        probe.budget.step(record.seconds, quick.steps, quick.seconds)
+        quick.steps, quick.seconds = 0, 0.0
 
     def _after_tick(self):
         probe, now = self.probe, self._ended_at
