@@ -471,3 +471,39 @@ def test_wrong_words_say_what_is_right(words, says, tmp_path):
 def test_said_of_a_program_that_ended_well():
     assert Said().how_it_ended is None
     assert Said(code=1, words="a\n\nb \n\n").last_line == "b"
+
+
+RACES = """
+import argparse
+import torch
+from holdfast.lab import accelerator
+from holdfast.lab.accelerator.lies import CopyRaces
+
+options = argparse.ArgumentParser()
+options.add_argument("--device")
+device = options.parse_args().device
+accelerator.switch_on(CopyRaces())
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=16)
+for _ in range(100):
+    for batch in loader:
+        x = batch.to(device, non_blocking=True)
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_device_whose_copies_race_is_told_by_whole_steps(tmp_path):
+    """Operator by operator everything is right, because looking waits for the device. The real program, all of its way."""
+    (tmp_path / "train.py").write_text(RACES)
+    words = ("--json", "--only", "device", "--", sys.executable, "train.py", "--device", "lab")
+    done = run_check(tmp_path, *words)
+    assert done.returncode == 3, done.stdout + done.stderr
+    told = {one["id"]: one for one in json.loads(done.stdout)["checks"]}
+    assert told["device-operators"]["status"] == "passed"
+    assert told["device-steps-agree"]["status"] == "fatal"
+    (found,) = told["device-steps-agree"]["findings"]
+    assert "non_blocking" in " ".join(found["remedies"])

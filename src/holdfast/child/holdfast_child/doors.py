@@ -8,6 +8,7 @@ stand in this file, because dynamo looks into it.
 
 import functools
 import sys
+from time import monotonic
 
 from . import compiled
 from .imports import after_import
@@ -108,12 +109,13 @@ def _install_loader(probe, module, is_compiling, codes):
             return original(self)
         quick = probe.quick
         if quick.on and quick.reads(self):
+            began = monotonic()
             try:
                 batch = original(self)
             except StopIteration:
                 probe.loaders.exhausted(self, probe.loaders.usual_token())
                 raise
-            probe.loaders.usual_fetch()
+            probe.loaders.usual_fetch(monotonic() - began)
             return batch
         token = probe.loaders.fetch_begins(self)
         if token is None:

@@ -54,15 +54,14 @@ class Loaders(object):
         self._evaluation_fetches = 0
         self._batches_seen = False
         self._usual_size = 0
-        self._usual_wait = 0.0
         self._grad_enabled = probe.torch.is_grad_enabled
 
-    def usual_fetch(self):
+    def usual_fetch(self, waited):
         """One like the last that was looked at."""
         self.fetches += 1
         self._latest[1].fetches += 1
         record = self.probe.steps.record
-        record.data_wait += self._usual_wait
+        record.data_wait += waited
         record.samples += self._usual_size
 
     def usual_token(self):
@@ -77,10 +76,6 @@ class Loaders(object):
     def fetch_begins(self, iterator):
         """A token for `fetched`, `exhausted` or `fetch_failed`; None when nothing is to be recorded."""
         probe = self.probe
-        if probe.quick.on:
-            began = probe.quick.fetch_begins(iterator)
-            if began is not None:
-                return self._latest[1], True, began, "training"
         if not probe.awake and not probe.claim("fetch"):
             return None
         now = monotonic()
@@ -111,11 +106,6 @@ class Loaders(object):
             iteration, training, fetch_began, phase = token
             self.fetches += 1
             iteration.fetches += 1
-            if probe.quick.on:
-                record = probe.steps.record
-                record.data_wait += now - fetch_began
-                record.samples += self._usual_size
-                return
             probe.pulse(now)
             if training:
                 probe.phase("training" if phase == "waiting for data" else phase)
@@ -165,7 +155,6 @@ class Loaders(object):
         probe = self.probe
         record = probe.steps.record
         record.data_wait += waited
-        self._usual_wait = waited
         self._usual_size = batch_size(batch)
         record.samples += self._usual_size
         if self.instances_of is not None:

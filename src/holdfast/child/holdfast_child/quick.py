@@ -13,8 +13,6 @@ from time import monotonic, time
 from .records import Record
 
 SHORT_SECONDS = 0.05
-VERY_SHORT_SECONDS = 0.003
-"""Of steps shorter than this, not even the wait for data is timed: it is taken to be what it was last."""
 EVERY = 16
 """Of so many steps one goes the long way in any case, and looks may look at it (looks/watch.py)."""
 
@@ -34,7 +32,6 @@ class Quick(object):
         self._tensor = probe.torch.Tensor
         self._is_grad_enabled = probe.torch.is_grad_enabled
         self._iterator = lambda: None
-        self._takes_waits = True
 
     def decide(self):
         """At the end of a step that went the long way: whether the next ones go the short one."""
@@ -60,18 +57,11 @@ class Quick(object):
             self._until = probe.due_at
             self._optimizer = steps.clock_reference()
             self._iterator = probe.loaders.latest_reference()
-            self._takes_waits = probe.budget.step_seconds >= VERY_SHORT_SECONDS
-
-    def fetch_begins(self, iterator):
-        """When it began, where the same loader as ever is read for training; else None."""
-        if self._iterator() is not iterator or not self._is_grad_enabled():
-            self.on = False
-            return None
-        return monotonic()
 
     def reads(self, iterator):
-        """True where a fetch of very short steps needs no looking at: its wait is taken to be what it was."""
-        return not self._takes_waits and self._iterator() is iterator and self._is_grad_enabled()
+        """True where the same loader as ever is read for training: then its batch is like the last."""
+        self.on = self._iterator() is iterator and self._is_grad_enabled()
+        return self.on
 
     def backward_begins(self, loss):
         """True where it was an ordinary first backward of a step, and its loss is read."""
