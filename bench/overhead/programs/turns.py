@@ -21,7 +21,9 @@ from torch.utils.data import dataloader
 import holdfast
 
 BLOCK_SECONDS = 0.25
-WARMUP = 40
+WARMUP, WARMUP_SECONDS = 1100, 15.0
+"""The first thousand steps each get a line of their own in the record. That is over after seconds, and not what hours cost."""
+LEAST_WARMUP = 40
 LEAST_STEPS = 4
 BATCHES, SAMPLES_AT_MOST = 128, 32768
 """Of an epoch. One of a few batches, at a millisecond each, would measure how long it takes to write down an epoch's end."""
@@ -111,7 +113,7 @@ def main():
     torch.manual_seed(0)
     training = Training(config, batch)
     watching.on()
-    training.block(WARMUP)
+    training.block(max(LEAST_WARMUP, min(WARMUP, round(1e3 * WARMUP_SECONDS / config["target_ms"]))))
     steps = max(LEAST_STEPS, round(1e3 * BLOCK_SECONDS / config["target_ms"]))
     quads = []
     for number in range(config["quads"]):
