@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from data_sets import described, drawn, save
 
-from holdfast.act.checks import forecast_memory, forecast_trial, frame
+from holdfast.act.checks import forecast_memory, forecast_pace, forecast_trial, frame
 from holdfast.act.checks.forecast_disk import written
 from holdfast.act.checks.forecast_memory import recorded
 from holdfast.act.checks.forecast_trial import Tried, pictures_of
@@ -196,8 +196,9 @@ for _ in range(100000):
 """
 
 
-def test_pace_of_a_plain_loop(tmp_path):
+def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     """It is run as it is, in a scratch: two batches a step, a hundred a pass. Nothing of it is left."""
+    monkeypatch.setattr(forecast_pace, "LOOKED_AT_S", 9.0)
     (tmp_path / "train.py").write_text(TRAINS)
     ground, asker = ground_for(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
     (result,) = run_all(chosen(["forecast-pace"]), replace(ground, cwd=tmp_path), seconds=60.0)

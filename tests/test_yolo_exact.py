@@ -124,6 +124,7 @@ def test_another_training_does_not_go_on_from_it(tmp_path):
     assert training.restored == []
 
 
+@pytest.mark.long
 def test_going_back_after_a_nan_is_the_same(tmp_path, bare):
     """Ultralytics then reloads last.pt. Killed after a later save and before the NaN is met again, it must find the older one."""
     whole = Lives(make_squares(tmp_path / "whole", PICTURES), bare=True, nan_at=15).to_the_end()

@@ -95,6 +95,7 @@ def _findings(come: Rehearsed, limit: int, whose: str) -> list[Finding]:
             ID,
             "fatal" if come.held > limit else "warn",
             f"It held {size(come.held)} in its first {come.seconds:.0f} s, and {size(limit)} is what {whose}.",
+            evidence=[f"all of its processes together, looked at every half second for {come.seconds:.0f} s"],
             remedies=["a smaller batch, with gradients accumulated over more of them", "close what else runs here"],
             confidence="proven" if come.held > limit else "likely",
         )
