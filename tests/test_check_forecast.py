@@ -171,7 +171,10 @@ def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
         ),
         ("/venv/bin/yolo segment train model=a.pt data=d.yaml", {"model": "a.pt", "data": "d.yaml", "task": "segment"}),
         ("python -m ultralytics mode=train model=a data=d", {"model": "a", "data": "d", "task": "detect"}),
+        ("yolo train model=yolo11n-seg.yaml data=d", {"model": "yolo11n-seg.yaml", "data": "d", "task": "segment"}),
         ("yolo detect val model=a.pt data=d.yaml", None),
+        ("yolo detect train resume=True model=runs/last.pt data=d.yaml", None),
+        ("yolo detect train save_dir=runs/train model=a.pt data=d.yaml", None),
         ("yolo detect train data=d.yaml", None),
         ("python train.py model=a data=d", None),
     ],
@@ -198,7 +201,7 @@ for _ in range(100000):
 
 def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     """It is run as it is, in a scratch: two batches a step, a hundred a pass. Nothing of it is left."""
-    monkeypatch.setattr(forecast_pace, "LOOKED_AT_S", 9.0)
+    monkeypatch.setattr(forecast_pace, "LOOKED_AT_S", 3.0)  # and until it has made enough steps
     (tmp_path / "train.py").write_text(TRAINS)
     ground, asker = ground_for(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
     (result,) = run_all(chosen(["forecast-pace"]), replace(ground, cwd=tmp_path), seconds=60.0)

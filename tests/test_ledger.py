@@ -94,3 +94,17 @@ def test_a_snapshot_in_the_middle_of_a_step_keeps_what_it_holds():
         dies(9.3, 2, 6.9, 3, code=0),
     )
     assert spent == {"start_up": 4.0, "training": 3.0, "lost_work": 0.3, "restart": 2.0}
+
+
+def test_steps_that_only_the_heartbeat_knows_of_are_lost_once():
+    """The record tells of step 4, the heartbeat of step 6; it goes on from step 3. Half a second of it was an evaluation."""
+    spent = run(
+        begins(),
+        steps(1, 4, at=4.0),
+        [events.Evaluation(at=8.0, step=4, seconds=0.5, fetches=2)],
+        dies(9.5, 1, 0.0, 6),
+        begins(at=9.5, attempt=2, step=3),
+        steps(4, 6, at=12.5),
+        dies(14.5, 2, 9.5, 6, code=0),
+    )
+    assert spent == {"start_up": 3.0, "training": 6.0, "evaluation": 0.5, "lost_work": 3.0, "restart": 2.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 
@@ -148,6 +149,21 @@ def test_gradients_take_over_the_spots_of_those_before():
     assert bytes(capture.raw())[2 * 4032 :][:4000] == kept.numpy().tobytes()
     assert take(None) == without
     assert capture.bytes == 2 * 4032
+
+
+def test_a_block_that_grows_does_not_stand_beside_the_one_before():
+    """The first snapshot has no moments of Adam's yet. Room is asked for when the old block is gone."""
+    blocks = []
+
+    def room():
+        return 3 << 20 if not blocks or blocks[0]() is None else 1 << 20
+
+    capture = Capture(torch, room)
+    weight = torch.zeros(1 << 18)
+    capture.take({"weight": weight})
+    blocks.append(weakref.ref(capture._block))
+    capture.take({"weight": weight, "moment": torch.zeros(1 << 18)})
+    assert capture.bytes == 2 << 20
 
 
 def test_tensors_of_ever_new_sizes_do_not_fill_the_memory():

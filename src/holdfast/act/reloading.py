@@ -43,7 +43,7 @@ class Reader:
         attempt = picture.attempt if picture.attempts else None
         if isinstance(event, Goodbye) and attempt is not None and attempt.hello is not None and attempt.saves.by_path:
             self._start(attempt.hello.executable)
-        elif isinstance(event, AttemptEnded) and event.code != 0:
+        elif isinstance(event, AttemptEnded) and (event.code != 0 or event.stopped_by is not None):
             self.close()
 
     def read_back(self, picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:

@@ -256,6 +256,8 @@ def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: 
     }
     settings.pop("time", None)
     settings.pop("fraction", None)
+    settings.pop("resume", None)
+    settings.pop("save_dir", None)
     if settings.get("device") in ("auto", "", None):
         settings.pop("device", None)
     return msgspec.structs.replace(

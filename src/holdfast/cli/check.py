@@ -26,7 +26,7 @@ def check(
     """Say before hours are spent whether they are worth it: environment, data, device and learning, each with what to do.
 
     The training's own Python is asked, not Holdfast's. The training itself is rehearsed: its first steps, in a scratch copy of
-    its folder, with trackers off; no file of yours is changed (leave it out: --skip device --skip learning). Exit status: 0 nothing speaks against it
+    its folder, with trackers off; no file of yours is changed (leave it out: --skip device --skip learning --skip forecast). Exit status: 0 nothing speaks against it
     (read the warnings), 2 usage, 3 it would fail or learn nothing.
     """
     from holdfast.act.checks.running import check as run_checks

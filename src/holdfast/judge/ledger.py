@@ -65,7 +65,7 @@ def _spent(attempt: AttemptPicture, following: AttemptPicture | None, *, first: 
         # A step may be a second of accumulated batches. What a snapshot held of the last one was not lost.
         left = max(0.0, attempt.ended.seconds - sum(spent.values()))
         kept_until = max(attempt.last_step_at, _snapshot_taken_at(attempt, following))
-        unfinished = min(left, max(0.0, attempt.ended.at - kept_until))
+        unfinished = min(left, max(0.0, attempt.ended.at - kept_until - attempt.paused_since))
         spent["lost_work"] += unfinished
         spent["training"] += min(left - unfinished, kept_until - attempt.last_step_at)
     return spent
@@ -87,12 +87,19 @@ def _until_the_first_step(attempt: AttemptPicture) -> float:
 
 
 def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:
-    return lost_steps(attempt, following) / attempt.steps if attempt.steps else 0.0
+    """Of the steps that the record tells of: what came after them is unfinished in any case."""
+    if following is None or attempt.first_step is None or not attempt.told_step:
+        return 0.0
+    told = attempt.told_step - attempt.first_step + 1
+    return max(0, min(told, attempt.told_step - _kept_until(following))) / told if told > 0 else 0.0
 
 
 def lost_steps(attempt: AttemptPicture, following: AttemptPicture | None) -> int:
     """Steps of an attempt that the next one had to make again."""
     if following is None or not attempt.steps:
         return 0
-    kept_until = following.resumed.step if following.resumed is not None else 0
-    return max(0, min(attempt.steps, attempt.last_step - kept_until))
+    return max(0, min(attempt.steps, attempt.last_step - _kept_until(following)))
+
+
+def _kept_until(following: AttemptPicture) -> int:
+    return following.resumed.step if following.resumed is not None else 0

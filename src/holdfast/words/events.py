@@ -206,6 +206,8 @@ class Loader(Event, frozen=True, kw_only=True, tag="loader"):
     step: int
     batches: int
     """In one pass over the data that the training reads."""
+    samples: int = 0
+    """In one of them; 0 where that is not to be told."""
 
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):

@@ -31,6 +31,8 @@ SECONDS = 200.0
 FOR_THE_REST_S = 12.0
 WORTH = 5
 """Times as long as a trial: a training that is shorter tells by itself, and as soon."""
+OF_AN_EARLIER_RUN = frozenset(("resume", "save_dir", "cfg"))
+"""A trial of such a command would write to the folder of the run that it goes on with, or train something else."""
 TASKS = ("detect", "segment", "classify", "pose", "obb")
 OUT_OF_MEMORY = (
     "out of memory",
@@ -101,11 +103,19 @@ def plan_of(ground: Ground) -> Plan | None:
         name: value_of(value) for name, given, value in (word.partition("=") for word in words[at + 1 :]) if given
     }
     settings.pop("mode", None)
-    settings.setdefault("task", next((word for word in words[at + 1 :] if word in TASKS), "detect"))
-    if not {"data", "model"} <= settings.keys():
+    settings.setdefault("task", next((word for word in words[at + 1 :] if word in TASKS), task_of(settings)))
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if not {"data", "model"} <= settings.keys() or OF_AN_EARLIER_RUN & settings.keys():
         return None
     python = ground.interpreter.executable if ground.interpreter is not None else None
     return Plan(cwd=str(ground.cwd), trainer="ultralytics", python=python, settings=settings)
+
+
+def task_of(settings: Mapping[str, Any]) -> str:
+    """By the name of the model, as Ultralytics does it: yolo11n-seg.yaml."""
+    endings = {"-seg": "segment", "-cls": "classify", "-pose": "pose", "-obb": "obb"}
+    name = Path(str(settings.get("model", ""))).stem
+    return next((task for ending, task in endings.items() if name.endswith(ending)), "detect")
 
 
 def forget() -> None:

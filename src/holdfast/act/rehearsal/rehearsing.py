@@ -63,7 +63,9 @@ class Rehearsed:
     changed: Sequence[str] = ()
     """Files of the user's folder that are not as they were."""
     held: int = 0
-    """Bytes of memory that all of its processes held at most."""
+    """Bytes of memory that all of its processes held at most, as far as less was left for others: what forked processes share counts
+    once.
+    """
     copied: int = 0
     linked: Sequence[str] = field(default=())
     trouble: str = ""
@@ -113,8 +115,10 @@ def rehearse(
     *,
     device: str | None = None,
     tell: Callable[[int], None] | None = None,
+    enough: Callable[[Path], bool] | None = None,
 ) -> Rehearsed:
-    """Runs the training of this ground as far as `asked` says (see the child's rehearsal), at most so many seconds.
+    """Runs the training of this ground as far as `asked` says (see the child's rehearsal), at most so many seconds, or until
+    `enough(folder)` of what it wrote.
 
     `device` is set in the place of its own, where that is known to be a setting. Nothing of it is left when this returns.
     """
@@ -122,7 +126,7 @@ def rehearse(
     try:
         command = command_of(ground)
         with tempfile.TemporaryDirectory(prefix="holdfast-rehearsal-", ignore_cleanup_errors=True) as folder:
-            return _held(ground, command, Path(folder).resolve(), asked, began + seconds, device, tell)
+            return _held(ground, command, Path(folder).resolve(), asked, began + seconds, device, tell, enough)
     except (OSError, HoldfastError) as error:
         why = error.what if isinstance(error, HoldfastError) else str(error)
         return Rehearsed(tuple(ground.command), trouble=why, seconds=time.monotonic() - began)
@@ -136,6 +140,7 @@ def _held(
     until: float,
     device: str | None,
     tell: Callable[[int], None] | None,
+    enough: Callable[[Path], bool] | None,
 ) -> Rehearsed:
     began, started_at = time.monotonic(), time.time()
     attempt = root / "attempt"
@@ -160,7 +165,7 @@ def _held(
         )
         sensors = Sensors(ground.machine, lambda: [process.pid], root, time.time)
         try:
-            code, held = _waited(process, attempt, root / "output", until, tell, sensors)
+            code, held = _waited(process, attempt, root / "output", until, tell, enough, sensors)
         finally:
             _end(process, attempt, started_at)
     return written_in(
@@ -229,18 +234,20 @@ def _waited(
     output: Path,
     until: float,
     tell: Callable[[int], None] | None,
+    enough: Callable[[Path], bool] | None,
     sensors: Sensors,
 ) -> tuple[int | None, int]:
-    """Its exit code, None where the time was over; and what it held at most."""
-    held, sample_at = 0, 0.0
+    """Its exit code, None where it was to end; and what it held at most."""
+    held, sample_at, before = 0, 0.0, sensors.sample().available
     while (now := time.monotonic()) < until:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(LOOK_S), held
         if now >= sample_at:
-            held, sample_at = max(held, sensors.sample().rss), now + SAMPLE_S
+            sample = sensors.sample()
+            held, sample_at = max(held, min(sample.rss, max(0, before - sample.available))), now + SAMPLE_S
         if tell is not None:
             tell(_count(attempt / "rehearsal.jsonl"))
-        if output.stat().st_size > LARGEST_OUTPUT:
+        if output.stat().st_size > LARGEST_OUTPUT or (enough is not None and enough(attempt)):
             break
     return None, held
 

@@ -18,7 +18,7 @@ def wake():
     attempt_dir = os.environ.get(protocol.ATTEMPT_DIR)
     if not attempt_dir:
         return
-    helper = _is_multiprocessing_helper()
+    helper = is_multiprocessing_helper()
     if not helper:
         _append_line(
             attempt_dir,
@@ -51,7 +51,7 @@ def _torch_imported(torch, attempt_dir, helper):
         rehearsal.from_environment(torch, probe.current())
 
 
-def _is_multiprocessing_helper():
+def is_multiprocessing_helper():
     """Spawned and forkserver processes, and the resource tracker: they say nothing until one of them trains."""
     words = getattr(sys, "orig_argv", None) or _command_line()
     return any(word == "--multiprocessing-fork" or word.startswith("from multiprocessing.") for word in words)

@@ -15,6 +15,7 @@ HASHED_AT_FIRST = 64
 
 
 NOTHING_YET = (lambda: None, None)
+OWN_SAMPLERS = frozenset(("torch.utils.data.sampler", "torch.utils.data.distributed"))
 
 
 def _weakly(thing):
@@ -52,14 +53,18 @@ class Loaders(object):
         self._other_exhaustions = 0
         self._evaluation_began = 0.0
         self._evaluation_fetches = 0
-        self._batches_seen = False
+        self._batches_seen = self._length_told = False
         self._usual_size = 0
         self._grad_enabled = probe.torch.is_grad_enabled
 
     def usual_fetch(self, waited):
         """One like the last that was looked at."""
+        iteration = self._latest[1]
+        if iteration is None:  # meanwhile another loader came to its end: a dataset may read one itself
+            self.probe.quick.on = False
+            return
         self.fetches += 1
-        self._latest[1].fetches += 1
+        iteration.fetches += 1
         record = self.probe.steps.record
         record.data_wait += waited
         record.samples += self._usual_size
@@ -164,6 +169,8 @@ class Loaders(object):
         if not self._batches_seen:
             self._batches_seen = True
             probe.see("batches")
+        if not self._length_told and probe.steps.source == "optimizer":
+            self._length_told = True
             self._tell_length(self._latest[0]())
         if record.batch is None and (
             self.fetches <= HASHED_AT_FIRST
@@ -173,11 +180,16 @@ class Loaders(object):
             record.batch = batch_hash(probe.torch, batch)
 
     def _tell_length(self, iterator):
+        """Where torch's own sampler knows it: one of the user's may draw random numbers to count its batches."""
+        sampler = getattr(iterator, "_index_sampler", None)
+        inner = getattr(sampler, "sampler", sampler)
+        if not all(type(part).__module__ in OWN_SAMPLERS for part in (sampler, inner)):
+            return
         try:
-            batches = len(iterator)
+            batches = len(sampler)
         except (TypeError, AttributeError, NotImplementedError):  # a stream: nobody knows
             return
-        self.probe.emit("loader", step=self.probe.step, batches=batches)
+        self.probe.emit("loader", step=self.probe.step, batches=batches, samples=self._usual_size)
 
     def _training_exhausted(self, iterator, iteration, now):
         """One dataset's exhaustions are the epochs: the first that was exhausted, until another takes over for good."""

@@ -109,7 +109,7 @@ class Quick(object):
             recorder = steps.recorder
             if recorder.writes_each:
                 record.lr = steps.rates()
-            (recorder.add if record.waiting else recorder.report)(record, now)
+            recorder.add(record, now)
             self.steps += 1
             self.seconds += seconds
             if now >= probe.orphan.next_at:

@@ -208,13 +208,13 @@ class Recorder(object):
             self._queue.append(record)
             self.drain(now)
         else:
-            self.report(record, now)
+            self._report(record, now)
 
     def drain(self, now):
         queue = self._queue
         done = 0
         while done < len(queue) and not queue[done].waiting:
-            self.report(queue[done], now)
+            self._report(queue[done], now)
             done += 1
         del queue[:done]
 
@@ -229,8 +229,7 @@ class Recorder(object):
         self.write_held()
         self._close_window()
 
-    def report(self, record, now):
-        """One that waits for nothing, after all before it."""
+    def _report(self, record, now):
         odd = False
         if record.loss_count:
             loss = record.loss_sum / record.loss_count

@@ -11,8 +11,9 @@ import pickle
 import sys
 
 MEMORY_BYTES = 8 << 30
-"""For torch itself. A small file can describe tensors of any size."""
+"""Beside what the interpreter has mapped. A small file can describe tensors of any size."""
 MEMORY_OF_A_FILE = 4
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "unable to mmap", "bad_alloc")
 BAD_AT_MOST = 8
 DEPTH = 24
 REBUILDS = {
@@ -114,6 +115,11 @@ def read_back(path):
     with torch.no_grad():
         for name, tensor in tensors_in(loaded(path)):
             count += 1
+            if (
+                tensor.layout is torch.strided
+                and tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
+            ):
+                raise MemoryError("%s is larger than its storage" % name[:200])
             floats = tensor.is_floating_point() or tensor.is_complex()
             # Infinity has its uses (masks, a best loss so far); NaN has none.
             if floats and len(bad) < BAD_AT_MOST and bool(torch.isnan(tensor).any()):
@@ -136,7 +142,7 @@ def main(lines):
         except (ImportError, MemoryError, TypeError, AttributeError):
             continue  # it is our reader that cannot read this: nothing is claimed
         except Exception as error:
-            if "can't allocate memory" in str(error):
+            if any(words in str(error) for words in NO_MEMORY):
                 continue
             said = {"loads": False, "why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:300])}
         print(json.dumps(dict(said, path=path)), flush=True)
@@ -147,7 +153,9 @@ def _limit_memory(paths):
         import resource
 
         size = sum(os.path.getsize(path) for path in paths)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES + MEMORY_OF_A_FILE * size,) * 2)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES + MEMORY_OF_A_FILE * size,) * 2)
     except (ImportError, OSError, ValueError):
         pass  # a system that has no such limit, or a lower one
 

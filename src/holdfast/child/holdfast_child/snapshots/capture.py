@@ -79,6 +79,7 @@ class Capture(object):
             self._given = []
             spots = self._find_spots(tensors, [None] * len(tensors))
             size = self._given[-1].end if self._given else 0
+            self._spots, self.bytes = [], 0  # their views would keep the old block alive beside the new one
             self._reserve(size)
         for spot in spots:
             if spot.place is None:

@@ -1,6 +1,6 @@
 r"""One snapshot on disk: a line that says what it is, a header in JSON, the tensors' bytes, and a hash of all that.
 
-    holdfast snapshot 1\n | length of the header | header | padding | bytes of the tensors | hash | whole\n
+    holdfast snapshot 2\n | length of the header | header | padding | bytes of the tensors | hash | whole\n
 
 The header's `tree` is the state (values.py), `tensors` the layout of each tensor in the bytes (capture.py). It is read
 without running anything that is in it.
@@ -16,7 +16,7 @@ from .capture import place_in
 from .files import write_whole
 from .values import unflatten
 
-MAGIC = b"holdfast snapshot 1\n"
+MAGIC = b"holdfast snapshot 2\n"
 END = b"whole\n"
 _LENGTH = struct.Struct("<Q")
 _ALIGNED = 64

@@ -150,7 +150,8 @@ class Store(object):
             part, commit = PART.match(name), COMMIT.fullmatch(name)
             own = part is not None and (int(part[2]), int(part[3])) == (self.rank, self.world_size)
             begun = own and name.endswith(HASH) and int(part[1]) > self.at
-            counted = commit is not None and int(commit[1]) > self.at
+            same = commit is not None and int(commit[2]) == self.world_size
+            counted = same and int(commit[1]) > self.at >= 0
             if begun or (self.rank == 0 and (counted or name == AGREED)):
                 self._remove(name)
 

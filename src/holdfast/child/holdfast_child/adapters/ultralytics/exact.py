@@ -14,6 +14,7 @@ import time
 import weakref
 
 from ... import protocol
+from ...bootstrap import is_multiprocessing_helper
 from ...snapshots.ahead import ReadAhead
 from ...snapshots.fingerprint import differences, fingerprint
 from ...snapshots.randomness import draw_on_from, drawn_so_far
@@ -71,7 +72,7 @@ class Exact(object):
             self._probe.see("snapshots", "not seen: %s" % why)
             self._off = True
             return
-        if os.environ.get(protocol.RESUME) == "snapshot":
+        if os.environ.get(protocol.RESUME) == "snapshot" and not is_multiprocessing_helper():
             self._ahead = ReadAhead(self._torch, Store(self._run_folder))
         module.enumerate = self._enumerate
         wrap_method(module.BaseTrainer, "__init__", self._around_init)
