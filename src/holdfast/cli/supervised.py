@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     import typer
 
+    from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
     from holdfast.words.verdicts import Verdict
 
@@ -85,18 +87,19 @@ def _supervised(
     run: RunFolder, supervise: Callable[[Narrator], Verdict], *, as_json: bool, progress: str | None = None
 ) -> int:
     verdict = supervise(Narrator(run, plan=progress))
-    summary = write_down(run)
+    gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
+    picture, summary = write_down(run)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
         if as_json:
             print(msgspec.json.encode(summary).decode(), flush=True)
         else:
             from holdfast.show.panel import print_panel
 
-            print_panel(run, picture_of(replay(run)))
+            print_panel(run, picture)
     return verdict.exit_status
 
 
-def write_down(run: RunFolder) -> dict[str, Any]:
+def write_down(run: RunFolder) -> tuple[Picture, dict[str, Any]]:
     """The summary and the report of a run that is over."""
     picture = picture_of(replay(run))
     summary = summary_of(run, picture)
@@ -108,4 +111,4 @@ def write_down(run: RunFolder) -> dict[str, Any]:
         write_report(picture, run.path, title=run.name, reference=run.reference)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
         print(f"holdfast: no report was written ({error}); try: holdfast report {run.reference}", file=sys.stderr)
-    return summary
+    return picture, summary
