@@ -54,7 +54,6 @@ class StubProbe:
         self.loaders = StubLoaders()
         self.awake, self.silent, self.heart = True, False, None
         self.watching = True
-        self.goes_on = False
         self.looks = []
         self.events = []
         self.seen = {}

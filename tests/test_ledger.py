@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from histories import seen
 
+from holdfast.judge.history import started
 from holdfast.judge.ledger import ledger_of
 from holdfast.words import events
 
@@ -18,22 +19,12 @@ def run(*parts):
 
 def begins(at=0.0, attempt=1, step=0):
     resume = events.Resume(step=step, how="snapshot", checkpoint="/s/1") if step else None
-    start = events.RunStarted(
-        at=at,
-        schema=events.SCHEMA,
-        run="case-1",
-        command=["python", "train.py"],
-        cwd="/work",
-        holdfast="0",
-        platform="linux",
-        python="3.11",
-        supervisor=1,
-    )
-    started = events.AttemptStarted(at=at, attempt=attempt, pid=100, command=["python", "train.py"], resume=resume)
+    first = started()[:1] if attempt == 1 else []
+    life = events.AttemptStarted(at=at, attempt=attempt, pid=100, command=["python", "train.py"], resume=resume)
     hello = events.Hello(
         at=at + 1.0, schema=1, pid=100, rank=0, python="3.11.7", executable="/venv/bin/python", torch="2.13.0"
     )
-    return [start, started, hello] if attempt == 1 else [started, hello]
+    return [*first, life, hello]
 
 
 def steps(first, last, *, at, data_wait=0.0):

@@ -50,7 +50,7 @@ def run(
     max_loss: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Work that a death may cost, where holdfast.guard takes snapshots (default: 120, within 1% of the time).",
+        help="Work that a death may cost, where holdfast.guard takes snapshots (default: 120, within 1% of the time, or more once it has died).",
     ),
     check: bool = typer.Option(
         True, "--check/--no-check", help="Before a plan: whether its hours are worth starting (holdfast check)."

@@ -42,7 +42,7 @@ def run(ground: Ground) -> Answer:
         return _did_not_survive(ground, found)
     found = tried(ground)
     memory = memory_of(one, found.settings, found.pictures)
-    limit, whose = _limit(ground, found)
+    limit, whose = limit_of(ground, found.plan)
     says = (
         f"batch {one.batch} at {one.size} px: {_span(memory.training)} while it trains,"
         f" {_span(memory.validation)} while it validates; {size(limit)} are {whose}"
@@ -133,9 +133,10 @@ def _remedies(ground: Ground, found: Tried) -> list[str]:
     return said or ["not even a batch of 1 would fit: close other programs, or take a smaller model"]
 
 
-def _limit(ground: Ground, found: Tried) -> tuple[int, str]:
+def limit_of(ground: Ground, plan: Plan | None) -> tuple[int, str]:
+    """Bytes that a training may hold, and whose bound that is."""
     memory = ground.machine.memory()
-    budget = found.plan.budget.memory
+    budget = plan.budget.memory if plan is not None else None
     if budget is not None and budget <= memory.available:
         return budget, "the plan's budget"
     return memory.available, f"what can be had now of {size(memory.limit)}"

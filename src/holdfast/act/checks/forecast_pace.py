@@ -20,12 +20,13 @@ import time
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
+from holdfast.act.checks.forecast_memory import limit_of
 from holdfast.act.checks.forecast_trial import plan_of
 from holdfast.act.checks.frame import Answer, Case, Check, NotChecked, finding
 from holdfast.act.checks.recorded import GIB, RecordedMachine
 from holdfast.act.checks.recorded_rehearsals import on_cpu, rehearsal
 from holdfast.act.forecasting import UNSURE, Span
-from holdfast.act.rehearsal.rehearsing import rehearse
+from holdfast.act.rehearsal.rehearsing import lines_with, rehearse
 from holdfast.act.rehearsal.shared import no_steps
 from holdfast.judge.amounts import duration, size
 from holdfast.words import events
@@ -42,6 +43,7 @@ SECONDS = 60.0
 LOOKED_AT_S = 12.0
 """From its start, with its imports; longer where it has not made enough steps by then."""
 FOR_ITS_END_S = 4.0
+STEP = b'"event":"step"'
 WARM_UP = 3
 LEAST_STEPS = 5
 SHORT = 0.9
@@ -62,11 +64,11 @@ def run(ground: Ground) -> Answer:
         raise NotChecked(few if made else no_steps(come))
     step = _span([one.seconds for one in steps])
     waits = sum(one.data_wait for one in steps) / max(1e-9, sum(one.seconds for one in steps))
-    limit, whose = _limit(ground)
+    limit, whose = limit_of(ground, ground.plan)
     says = [
         f"a step takes {_time(step.expected)} ({_time(step.low)} to {_time(step.high)}), {waits:.0%} of it waiting for data",
         *_epoch(come, step, steps),
-        f"it held {size(come.held)} of the {size(limit)} that {whose}",
+        f"it held {size(come.held)}; {size(limit)} are {whose}",
     ]
     return Answer("; ".join(says), tuple(_findings(come, limit, whose)))
 
@@ -78,16 +80,9 @@ def _run_as_it_is(ground: Ground) -> Rehearsed:
     until = time.monotonic() + LOOKED_AT_S
 
     def enough(attempt: Path) -> bool:
-        return time.monotonic() >= until and _steps_in(attempt / "rank-0.jsonl") >= WARM_UP + LEAST_STEPS
+        return time.monotonic() >= until and lines_with(STEP, attempt / "rank-0.jsonl") >= WARM_UP + LEAST_STEPS
 
     return rehearse(ground, {}, max(1.0, ground.seconds_left - FOR_ITS_END_S), device=device, enough=enough)
-
-
-def _steps_in(path: Path) -> int:
-    try:
-        return path.read_bytes().count(b'"event":"step"')
-    except OSError:
-        return 0
 
 
 def _span(seconds: list[float]) -> Span:
@@ -115,20 +110,12 @@ def _findings(come: Rehearsed, limit: int, whose: str) -> list[Finding]:
         finding(
             ID,
             "warn",
-            f"It held {size(come.held)} in its first {come.seconds:.0f} s, and {size(limit)} is what {whose}.",
+            f"It held {size(come.held)} in its first {come.seconds:.0f} s, and {size(limit)} are {whose}.",
             evidence=[f"all of its processes together, looked at every half second for {come.seconds:.0f} s"],
             remedies=["a smaller batch, with gradients accumulated over more of them", "close what else runs here"],
             confidence="likely",
         )
     ]
-
-
-def _limit(ground: Ground) -> tuple[int, str]:
-    memory = ground.machine.memory()
-    budget = ground.plan.budget.memory if ground.plan is not None else None
-    if budget is not None and budget <= memory.available:
-        return budget, "the plan allows"
-    return memory.available, "can be had now"
 
 
 def _time(seconds: float) -> str:

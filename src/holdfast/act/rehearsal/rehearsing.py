@@ -246,15 +246,16 @@ def _waited(
             sample = sensors.sample()
             held, sample_at = max(held, min(sample.rss, max(0, before - sample.available))), now + SAMPLE_S
         if tell is not None:
-            tell(_count(attempt / "rehearsal.jsonl"))
+            tell(lines_with(b'"rehearsed-step"', attempt / "rehearsal.jsonl"))
         if output.stat().st_size > LARGEST_OUTPUT or (enough is not None and enough(attempt)):
             break
     return None, held
 
 
-def _count(path: Path) -> int:
+def lines_with(word: bytes, path: Path) -> int:
+    """Of what it has written so far."""
     try:
-        return path.read_bytes().count(b'"rehearsed-step"')
+        return path.read_bytes().count(word)
     except OSError:
         return 0
 

@@ -46,10 +46,6 @@ class Budget(object):
         self._refused += 1
         return False
 
-    def forgo_loan(self):
-        """A training that goes on was looked at when it was new."""
-        self.credit = 0.0
-
     def expected(self, name):
         """What `name` costs, from the times before; 0.0 when it never ran."""
         return self._costs.get(name, 0.0)

@@ -89,8 +89,6 @@ class Probe(object):
         self.first_step = _as_int(os.environ.get(protocol.FIRST_STEP), 0)
         self.step = self.first_step
         """The last finished step of the clock."""
-        self.goes_on = False
-        """With the very state that an earlier life had, whose first steps were looked at."""
         self.heart = None
         self.writer = None
         self.pause_seconds = 0.0
@@ -351,8 +349,6 @@ class Probe(object):
             self.note("steps are numbered on from step %d although it goes on from step %d" % (self.step, step))
             return
         self.first_step = self.step = step
-        self.goes_on = True
-        self.budget.forgo_loan()
 
     def starts_over(self):
         """The training does not go on from the step that it was to go on from."""

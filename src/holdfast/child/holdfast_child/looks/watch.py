@@ -10,8 +10,6 @@ from . import Look
 from .checksum import is_due
 
 FIRST_STEPS = 32
-FIRST_STEPS_GOING_ON = 4
-"""Where a training has the state that it had in an earlier life, which was looked at: each of its lives would pay for that again."""
 
 
 class Watch(Look):
@@ -52,8 +50,7 @@ class Watch(Look):
         self._call("ends")
 
     def _watches(self, step):
-        first = FIRST_STEPS_GOING_ON if self.probe.goes_on else FIRST_STEPS
-        if self._watched < first or step % EVERY == 0:
+        if self._watched < FIRST_STEPS or step % EVERY == 0:
             return True
         if self.probe.budget.credit >= self._turns.least() or (self.probe.world_size > 1 and is_due(step)):
             return True

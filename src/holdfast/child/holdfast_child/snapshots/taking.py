@@ -31,7 +31,9 @@ def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
 
 class Snapshots(object):
     def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=None, asked_for=None):
-        """`tell(event, **fields)` writes to the run's record. `life` is how long those before it were. `asked_for` is a file: where it is new, one is wanted now."""
+        """`tell(event, **fields)` writes to the run's record. `life` is how long the lives before this one were; None for the first.
+        `asked_for` is a file: where it is new, one is wanted now.
+        """
         self._store = store
         self._capture = Capture(torch)
         self._tell = tell
