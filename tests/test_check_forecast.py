@@ -209,7 +209,7 @@ def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     assert result.status == "passed", result.says
     assert "an epoch has 100 batches" in result.says
     assert "ms (" in result.says
-    assert re.search(r"held \d+ MiB of", result.says)
+    assert re.search(r"held \d+ MiB; [\d.]+ GiB are what can be had now of", result.says)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
