@@ -99,3 +99,17 @@ def test_steps_that_only_the_heartbeat_knows_of_are_lost_once():
         dies(14.5, 2, 9.5, 6, code=0),
     )
     assert spent == {"start_up": 3.0, "training": 6.0, "evaluation": 0.5, "lost_work": 3.0, "restart": 2.0}
+
+
+def test_taking_a_process_down_is_no_work():
+    """It raises half a second after step 3, and torch takes a second to leave."""
+    spent = run(
+        begins(),
+        steps(1, 3, at=4.0),
+        [events.Goodbye(at=6.5, step=3, reason="exit")],
+        dies(7.5, 1, 0.0, 3, code=1),
+        begins(at=7.5, attempt=2),
+        steps(1, 3, at=10.5),
+        dies(12.5, 2, 7.5, 3, code=0),
+    )
+    assert spent == {"start_up": 3.0, "training": 3.0, "lost_work": 3.5, "restart": 2.0, "other": 1.0}

@@ -61,13 +61,14 @@ def _spent(attempt: AttemptPicture, following: AttemptPicture | None, *, first: 
         "snapshot_stall": attempt.snapshots.stall,
         "start_up" if first else "restart": _until_the_first_step(attempt),
     }
-    if following is not None and attempt.ended is not None and attempt.last_step_at is not None:
+    if following is not None and attempt.ended is not None and attempt.pace.last_step_at is not None:
         # A step may be a second of accumulated batches. What a snapshot held of the last one was not lost.
         left = max(0.0, attempt.ended.seconds - sum(spent.values()))
-        kept_until = max(attempt.last_step_at, _snapshot_taken_at(attempt, following))
-        unfinished = min(left, max(0.0, attempt.ended.at - kept_until - attempt.paused_since))
+        kept_until = max(attempt.pace.last_step_at, _snapshot_taken_at(attempt, following))
+        over = attempt.ended.at if attempt.pace.goodbye_at is None else min(attempt.pace.goodbye_at, attempt.ended.at)
+        unfinished = min(left, max(0.0, over - kept_until - attempt.pace.paused_since))
         spent["lost_work"] += unfinished
-        spent["training"] += min(left - unfinished, kept_until - attempt.last_step_at)
+        spent["training"] += min(left - unfinished, kept_until - attempt.pace.last_step_at)
     return spent
 
 
@@ -88,10 +89,10 @@ def _until_the_first_step(attempt: AttemptPicture) -> float:
 
 def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:
     """Of the steps that the record tells of: what came after them is unfinished in any case."""
-    if following is None or attempt.first_step is None or not attempt.told_step:
+    if following is None or attempt.first_step is None or not attempt.pace.last_step:
         return 0.0
-    told = attempt.told_step - attempt.first_step + 1
-    return max(0, min(told, attempt.told_step - _kept_until(following))) / told if told > 0 else 0.0
+    told = attempt.pace.last_step - attempt.first_step + 1
+    return max(0, min(told, attempt.pace.last_step - _kept_until(following))) / told if told > 0 else 0.0
 
 
 def lost_steps(attempt: AttemptPicture, following: AttemptPicture | None) -> int:

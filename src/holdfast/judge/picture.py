@@ -42,11 +42,6 @@ class AttemptPicture:
         """When it was done."""
         self.first_step_s = 0.0
         self.last_step = started.resume.step if started.resume else 0
-        self.told_step = 0
-        """The last step that the record tells of; the heartbeat may know of later ones."""
-        self.last_step_at: float | None = None
-        self.paused_since = 0.0
-        """Seconds of evaluating and saving since then."""
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
         self.losses = monitors.Losses()
@@ -199,7 +194,6 @@ def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> N
         attempt.first_step_at = event.at
         attempt.first_step_s = event.seconds
     attempt.last_step = max(attempt.last_step, last)
-    attempt.told_step, attempt.last_step_at, attempt.paused_since = last, event.at, 0.0
     attempt.losses.fold(event)
     attempt.gradients.fold_steps(event)
     attempt.batches.fold(event)
@@ -258,10 +252,6 @@ def _decision(attempt: AttemptPicture, event: events.DecisionMade) -> None:
         attempt.going_on = event.decision
 
 
-def _pause(attempt: AttemptPicture, event: events.Evaluation | events.Saved) -> None:
-    attempt.paused_since += event.seconds
-
-
 KEPT_NOTES = 64
 Fold = Callable[[AttemptPicture, Any], object]
 _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
@@ -283,15 +273,14 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.Movement: (lambda attempt, event: attempt.weights.fold_movement(event),),
     events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
     events.Checksum: (_checksum,),
+    events.Goodbye: (lambda attempt, event: setattr(attempt.pace, "goodbye_at", event.at),),
     events.Evaluation: (
-        _pause,
         lambda attempt, event: attempt.pace.fold_evaluation(event),
         lambda attempt, event: attempt.memory.fold_evaluation(event),
     ),
     events.Metrics: (lambda attempt, event: attempt.metrics.fold(event),),
     events.Schedule: (lambda attempt, event: attempt.rates.fold_schedule(event),),
     events.Saved: (
-        _pause,
         lambda attempt, event: attempt.saves.fold(event),
         lambda attempt, event: attempt.pace.fold_saved(event),
     ),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.act.checks.frame import Ground
-    from holdfast.words.events import AnyEvent
+    from holdfast.words.events import AnyEvent, Sample
 
 LOOK_S = 0.1
 SAMPLE_S = 0.5
@@ -63,9 +63,7 @@ class Rehearsed:
     changed: Sequence[str] = ()
     """Files of the user's folder that are not as they were."""
     held: int = 0
-    """Bytes of memory that all of its processes held at most, as far as less was left for others: what forked processes share counts
-    once.
-    """
+    """Bytes of memory that all of its processes held at most."""
     copied: int = 0
     linked: Sequence[str] = field(default=())
     trouble: str = ""
@@ -243,13 +241,22 @@ def _waited(
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(LOOK_S), held
         if now >= sample_at:
-            sample = sensors.sample()
-            held, sample_at = max(held, min(sample.rss, max(0, before - sample.available))), now + SAMPLE_S
+            held, sample_at = max(held, _held_now(process.pid, sensors.sample(), before)), now + SAMPLE_S
         if tell is not None:
             tell(lines_with(b'"rehearsed-step"', attempt / "rehearsal.jsonl"))
         if output.stat().st_size > LARGEST_OUTPUT or (enough is not None and enough(attempt)):
             break
     return None, held
+
+
+def _held_now(pid: int, sample: Sample, before: int) -> int:
+    """Forked processes share pages that the sample counts for each: no more than is gone from the machine, unless others gave back some
+    meanwhile; and no less than the first process holds by itself.
+    """
+    own = 0
+    with contextlib.suppress(psutil.Error):
+        own = int(psutil.Process(pid).memory_info().rss)
+    return max(own, min(sample.rss, max(0, before - sample.available)))
 
 
 def lines_with(word: bytes, path: Path) -> int:

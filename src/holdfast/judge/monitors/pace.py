@@ -174,6 +174,13 @@ class Pace:
         self.data_wait = 0.0
         self.evaluation_seconds = 0.0
         self.slept = 0.0
+        self.last_step = 0
+        """That the record tells of; the heartbeat may know of later ones."""
+        self.last_step_at: float | None = None
+        self.paused_since = 0.0
+        """Seconds of evaluating and saving since then."""
+        self.goodbye_at: float | None = None
+        """When it came to an orderly end; taking a process down takes its time after that."""
         self.steps = Series()
         """Seconds a step, by step."""
         self.epochs: deque[EpochPace] = deque(maxlen=KEPT_EPOCHS)
@@ -214,6 +221,8 @@ class Pace:
         return self._epoch
 
     def fold(self, event: events.Step | events.Steps) -> None:
+        self.last_step = event.step if isinstance(event, events.Step) else event.last
+        self.last_step_at, self.paused_since = event.at, 0.0
         self.step_seconds += event.seconds
         self.data_wait += event.data_wait
         self._epoch.fold_steps(event)
@@ -229,6 +238,7 @@ class Pace:
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         self.evaluation_seconds += event.seconds
+        self.paused_since += event.seconds
         self._pause(Pause(event.at, event.seconds, "evaluation"))
         each = event.seconds / max(1, event.fetches)
         before = self._evaluations_each
@@ -237,6 +247,7 @@ class Pace:
         before.append(each)
 
     def fold_saved(self, event: events.Saved) -> None:
+        self.paused_since += event.seconds
         self._pause(Pause(event.at, event.seconds, "saving"))
 
     def fold_slept(self, event: events.Slept) -> None:
