@@ -54,6 +54,7 @@ class StubProbe:
         self.loaders = StubLoaders()
         self.awake, self.silent, self.heart = True, False, None
         self.watching = True
+        self.told_models = []
         self.looks = []
         self.events = []
         self.seen = {}

@@ -84,7 +84,7 @@ def test_what_an_earlier_life_had_begun_is_never_joined_to_a_later_one(tmp_path)
     """Its parts, and the position that it had agreed on, mean nothing any more."""
 
     def write(rank, position):
-        header = {"position": position, "step": position, "tree": ["dict", []], "tensors": []}
+        header = json.dumps({"position": position, "step": position, "tree": ["dict", []], "tensors": []})
         ranks[rank].write(position, header, memoryview(b""))
 
     ranks = [Store(str(tmp_path), rank, 2) for rank in (0, 1)]
@@ -103,7 +103,7 @@ def test_what_a_rank_is_ahead_by_is_left_alone(tmp_path):
     """Rank 1 has written batch 10, and half of batch 15, when rank 0 comes to count batch 5."""
 
     def write(rank, position):
-        header = {"position": position, "step": position, "tree": ["dict", []], "tensors": []}
+        header = json.dumps({"position": position, "step": position, "tree": ["dict", []], "tensors": []})
         return ranks[rank].write(position, header, memoryview(b""))
 
     ranks = [Store(str(tmp_path), rank, 2) for rank in (0, 1)]
@@ -121,7 +121,7 @@ def test_what_a_rank_is_ahead_by_is_left_alone(tmp_path):
 
 def test_what_counted_and_was_torn_does_not_outlive_what_is_gone_on_from(tmp_path):
     def write(position):
-        header = {"position": position, "step": position, "tree": ["dict", []], "tensors": []}
+        header = json.dumps({"position": position, "step": position, "tree": ["dict", []], "tensors": []})
         for rank in (1, 0):
             path = ranks[rank].write(position, header, memoryview(b""))
         assert ranks[0].commit()

@@ -480,6 +480,7 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
             global done, quick
             optimizer.zero_grad()
             model(x).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
             quick += sys.modules["holdfast_child.probe"]._probe.quick.on
             optimizer.step()
             done += 1
@@ -511,8 +512,18 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
     counted = list(probed.of(events.Step))
     windows = probed.of(events.Steps)
     assert len(counted) + sum(window.last - window.first + 1 for window in windows) == done
-    assert sum(window.loss.n for window in windows) == sum(window.last - window.first + 1 for window in windows)
+    steps_of = [window.last - window.first + 1 for window in windows]
+    assert [window.loss.n for window in windows] == [window.grad_norm.n for window in windows] == steps_of
+    assert sum(window.samples for window in windows) + sum(step.samples for step in counted) == done * 2
+    assert [step for step in counted if step.grad_norm is None or list(step.lr) != [0.01]] == []
     assert [event.batches for event in probed.of(events.Epoch)] == [37] * 40
+    # What happens in between is written in its order: an epoch's end comes after all of its steps.
+    last = 0
+    for event in probed.of((events.Step, events.Steps, events.Epoch)):
+        if isinstance(event, (events.Step, events.Steps)):
+            last = event.step if isinstance(event, events.Step) else event.last
+        elif isinstance(event, events.Epoch) and event.step <= len(counted):
+            assert last == event.step
     assert [event.fetches for event in probed.of(events.Evaluation)] == [37]
     beside = [event.beside for event in (*counted, *windows) if event.beside]
     assert beside == [{"SGD#2": 3}]

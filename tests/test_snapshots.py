@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
+import json
 import os
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -55,7 +57,7 @@ def equal(a, b):
 
 
 def header_of(capture, position=1, step=1):
-    return {"position": position, "step": step, "tree": capture.tree, "tensors": capture.layouts}
+    return capture.header({"position": position, "step": step})
 
 
 def captured(state):
@@ -106,9 +108,24 @@ def test_a_capture_is_not_moved_by_what_the_training_does_next():
     weight.add_(1)
     state["lr"][0] = 0.2
     assert bytes(capture.raw()) == before
-    assert capture.tree == ["dict", [["w", ["tensor", 0]], ["lr", ["list", [0.1]]]]]
+    assert json.loads(capture.tree) == ["dict", [["w", ["tensor", 0]], ["lr", ["list", [0.1]]]]]
     capture.take(state)
     assert bytes(capture.raw())[:4000] == weight.numpy().tobytes()
+
+
+def test_a_capture_leaves_nothing_for_pythons_collector():
+    """Thousands of containers for each would soon set off a collection of the whole process."""
+    state = {"weights": {str(n): torch.ones(2) for n in range(500)}, "rates": [0.1] * 100}
+    capture = captured(state)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        capture.take(state)
+        grown = len(gc.get_objects()) - before
+    finally:
+        gc.enable()
+    assert grown < 50
 
 
 def test_a_tensor_that_is_resized_in_place_is_seen():
@@ -214,7 +231,8 @@ def test_reading_runs_no_code(tmp_path):
         ["numpy", ["O", [1], ""]],
     ):
         path = str(tmp_path / "bad.snapshot")
-        snapshot_file.write(Files(), path, {"position": 1, "step": 1, "tree": tree, "tensors": []}, memoryview(b""))
+        header = json.dumps({"position": 1, "step": 1, "tree": tree, "tensors": []})
+        snapshot_file.write(Files(), path, header, memoryview(b""))
         with pytest.raises(Torn):
             snapshot_file.read(torch, path)
 
@@ -382,7 +400,7 @@ def test_a_tensor_in_two_places_is_kept_once():
     one = torch.ones(3)
     kept = flatten(torch, {"model": one, "optimizer": [one, torch.zeros(2)]}, tensors)
     assert len(tensors) == 2
-    back = unflatten(torch, kept, tensors)
+    back = unflatten(torch, json.loads(kept), tensors)
     assert back["model"] is back["optimizer"][0] is one
 
 
@@ -391,9 +409,9 @@ def test_interval_follows_cost_and_life():
     assert seconds_between(0.01, 3600.0) == pytest.approx((2 * 0.01 * 3600) ** 0.5)
     assert seconds_between(0.01, 36e5) == 120.0  # no more than two minutes of work
     assert seconds_between(0.01, 3600.0, writing=2.0) == pytest.approx(
-        (2 * 0.41 * 3600) ** 0.5
+        (2 * 0.21 * 3600) ** 0.5
     )  # what is written counts too
-    assert seconds_between(0.01, 1.0, writing=2.0) == 20.0  # a disk is not written to all the time
+    assert seconds_between(0.01, 1.0, writing=2.0) == 10.0  # a disk is not written to all the time
     assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0
     assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0  # unless the user says so
     assert (expected_life(60.0, 5.0), expected_life(60.0, 500.0)) == (60.0, 500.0)  # what is old may grow older

@@ -46,7 +46,8 @@ class Watching:
 
     def on(self):
         self._set(self._wrapped, self._hooks)
-        self.probe.steps._ended_at = time.monotonic()  # or the bare block would count as one long step
+        now = time.monotonic()  # or the bare block would count as one long step
+        self.probe.steps.ended_at = self.probe.quick._ended_at = now
 
     def off(self):
         none = [collections.OrderedDict(), collections.OrderedDict()]

@@ -43,7 +43,10 @@ def _install_step_hooks(probe, is_compiling, codes):
         return None
 
     def step_ended(optimizer, args, kwargs):
-        if not is_compiling():
+        if is_compiling():
+            return
+        quick = probe.quick
+        if not quick.on or not quick.ticks(optimizer):
             probe.steps.ended(optimizer, sys._getframe(1))
 
     codes.extend([step_begins.__code__, step_ended.__code__])
@@ -57,7 +60,10 @@ def _install_backward(probe, is_compiling, codes):
 
     @functools.wraps(original_backward)
     def backward(*args, **kwargs):
-        if is_compiling() or not probe.losses.backward_begins(args, kwargs):
+        if is_compiling():
+            return original_backward(*args, **kwargs)
+        quick = probe.quick
+        if (quick.on and quick.backward_begins(args)) or not probe.losses.backward_begins(args, kwargs):
             return original_backward(*args, **kwargs)
         try:
             result = original_backward(*args, **kwargs)
@@ -113,9 +119,9 @@ def _install_loader(probe, module, is_compiling, codes):
             try:
                 batch = original(self)
             except StopIteration:
-                probe.loaders.exhausted(self, probe.loaders.usual_token())
+                probe.loaders.usual_exhausted(self)
                 raise
-            probe.loaders.usual_fetch(monotonic() - began)
+            quick.fetched(monotonic() - began)
             return batch
         token = probe.loaders.fetch_begins(self)
         if token is None:

@@ -57,20 +57,20 @@ class Loaders(object):
         self._usual_size = 0
         self._grad_enabled = probe.torch.is_grad_enabled
 
-    def usual_fetch(self, waited):
-        """One like the last that was looked at."""
-        iteration = self._latest[1]
-        if iteration is None:  # meanwhile another loader came to its end: a dataset may read one itself
-            self.probe.quick.on = False
-            return
-        self.fetches += 1
-        iteration.fetches += 1
-        record = self.probe.steps.record
+    def usual_fetches(self, count, record, waited):
+        """So many like the last that was looked at, for this step."""
+        self.fetches += count
         record.data_wait += waited
-        record.samples += self._usual_size
+        record.samples += count * self._usual_size
+        iteration = self._latest[1]
+        if iteration is not None:  # a dataset may read another loader itself, and that may have come to its end
+            iteration.fetches += count
 
-    def usual_token(self):
-        return self._latest[1], True, 0.0, "training"
+    def usual_exhausted(self, iterator):
+        """The loader that is read as ever came to its end."""
+        self.probe.quick.leave()
+        if self._latest[1] is not None:
+            self.exhausted(iterator, (self._latest[1], True, 0.0, "training"))
 
     def latest_reference(self):
         """The iterator that was read last, weakly."""
@@ -127,7 +127,8 @@ class Loaders(object):
     def exhausted(self, iterator, token):
         probe = self.probe
         try:
-            probe.quick.on = False  # workers that outlive a pass are read through the same iterator again
+            if probe.quick.on:
+                probe.quick.leave()  # workers that outlive a pass are read through the same iterator again
             iteration, training, _, phase = token
             now = monotonic()
             self._iterations.pop(iterator, None)

@@ -31,9 +31,6 @@ class Losses(object):
         """True when this is an outermost backward, whose end is to be told."""
         if self._graph_task() != -1:
             return False
-        quick = self.probe.quick
-        if quick.on and args and quick.backward_begins(args[0]):
-            return False
         return self._begins(args[0] if args else kwargs.get("tensors"), real=True)
 
     def grad_begins(self, args, kwargs):
@@ -144,6 +141,8 @@ class Losses(object):
     # --- what else is known of a step's loss and gradient --------------------------------------------------------
 
     def parts(self, values):
+        if self.probe.quick.on:
+            self.probe.quick.leave()
         record = self.probe.steps.record
         for name, value in values.items():
             if isinstance(value, (int, float)):
@@ -158,6 +157,8 @@ class Losses(object):
             return
         began = monotonic()
         try:
+            if probe.quick.on and probe.quick.clipped(norm):
+                return
             probe.see("gradient norms")
             record = probe.steps.record
             if type(norm) is self._tensor and norm.is_cpu:

@@ -1,8 +1,8 @@
 """The models that optimizers train, and the names of parameters, found only when they are wanted.
 
 Finding them means walking every object that Python tracks, a tenth of a second: so it is done once, and again only where
-an optimizer holds something unknown. Nobody's code is called on the way: a module's children and parameters are read from
-its own dictionary.
+an optimizer holds something unknown; and not at all where an adapter has told all that is trained. Nobody's code is called on
+the way: a module's children and parameters are read from its own dictionary.
 """
 
 import gc
@@ -66,7 +66,9 @@ class Names(object):
 
     def _learn(self):
         held = {id(p) for optimizer in self._probe.optimizers for g in optimizer.param_groups for p in g["params"]}
-        listed = [(root, list(parameters(root))) for root in outermost(all_of_type(self._probe.torch.nn.Module))]
+        listed = self._told(held)
+        if not listed:
+            listed = [(root, list(parameters(root))) for root in outermost(all_of_type(self._probe.torch.nn.Module))]
         listed.sort(key=lambda pair: -sum(id(parameter) in held for _, parameter in pair[1]))
         trained, beside, covered = [], [], set()
         for root, pairs in listed:
@@ -84,6 +86,13 @@ class Names(object):
             for name, parameter in pairs:
                 told = "%s.%s" % (type(root).__name__, name)
                 self._known.setdefault(id(parameter), (weakref.ref(parameter), told))
+
+    def _told(self, held):
+        """(model, its parameters) of those that were told, where nothing else is trained."""
+        models = [model for model in (reference() for reference in self._probe.told_models) if model is not None]
+        listed = [(model, list(parameters(model))) for model in models]
+        known = {id(parameter) for _, pairs in listed for _, parameter in pairs}
+        return listed if held and held <= known else []
 
     def _lookup(self, tensor):
         known = self._known.get(id(tensor))

@@ -105,6 +105,8 @@ class Probe(object):
         self.due_at = 0.0
         self.phase_now = "starting"
         self.last_loss = float("nan")
+        self.told_models = []
+        """Weak references to models that an adapter knows to be trained: they need not be searched for."""
         self.watching = True
         """Whether looks want to see the step at hand. Where they do not, hooks spare themselves the way to them."""
         self._claim_lock = threading.Lock()
@@ -137,6 +139,8 @@ class Probe(object):
             return
         try:
             if event != "step":
+                if self.quick.on and self.scalars.on_training_thread():
+                    self.quick.settle()
                 self.steps.recorder.write_held()
             self.writer.write(event, fields, self.step)
         except Exception as error:
@@ -202,6 +206,7 @@ class Probe(object):
             if self._failures >= FAILURES_AT_MOST and not self.silent:
                 self.note("the probe failed too often and is off")
                 self.silent, self.awake = True, False
+                self.quick.on = False
         except Exception:
             pass
 
@@ -427,6 +432,8 @@ class Probe(object):
         self.emit("goodbye", step=self.step, reason=reason)
 
     def _end_values(self):
+        if self.quick.on:
+            self.quick.leave()
         self.scalars.fetch()
         self.steps.end()
 

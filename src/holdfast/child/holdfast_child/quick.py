@@ -3,8 +3,9 @@
 After a step's own work the caches are cold, and every line of Python costs several times what it costs in a loop of its
 own: all that the hooks do takes a tenth of a step of one millisecond, and 3% of one of ten. Most of it decides what is
 unusual about a step. So where nothing was unusual about the last one, the next few go a shorter way, which counts, times
-and reads the loss as always, and leaves the deciding to every sixteenth step. Anything out of the ordinary (another
-optimizer, a second backward, an evaluation, the end of a pass, a device) ends it at once.
+and reads the loss as always, keeps what it read, and leaves all else to every sixteenth step, where it is done for all of
+them in one go. Anything out of the ordinary (another optimizer, a second backward, an evaluation, the end of a pass, a
+device) ends it at once.
 """
 
 from threading import get_ident
@@ -25,13 +26,24 @@ class Quick(object):
         """Whether a step began while it was on: nobody else knows of that one."""
         self.steps, self.seconds = 0, 0.0
         """Those that went the short way since the last that did not."""
+        self._made = []
+        """(number, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not recorded yet."""
+        self._loss = self._norm = None
+        self._waited, self._fetched = 0.0, 0
+        """Of the step that is being made."""
+        self._backwards = self._fetches = 0
+        """In all."""
         self._left = 0
-        self._until = 0.0
+        self._until = self._ended_at = 0.0
+        self._thread = None
+        self._writes_rates = False
+        self._beat = None
         self._optimizer = None
         """The clock, weakly: the only optimizer there is."""
+        self._iterator = lambda: None
         self._tensor = probe.torch.Tensor
         self._is_grad_enabled = probe.torch.is_grad_enabled
-        self._iterator = lambda: None
+        self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", lambda: -1)
 
     def decide(self):
         """At the end of a step that went the long way: whether the next ones go the short one."""
@@ -54,73 +66,130 @@ class Quick(object):
         )
         if self.on:
             self._left = left
-            self._until = probe.due_at
+            self._until = min(probe.due_at, probe.orphan.next_at)
             self._optimizer = steps.clock_reference()
             self._iterator = probe.loaders.latest_reference()
+            self._thread = probe.scalars.thread
+            self._writes_rates = steps.recorder.writes_each
+            self._beat = probe.heart.in_short()
+            self._ended_at = steps.ended_at
+            self._backwards, self._fetches = probe.losses.total, probe.loaders.fetches
+
+    # --- the doors -----------------------------------------------------------------------------------------------
 
     def reads(self, iterator):
         """True where the same loader as ever is read for training: then its batch is like the last."""
-        self.on = self._iterator() is iterator and self._is_grad_enabled()
-        return self.on
+        if self._iterator() is iterator and self._is_grad_enabled():
+            return True
+        self.leave()
+        return False
 
-    def backward_begins(self, loss):
-        """True where it was an ordinary first backward of a step, and its loss is read."""
-        probe = self._probe
-        record = probe.steps.record
-        if (
-            record.backwards
-            or type(loss) is not self._tensor
-            or not loss.is_cpu
-            or loss.numel() != 1
-            or get_ident() != probe.scalars.thread
-        ):
-            self.on = False
-            return False
+    def fetched(self, waited):
+        """What `reads` was True for has come."""
+        if self.on:
+            self._waited += waited
+            self._fetched += 1
+            self._fetches += 1
+        else:  # a dataset may read another loader itself
+            self._probe.loaders.usual_fetches(1, self._probe.steps.record, waited)
+
+    def backward_begins(self, args):
+        """True where nobody else is to hear of it: an ordinary first backward of a step, or one inside another."""
+        if self._graph_task() != -1:
+            return True
+        loss = args[0] if args else None
         try:
-            value = loss.item()
+            if (
+                self._loss is None
+                and type(loss) is self._tensor
+                and loss.is_cpu
+                and loss.numel() == 1
+                and get_ident() == self._thread
+            ):
+                self._loss = loss.item()
+                self._backwards += 1
+                return True
         except Exception as error:
-            self._failed("a backward", error)
-            return False
-        record.backwards = 1
-        record.loss_sum = value
-        record.loss_count = 1
-        probe.last_loss = value
-        probe.losses.total += 1
-        return True
+            self._probe.failed("the short way through a backward", error)
+        self.leave()
+        return False
+
+    def clipped(self, norm):
+        """True where the norm is kept."""
+        if type(norm) is self._tensor and norm.is_cpu:
+            value = norm.item()
+            if self._norm is None or not value <= self._norm:  # as Record.add_norm
+                self._norm = value
+            return True
+        self.leave()
+        return False
 
     def ticks(self, optimizer):
         """True where it was an ordinary step of the clock: then it is counted. All in one place: every call costs."""
         probe = self._probe
-        steps = probe.steps
-        record = steps.record
-        if self._optimizer() is not optimizer or probe.pause_seconds or not record.backwards:
-            self.on = False
+        loss = self._loss
+        if self._optimizer() is not optimizer or loss is None or probe.pause_seconds:
+            self.leave()
             return False
         now = monotonic()
-        self.begun = False
-        steps.entered += 1
         probe.step = number = probe.step + 1
         try:
-            pulse = (now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
-            probe.heart.step(number, time(), pulse, "training")
-            steps.record = Record()
-            record.number = number
-            record.seconds = seconds = steps.since_last(now)
-            recorder = steps.recorder
-            if recorder.writes_each:
-                record.lr = steps.rates()
-            recorder.add(record, now)
-            self.steps += 1
-            self.seconds += seconds
-            if now >= probe.orphan.next_at:
-                probe.orphan.check(now)
+            self._beat(number, time(), now, loss, self._backwards, self._fetches)
+            rates = probe.steps.rates() if self._writes_rates else ()
+            step = (number, now - self._ended_at, loss, self._norm, self._waited, self._fetched, rates)
+            self._made.append(step)
+            self._ended_at = now
+            self._loss = self._norm = None
+            self._waited, self._fetched = 0.0, 0
+            self.begun = False
             self._left -= 1
             if not self._left or now >= self._until:
-                self.on = False
+                self.leave()
         except Exception as error:
-            self._failed("a step", error)
+            probe.failed("the short way through a step", error)
+            self.leave()
         return True
 
-    def _failed(self, where, error):
+    # --- the long way again --------------------------------------------------------------------------------------
+
+    def leave(self):
+        """From here on all goes the long way, with what is known of the step that is being made."""
         self.on = False
-        self._probe.failed("the short way through %s" % where, error)
+        try:
+            self.settle()
+            record = self._probe.steps.record
+            if self._fetched:
+                self._probe.loaders.usual_fetches(self._fetched, record, self._waited)
+            if self._loss is not None:
+                self._probe.last_loss = record.loss_sum = self._loss
+                self._probe.losses.total = self._backwards
+                record.loss_count = record.backwards = 1
+                record.norm = self._norm
+        except Exception as error:
+            self._probe.failed("the end of the short way", error)
+        self._loss = self._norm = None
+        self._waited, self._fetched = 0.0, 0
+
+    def settle(self):
+        """All that was made is recorded. For the thread that trains."""
+        made, self._made = self._made, []
+        if not made:
+            return
+        probe = self._probe
+        steps, loaders = probe.steps, probe.loaders
+        recorder = steps.recorder
+        now = self._ended_at
+        for number, seconds, loss, norm, waited, fetched, rates in made:
+            record = Record()
+            record.number, record.seconds, record.lr = number, seconds, rates
+            record.loss_sum, record.loss_count, record.backwards = loss, 1, 1
+            record.norm = norm
+            if fetched:
+                loaders.usual_fetches(fetched, record, waited)
+            recorder.add(record, now)
+            self.seconds += seconds
+        self.steps += len(made)
+        probe.last_loss = loss
+        probe.losses.total += len(made)
+        probe.heart.written_at = now
+        steps.made_quickly(len(made), now)

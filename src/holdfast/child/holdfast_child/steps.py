@@ -63,7 +63,7 @@ class Steps(object):
         """A weight of an optimizer that exists and does not step, and what it was when that was noticed."""
         self._closures = False
         """Whether a backward was ever seen inside a step."""
-        self._ended_at = monotonic()
+        self.ended_at = monotonic()
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
 
     # --- who steps -----------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Steps(object):
     def ended(self, optimizer, frame):
         probe = self.probe
         quick = probe.quick
-        if not probe.awake or (quick.on and quick.ticks(optimizer)):
+        if not probe.awake:
             return
         began = monotonic()
         try:
@@ -200,11 +200,11 @@ class Steps(object):
         self._closures = self._closures or within
         return within
 
-    def since_last(self, now):
-        """Seconds from the end of the step before to `now`, which is the end of this one."""
-        seconds, self._ended_at = now - self._ended_at, now
+    def made_quickly(self, count, ended_at):
+        """So many steps of the clock went the short way; the last of them ended then."""
+        self.entered += count
+        self.ended_at = ended_at
         self._backwards = 0
-        return seconds if seconds > 0.0 else 0.0
 
     def skipped(self, optimizer):
         """A gradient scaler kept this optimizer from stepping."""
@@ -248,7 +248,8 @@ class Steps(object):
         if probe.heart is not None:
             pulse = (now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
             probe.heart.step(number, time(), pulse, probe.phase_now)
-        probe.quick.on = False
+        if probe.quick.on:
+            probe.quick.leave()
         probe.scalars.thread = get_ident()
         if probe.loaders.evaluating:
             probe.loaders.training_resumed(now)
@@ -256,9 +257,9 @@ class Steps(object):
             probe.phase("training")
         record, self.record = self.record, Record()
         record.number = number
-        seconds = now - self._ended_at - probe.pause_seconds
+        seconds = now - self.ended_at - probe.pause_seconds
         record.seconds = seconds if seconds > 0.0 else 0.0
-        self._ended_at = now
+        self.ended_at = now
         if self._backwards > self._most_backwards and self.source == "optimizer":
             self._most_backwards = self._backwards
         self._backwards = 0
@@ -278,7 +279,7 @@ class Steps(object):
         quick.steps, quick.seconds = 0, 0.0
 
     def _after_tick(self):
-        probe, now = self.probe, self._ended_at
+        probe, now = self.probe, self.ended_at
         if probe.schedules.unsaid:
             probe.schedules.say()
         if now >= probe.due_at:
@@ -369,7 +370,7 @@ class Steps(object):
     # --- life ----------------------------------------------------------------------------------------------------
 
     def claimed(self):
-        self._ended_at = monotonic()
+        self.ended_at = monotonic()
 
     def end(self):
         self.recorder.close(monotonic())

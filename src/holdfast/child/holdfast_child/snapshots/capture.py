@@ -5,6 +5,8 @@ but copying. The block is written as it lies. Gradients are made anew with each 
 """
 
 import ctypes
+import json
+import mmap
 import weakref
 
 from .values import dtype_called, flatten
@@ -21,11 +23,12 @@ class NoRoom(MemoryError):
 class _Spot(object):
     """A tensor's place in the block. `kind` is what another tensor must be like to take it over."""
 
-    __slots__ = ("dtype", "end", "kind", "layout", "place", "ref", "shape", "size")
+    __slots__ = ("dtype", "end", "kind", "layout", "place", "ref", "shape", "size", "text")
 
     def __init__(self, kind, layout, size):
         self.kind = kind
         self.layout = layout
+        self.text = json.dumps(layout, separators=(",", ":"))
         self.size = size
         self.end = layout[3] + size
         self.place = None
@@ -48,6 +51,7 @@ class Capture(object):
         self._given = []
         """All spots in the block, also of tensors that are gone."""
         self.tree = None
+        """The state, as text with the numbers of tensors in it."""
         self.bytes = 0
 
     def take(self, state):
@@ -62,6 +66,12 @@ class Capture(object):
     def layouts(self):
         """[type of numbers, shape, strides, where it begins] of each tensor."""
         return [spot.layout for spot in self._spots]
+
+    def header(self, fields):
+        """All that is to be known of the bytes, and these fields, as text in JSON."""
+        text = json.dumps(fields, separators=(",", ":"))
+        layouts = ",".join([spot.text for spot in self._spots])
+        return '%s,"tree":%s,"tensors":[%s]}' % (text[:-1], self.tree, layouts)
 
     def raw(self):
         """The block's bytes, for as long as nothing else is captured."""
@@ -124,9 +134,9 @@ class Capture(object):
         if room is not None and size > room:
             raise NoRoom("a copy of the state takes %d MB, and %d MB are free" % (size >> 20, room >> 20))
         try:
-            self._block = self._torch.zeros(max(size, 1), dtype=self._torch.uint8)  # gaps are written too
-        except RuntimeError as error:  # torch's word for memory that it did not get
-            raise NoRoom("a copy of the state takes %d MB: %s" % (size >> 20, str(error)[:200])) from None
+            self._block = self._torch.frombuffer(_large_pages(max(size, 1)), dtype=self._torch.uint8)
+        except OSError as error:
+            raise NoRoom("a copy of the state takes %d MB: %s" % (size >> 20, error.strerror)) from None
 
     def _copy(self, tensors, places):
         torch = self._torch
@@ -143,6 +153,19 @@ class Capture(object):
             # The same type on both sides: only the bytes travel, no kernel runs (pytorch#189563).
             for n in elsewhere:
                 places[n].copy_(tensors[n].detach())
+
+
+def _large_pages(size):
+    """Memory full of zeros, because gaps are written too. A kernel that can gives it in large pages: most of what the first copy costs is
+    asking for small ones.
+    """
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            block.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:  # it has none
+            pass
+    return block
 
 
 def _strides(tensor):

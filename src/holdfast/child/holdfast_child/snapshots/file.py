@@ -31,14 +31,14 @@ class Torn(Exception):
 
 
 def write(files, path, header, raw):
-    """Returns the hash, which names the content."""
+    """`header` is text in JSON. Returns the hash, which names the content."""
     digest = hashlib.sha256()
     write_whole(files, path, _chunks(header, raw, digest))
     return digest.hexdigest()
 
 
 def _chunks(header, raw, digest):
-    text = json.dumps(header, separators=(",", ":")).encode("utf-8")
+    text = header.encode("utf-8")
     head = MAGIC + _LENGTH.pack(len(text)) + text
     head += b"\0" * (-len(head) % _ALIGNED)
     digest.update(head)

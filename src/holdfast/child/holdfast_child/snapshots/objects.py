@@ -22,22 +22,31 @@ class Objects(object):
 
     def _of_module(self, name, module):
         state = module.state_dict(keep_vars=True)
-        parameter = self._torch.nn.Parameter
-        held = [(key, value) for key, value in state.items() if isinstance(value, parameter)]
-        kept = {
-            "state": state,
-            "gradients": {key: value.grad for key, value in held if value.grad is not None},
-            "frozen": [key for key, value in held if not value.requires_grad],
-        }
+        gradients, frozen = {}, []
+        for key, value in self._parameters_in(state):
+            gradient = value.grad
+            if gradient is not None:
+                gradients[key] = gradient
+            if not value.requires_grad:
+                frozen.append(key)
+        kept = {"state": state, "gradients": gradients, "frozen": frozen}
         passing = _passing_buffers(self._passing[name])
         if passing:
             kept["passing buffers"] = passing
         return kept
 
+    def _parameters_in(self, state):
+        """(key, parameter). Asking of each buffer whether it is a Parameter runs Python: it is one only if it is of a class of its own."""
+        plain, parameter = self._torch.Tensor, self._torch.nn.Parameter
+        return [
+            (key, value) for key, value in state.items() if type(value) is not plain and isinstance(value, parameter)
+        ]
+
     def _of_other(self, part):
         kept = {"state": part.state_dict()}
         if isinstance(part, self._torch.optim.Optimizer):
-            kept["gradients"] = {place: p.grad for place, p in _held(part).items() if p.grad is not None}
+            found = ((place, parameter.grad) for place, parameter in _held(part).items())
+            kept["gradients"] = {place: gradient for place, gradient in found if gradient is not None}
         return kept
 
     def give_back(self, states):
@@ -61,8 +70,7 @@ class Objects(object):
 
     def _to_module(self, name, module, kept):
         module.load_state_dict(kept["state"])
-        parameter = self._torch.nn.Parameter
-        held = {key: value for key, value in module.state_dict(keep_vars=True).items() if isinstance(value, parameter)}
+        held = dict(self._parameters_in(module.state_dict(keep_vars=True)))
         frozen = set(kept["frozen"])
         for key, value in held.items():
             value.requires_grad_(key not in frozen)

@@ -17,6 +17,8 @@ COMMIT_SECONDS = 60.0
 """How long rank 0 waits for the other ranks' parts."""
 POLL_SECONDS = 0.02
 FIRST_COST_SECONDS = 0.05
+WORTH_IT = 0.5
+"""The part of the usual time between two, after which one more may be taken at a good place."""
 AGAIN_SECONDS = 30.0
 """After a snapshot that failed (a full disk, too little memory)."""
 
@@ -82,10 +84,10 @@ class Snapshots(object):
         return False
 
     def affordable(self):
-        """Whether one more would still keep to the budget: for a place after which much would have to be done again."""
+        """Whether one more would still keep to the budget, and be worth it: for a place after which much would have to be done again."""
         now = time.monotonic()
         idle = self._writing is None or not self._writing.is_alive()
-        return idle and now >= self._earned_at(now) and now - self._taken_at >= self._write_seconds
+        return idle and now >= self._earned_at(now) and now - self._taken_at >= WORTH_IT * self._between(now)
 
     def take(self, position, step, collect, more):
         """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk."""
@@ -100,15 +102,15 @@ class Snapshots(object):
             self._failed(step, str(error) or "there is not enough memory")
             return False
         self._store.at = position
+        header = self._capture.header(dict(more, position=position, step=step))
         stall = time.monotonic() - began
         self._asked_seen = asked
         self._costs = [*self._costs[-4:], stall]
-        self._spent += stall
+        self._spent += min(stall, self._cost())
         self._taken_at = began
         self._next_at = self._next_after(began)
-        header = dict(more, position=position, step=step, tree=self._capture.tree, tensors=self._capture.layouts)
         self._writing = threading.Thread(
-            target=self._write, args=(header, stall, asked), name="holdfast snapshot", daemon=True
+            target=self._write, args=(position, step, header, stall, asked), name="holdfast snapshot", daemon=True
         )
         self._writing.start()
         return True
@@ -122,9 +124,12 @@ class Snapshots(object):
         """What one costs, usually: the first has to find memory for the copy."""
         return sorted(self._costs)[len(self._costs) // 2] if self._costs else FIRST_COST_SECONDS
 
-    def _next_after(self, now):
+    def _between(self, now):
         life = expected_life(LIFE_SECONDS if self._life is None else self._life, now - self._born)
-        due = now + seconds_between(self._cost(), life, self._most_lost, self._write_seconds)
+        return seconds_between(self._cost(), life, self._most_lost, self._write_seconds)
+
+    def _next_after(self, now):
+        due = now + self._between(now)
         return due if self._most_lost is not None else max(due, self._earned_at(now))
 
     def _earned_at(self, now):
@@ -132,25 +137,25 @@ class Snapshots(object):
         loan = loan_for(cost, self._life)
         return now + seconds_until_earned(cost, self._spent, now - self._born, self._budget, loan)
 
-    def _write(self, header, stall, asked):
+    def _write(self, position, step, header, stall, asked):
         """In a thread of its own: it writes and hashes bytes, during which the training runs."""
         began = time.monotonic()
         try:
-            path = self._store.write(header["position"], header, self._capture.raw())
+            path = self._store.write(position, header, self._capture.raw())
             committed = self._store.world_size == 1 or self._store.rank != 0 or self._commit()
         except OSError as error:
-            self._failed(header["step"], error.strerror or str(error))
+            self._failed(step, error.strerror or str(error))
             return
         if not committed:
-            self._failed(header["step"], "not all ranks wrote their part")
+            self._failed(step, "not all ranks wrote their part")
             return
         self._said.clear()
         took = time.monotonic() - began
         self._write_seconds = took
         self._tell(
             "snapshot",
-            step=header["step"],
-            position=header["position"],
+            step=step,
+            position=position,
             path=path,
             bytes=self._capture.bytes,
             stall=round(stall, 6),
