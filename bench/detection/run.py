@@ -59,7 +59,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run folders here, one for each program")
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 where recall is below 95%% or anything is a false alarm"
+        "--check",
+        action="store_true",
+        help="exit with 1 where recall is below 95%%, anything is a false alarm, or a relation took long",
     )
     parser.add_argument("--bare", action="store_true", help="run the programs alone and show what they print")
     parser.add_argument(

@@ -93,7 +93,12 @@ def judged_again(run: RunFolder) -> dict[tuple[str, str], int]:
         if isinstance(entry.event, events.FindingMade):
             continue
         for finding in engine.take(entry):
-            needed.setdefault((finding.rule, finding.severity), engine.picture.attempt.last_step)
+            step = engine.picture.attempt.last_step
+            if isinstance(
+                entry.event, events.Checksum
+            ):  # ranks that do not wait for one another are at different steps
+                step = entry.event.step
+            needed.setdefault((finding.rule, finding.severity), step)
             engine.picture.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), entry.attempt))
     return needed
 

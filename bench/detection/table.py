@@ -6,6 +6,18 @@ import statistics
 from typing import Any
 
 RECALL = 0.95
+RELATIONS = frozenset(
+    (
+        "checkpoint-unfaithful",
+        "gradients-missing",
+        "gradients-never-cleared",
+        "replicas-diverging",
+        "weights-frozen",
+        "weights-outside-optimizer",
+    )
+)
+"""Rules on what must hold between two things at any step. They need no history."""
+RELATION_STEPS = 3
 Results = dict[str, Any]
 
 
@@ -36,7 +48,9 @@ def unmet(results: Results) -> list[str]:
         held.append(f"recall {sums['recall']:.1%}, at least {RECALL:.0%} wanted")
     if sums["false_alarms"]:
         held.append(f"{sums['false_alarms']} false alarms, none wanted")
-    return held
+    found = [one for one in results["faulty"] if one.get("detected") and one["by"]["rule"] in RELATIONS]
+    late = [one for one in found if (one["delay"] or 0) > RELATION_STEPS]
+    return held + [f"{one['name']}: found after {one['delay']} steps, {RELATION_STEPS} are wanted" for one in late]
 
 
 def line(one: dict[str, Any], kind: str) -> str:

@@ -30,6 +30,8 @@ OBSERVED_SECONDS = 1.0
 FETCH_SECONDS = 1.0
 FETCH_SECONDS_AT_FIRST = 0.2
 """How long values may wait on a device; shorter while every step gets a line of its own."""
+FETCHED_AT_ONCE = 16
+"""In so many first steps they do not wait at all: what is wrong from the start is known at once."""
 DUE_SECONDS = 0.25
 
 UNOBSERVED_AT_FIRST = {
@@ -393,14 +395,17 @@ class Probe(object):
 
     def periodic(self, now):
         """After a step of the clock, once `due_at` is reached: what is done now and then. `now` is monotonic."""
-        self.due_at = now + (FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else DUE_SECONDS)
+        early = self.step - self.first_step < FETCHED_AT_ONCE
+        self.due_at = now + (
+            0.0 if early else FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else DUE_SECONDS
+        )
         if self._observed_dirty and now - self._observed_at >= OBSERVED_SECONDS:
             self._observed_at = now
             self._emit_observed()
         queue = self.steps.recorder
         if self.scalars.count or len(queue):
             wait = FETCH_SECONDS_AT_FIRST if queue.writes_each else FETCH_SECONDS
-            if now - self._fetched_at >= wait:
+            if early or now - self._fetched_at >= wait:
                 self._fetched_at = now
                 self._fetch_scalars(now)
         if now >= self.memory.next_at:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ID = "gradients-missing"
 LIMITS = {
     "looks": 3,
-    "looks_without_a_loss": 5,
+    "looks_without_a_loss": 4,
     "looks_later": 20,
     "looks_at_some": 3,
     "steps_for_some": 20,

@@ -15,7 +15,7 @@ from .tensors import is_sharded, local, trainable
 MOST_NODES = 100000
 MOST_SECONDS = 0.25
 STEPS = 3
-STEPS_WITH_SEVERAL_OPTIMIZERS = 6
+STEPS_WITH_SEVERAL_OPTIMIZERS = 4
 STEPS_BEFORE_CALLING_SOME_UNUSED = 10
 """A layer may be dropped at random, an expert not chosen: some unused parameters need more steps than all unused."""
 AGAIN_AFTER = 100
