@@ -143,6 +143,9 @@ class Quick(object):
             self._waited, self._fetched = 0.0, 0
             self.begun = False
             self._left -= 1
+            if now >= self._until:
+                probe.orphan.check(now)
+                self._until = min(probe.due_at, probe.orphan.next_at)
             if not self._left or now >= self._until:
                 self.leave()
         except Exception as error:

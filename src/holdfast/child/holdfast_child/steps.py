@@ -18,6 +18,8 @@ BACKWARDS_WITHOUT_STEP = 64
 """An optimizer exists but no step is seen (it may be compiled into a graph): after this many backwards they are the steps.
 Where an optimizer has stepped, only if its weights changed with each of them: an evaluation may take gradients too."""
 CHECK_HOOKS_AFTER = 8
+ALONE_AFTER = 64
+"""So many steps without one of another optimizer: the clock's are all there are, until another steps again."""
 HANDOVER_STEPS = 100
 """So many steps of another optimizer without one of the clock's: the training has moved on to that one."""
 DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted"
@@ -51,6 +53,8 @@ class Steps(object):
         self.running = Running()
         self._seen = {}
         self._clock = None
+        self._beside_at = None
+        """The step after which another optimizer stepped last."""
         self._inside_backward = False
         self._backwards = 0
         """Outermost backwards since the last step."""
@@ -75,8 +79,9 @@ class Steps(object):
         return self._clock
 
     def is_plain(self):
-        """One optimizer, whose steps are the run's, with nothing nested in it and nothing that calls it."""
-        return self.source == "optimizer" and len(self._seen) <= 1 and not self.running.nested and not self._closures
+        """One optimizer, whose steps are the run's, with nothing nested in it and nothing that calls it. Others may have been before."""
+        alone = self._beside_at is None or self.probe.step - self._beside_at > ALONE_AFTER
+        return alone and self.source == "optimizer" and not self.running.nested and not self._closures
 
     def optimizers(self):
         living = (seen.ref() for seen in list(self._seen.values()))
@@ -230,6 +235,7 @@ class Steps(object):
         return False
 
     def _beside(self, seen):
+        self._beside_at = self.probe.step
         record = self.record
         if record.beside is None:
             record.beside = {}
