@@ -474,14 +474,16 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
         loader = torch.utils.data.DataLoader(torch.randn(74, 2), batch_size=2)
-        quick = 0
+        quick = late = 0
         done = 0
         def step(x):
-            global done, quick
+            global done, quick, late
             optimizer.zero_grad()
             model(x).square().mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-            quick += sys.modules["holdfast_child.probe"]._probe.quick.on
+            short = sys.modules["holdfast_child.probe"]._probe.quick.on
+            quick += short
+            late += short and epoch > 30
             optimizer.step()
             done += 1
         for epoch in range(40):
@@ -502,12 +504,13 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
                     optimizer.step(fails)
                 except KeyError:
                     pass
-        print(done, quick)
+        print(done, quick, late)
         """,
     )
-    done, quick = map(int, probed.out.split())
+    done, quick, late = map(int, probed.out.split())
     assert done == 40 * 37
     assert quick > 400
+    assert late > 150  # the other optimizer still lives, and does not step any more
     assert probed.beats[0].step == done
     counted = list(probed.of(events.Step))
     windows = probed.of(events.Steps)
@@ -548,3 +551,50 @@ def test_the_short_way_ends_with_a_pass(tmp_path):
     )
     assert probed.beats[0].step == 300
     assert [event.batches for event in probed.of(events.Epoch)] == [30] * 10
+
+
+def test_on_the_short_way_a_loss_that_is_not_finite_is_written_at_once(tmp_path):
+    """The process may be gone in the next moment."""
+    probed = run(
+        tmp_path,
+        """
+        import os, sys, torch
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.0)
+        step = 0
+        while step < 3000:
+            step += 1
+            short = sys.modules["holdfast_child.probe"]._probe.quick.on
+            last = step > 2000 and short
+            (weight * (float("nan") if last else 2.0)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if last:
+                print(step, flush=True)
+                os._exit(0)
+        """,
+    )
+    step = int(probed.out)
+    assert [(event.step, event.loss) for event in probed.of(events.Step) if event.loss != 2.0][0][0] == step
+
+
+def test_a_scaler_is_understood_in_short_steps_too(tmp_path):
+    """Its steps are none that were skipped, and its losses are those before scaling."""
+    probed = run(
+        tmp_path,
+        """
+        import torch
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for step in range(1500):
+            scaler.scale((weight * 2.0).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        """,
+    )
+    assert probed.beats[0].step == 1500
+    assert probed.of(events.Skipped) == []
+    assert {event.loss for event in probed.of(events.Step)} == {2.0}
+    assert {(window.loss.low, window.loss.high) for window in probed.of(events.Steps)} == {(2.0, 2.0)}

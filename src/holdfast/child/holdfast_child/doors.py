@@ -35,8 +35,7 @@ def _install_step_hooks(probe, is_compiling, codes):
         if is_compiling():
             return None
         quick = probe.quick
-        if quick.on:
-            quick.begun = True
+        if quick.on and quick.begins(optimizer):
             return None
         if probe.steps.begins(optimizer, sys._getframe(1)):
             return until_over(args, probe.steps, optimizer), kwargs

@@ -34,7 +34,7 @@ class Names(object):
         """The tensor's name in its model, else its place in an optimizer."""
         name = self._lookup(tensor)
         if name is None and self._may_walk():
-            self.learn()
+            self.learn(told_are_enough=not self._known)
             name = self._lookup(tensor)
         return name if name is not None else place(tensor, self._probe.optimizers)
 
@@ -55,18 +55,18 @@ class Names(object):
             self.learn()
         return [root for root in (reference() for reference in self._roots) if root is not None]
 
-    def learn(self):
+    def learn(self, told_are_enough=True):
         """Walk once: name all parameters of the models that optimizers train, then those of models beside them."""
         began = time.monotonic()
         self._walks += 1
-        self._learn()
+        self._learn(told_are_enough)
         self._walked_at = time.monotonic()
         # Few and far between, a walk is not paid for by the looks: it would blind them for hundreds of steps.
         self._probe.budget.credit += self._walked_at - began
 
-    def _learn(self):
+    def _learn(self, told_are_enough):
         held = {id(p) for optimizer in self._probe.optimizers for g in optimizer.param_groups for p in g["params"]}
-        listed = self._told(held)
+        listed = self._told(held) if told_are_enough else []
         if not listed:
             listed = [(root, list(parameters(root))) for root in outermost(all_of_type(self._probe.torch.nn.Module))]
         listed.sort(key=lambda pair: -sum(id(parameter) in held for _, parameter in pair[1]))

@@ -437,7 +437,7 @@ class Probe(object):
         self.emit("goodbye", step=self.step, reason=reason)
 
     def _end_values(self):
-        if self.quick.on:
+        if self.quick.is_ahead():
             self.quick.leave()
         self.scalars.fetch()
         self.steps.end()

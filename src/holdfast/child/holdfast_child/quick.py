@@ -27,7 +27,7 @@ class Quick(object):
         self.steps, self.seconds = 0, 0.0
         """Those that went the short way since the last that did not."""
         self._made = []
-        """(number, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not recorded yet."""
+        """(number, when it ended, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not recorded yet."""
         self._loss = self._norm = None
         self._waited, self._fetched = 0.0, 0
         """Of the step that is being made."""
@@ -52,6 +52,7 @@ class Quick(object):
         left = EVERY - 2 - (probe.step & (EVERY - 1))
         self.on = (
             left > 0
+            and probe.awake
             and not probe.watching
             and not steps.recorder.writes_at_once
             and probe.budget.step_seconds < SHORT_SECONDS
@@ -59,7 +60,7 @@ class Quick(object):
             and probe.heart is not None
             and not probe.scalars.count
             and not len(steps.recorder)
-            and not probe.scaler.scaling
+            and not probe.scaler.ever
             and not probe.loaders.evaluating
             and probe.loaders.instances_of is None
             and steps.is_plain()
@@ -106,7 +107,7 @@ class Quick(object):
                 and loss.numel() == 1
                 and get_ident() == self._thread
             ):
-                self._loss = loss.item()
+                self._loss = self._probe.last_loss = loss.item()
                 self._backwards += 1
                 return True
         except Exception as error:
@@ -124,6 +125,14 @@ class Quick(object):
         self.leave()
         return False
 
+    def begins(self, optimizer):
+        """True where it is the clock's step."""
+        if self._optimizer() is optimizer:
+            self.begun = True
+            return True
+        self.leave()
+        return False
+
     def ticks(self, optimizer):
         """True where it was an ordinary step of the clock: then it is counted. All in one place: every call costs."""
         probe = self._probe
@@ -136,7 +145,7 @@ class Quick(object):
         try:
             self._beat(number, time(), now, loss, self._backwards, self._fetches)
             rates = probe.steps.rates() if self._writes_rates else ()
-            step = (number, now - self._ended_at, loss, self._norm, self._waited, self._fetched, rates)
+            step = (number, now, now - self._ended_at, loss, self._norm, self._waited, self._fetched, rates)
             self._made.append(step)
             self._ended_at = now
             self._loss = self._norm = None
@@ -146,8 +155,8 @@ class Quick(object):
             if now >= self._until:
                 probe.orphan.check(now)
                 self._until = min(probe.due_at, probe.orphan.next_at)
-            if not self._left or now >= self._until:
-                self.leave()
+            if not self._left or now >= self._until or not loss or loss - loss != 0.0:
+                self.leave()  # a loss of zero, or one that is not finite, is written down at once
         except Exception as error:
             probe.failed("the short way through a step", error)
             self.leave()
@@ -155,44 +164,48 @@ class Quick(object):
 
     # --- the long way again --------------------------------------------------------------------------------------
 
+    def is_ahead(self):
+        """Whether it knows of anything that the long way does not."""
+        return self.on or bool(self._made) or self._loss is not None or self._norm is not None or self._fetched > 0
+
     def leave(self):
         """From here on all goes the long way, with what is known of the step that is being made."""
         self.on = False
+        if get_ident() != self._thread:
+            return  # a thread that reads data ahead: the one that trains will see to it at the end of its step
         try:
             self.settle()
             record = self._probe.steps.record
             if self._fetched:
                 self._probe.loaders.usual_fetches(self._fetched, record, self._waited)
             if self._loss is not None:
-                self._probe.last_loss = record.loss_sum = self._loss
-                self._probe.losses.total = self._backwards
-                record.loss_count = record.backwards = 1
-                record.norm = self._norm
+                self._probe.losses.total += 1
+                record.add_loss(self._loss)
+                record.backwards += 1
+            if self._norm is not None:
+                record.add_norm(self._norm)
         except Exception as error:
             self._probe.failed("the end of the short way", error)
         self._loss = self._norm = None
         self._waited, self._fetched = 0.0, 0
 
     def settle(self):
-        """All that was made is recorded. For the thread that trains."""
-        made, self._made = self._made, []
-        if not made:
-            return
+        """All that was made is recorded. For the thread that trains. One by one: a Ctrl-C may come in between."""
+        made, steps = self._made, self._probe.steps
+        while made:
+            self._settle_one(steps, *made.pop(0))
+
+    def _settle_one(self, steps, number, ended_at, seconds, loss, norm, waited, fetched, rates):
         probe = self._probe
-        steps, loaders = probe.steps, probe.loaders
-        recorder = steps.recorder
-        now = self._ended_at
-        for number, seconds, loss, norm, waited, fetched, rates in made:
-            record = Record()
-            record.number, record.seconds, record.lr = number, seconds, rates
-            record.loss_sum, record.loss_count, record.backwards = loss, 1, 1
-            record.norm = norm
-            if fetched:
-                loaders.usual_fetches(fetched, record, waited)
-            recorder.add(record, now)
-            self.seconds += seconds
-        self.steps += len(made)
-        probe.last_loss = loss
-        probe.losses.total += len(made)
-        probe.heart.written_at = now
-        steps.made_quickly(len(made), now)
+        probe.losses.total += 1
+        probe.heart.written_at = ended_at
+        steps.made_quickly(ended_at)
+        self.steps += 1
+        self.seconds += seconds
+        record = Record()
+        record.number, record.seconds, record.lr = number, seconds, rates
+        record.loss_sum, record.loss_count, record.backwards = loss, 1, 1
+        record.norm = norm
+        if fetched:
+            probe.loaders.usual_fetches(fetched, record, waited)
+        steps.recorder.add(record, ended_at)

@@ -10,6 +10,8 @@ class Scaler(object):
         self.probe = probe
         self.scaling = False
         """A loss was scaled since the last step."""
+        self.ever = False
+        """One was scaled in this process: a step may be skipped."""
         self._unscaled = {}
         """id of a scaled loss -> (weak reference to it, the loss before scaling if small, its node's number, the scaler)."""
 
@@ -31,7 +33,9 @@ class Scaler(object):
             return
         if len(self._unscaled) >= REMEMBERED:
             self._unscaled.clear()
-        self.scaling = True
+        self.scaling = self.ever = True
+        if self.probe.quick.on:
+            self.probe.quick.leave()
         value = before.detach() if before.numel() == 1 else None  # a larger one is not kept from being freed
         self._unscaled[id(after)] = (weakref.ref(after), value, _number(after.grad_fn), scaler)
 

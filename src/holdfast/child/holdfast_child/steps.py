@@ -152,6 +152,7 @@ class Steps(object):
             if self._graph_task() != -1:
                 self._inside_backward = True
                 self._meet(optimizer)
+                self._beside_at = probe.step
             elif self.running.begins(frame) and probe.watching and probe.looks:
                 clock = self.clock()
                 probe.budget.base += monotonic() - began
@@ -205,9 +206,9 @@ class Steps(object):
         self._closures = self._closures or within
         return within
 
-    def made_quickly(self, count, ended_at):
-        """So many steps of the clock went the short way; the last of them ended then."""
-        self.entered += count
+    def made_quickly(self, ended_at):
+        """A step of the clock went the short way, and ended then."""
+        self.entered += 1
         self.ended_at = ended_at
         self._backwards = 0
 
@@ -254,7 +255,7 @@ class Steps(object):
         if probe.heart is not None:
             pulse = (now, probe.last_loss, probe.losses.total, probe.loaders.fetches)
             probe.heart.step(number, time(), pulse, probe.phase_now)
-        if probe.quick.on:
+        if probe.quick.is_ahead():
             probe.quick.leave()
         probe.scalars.thread = get_ident()
         if probe.loaders.evaluating:

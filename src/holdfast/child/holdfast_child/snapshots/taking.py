@@ -98,15 +98,15 @@ class Snapshots(object):
         try:
             with _NoCollection():
                 self._capture.take(collect())
-        except (NotPlain, MemoryError) as error:
+            header = self._capture.header(dict(more, position=position, step=step))
+        except (NotPlain, MemoryError, ValueError, TypeError) as error:
             self._failed(step, str(error) or "there is not enough memory")
             return False
         self._store.at = position
-        header = self._capture.header(dict(more, position=position, step=step))
         stall = time.monotonic() - began
         self._asked_seen = asked
         self._costs = [*self._costs[-4:], stall]
-        self._spent += min(stall, self._cost())
+        self._spent += min(stall, self._cost()) if self._capture.grew else stall
         self._taken_at = began
         self._next_at = self._next_after(began)
         self._writing = threading.Thread(

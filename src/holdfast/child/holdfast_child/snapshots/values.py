@@ -59,6 +59,8 @@ class _Flatten(object):
             return self._tensor(value)
         if kind is str:
             return quoted(value)
+        if kind is int or (kind is float and value - value == 0.0):
+            return repr(value)
         if value is None or kind in PLAIN:
             return json.dumps(value)
         name = _NAMES.get(kind)
