@@ -575,7 +575,7 @@ def test_on_the_short_way_a_loss_that_is_not_finite_is_written_at_once(tmp_path)
         """,
     )
     step = int(probed.out)
-    assert [(event.step, event.loss) for event in probed.of(events.Step) if event.loss != 2.0][0][0] == step
+    assert next(event.step for event in probed.of(events.Step) if event.loss != 2.0) == step
 
 
 def test_a_scaler_is_understood_in_short_steps_too(tmp_path):
