@@ -68,6 +68,32 @@ one_epoch()
     assert max(line.seconds for line in probed.of(events.Step)[1:]) < 0.2
 
 
+def test_saving_within_an_evaluation_is_told_once(tmp_path):
+    """Many trainings save between a validation and the next epoch: every second belongs to one thing."""
+    probed = run(
+        tmp_path,
+        tiny(
+            LOADERS
+            + """
+import time
+class Slow:
+    def __reduce__(self):
+        time.sleep(1.0)
+        return (int, ())
+one_epoch()
+with torch.no_grad():
+    for (batch,) in valid:
+        pass
+torch.save(Slow(), "slow.pt")
+one_epoch()
+"""
+        ),
+    )
+    assert probed.of(events.Saved)[0].seconds >= 1.0
+    assert probed.of(events.Evaluation)[0].seconds < 0.5
+    assert max(line.seconds for line in probed.of(events.Step)[1:]) < 0.5
+
+
 def test_worker_processes_stay_silent(tmp_path):
     """Loader workers, forked and spawned, write nothing, even where their datasets train something of their own."""
     probed = run(

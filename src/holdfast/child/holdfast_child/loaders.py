@@ -51,6 +51,8 @@ class Loaders(object):
         """A weak reference to the iterator read last, and its iteration: nearly always the one read next."""
         self._training_dataset = None
         self._other_exhaustions = 0
+        self.interrupted = 0.0
+        """Seconds of saving and of snapshots within the evaluation at hand."""
         self._evaluation_began = 0.0
         self._evaluation_fetches = 0
         self._batches_seen = self._length_told = False
@@ -231,13 +233,14 @@ class Loaders(object):
         self.evaluating = True
         self._evaluation_began = now
         self._evaluation_fetches = 0
+        self.interrupted = 0.0
         self.probe.phase("evaluating")
 
     def training_resumed(self, now):
         """A training fetch, a backward or a step ends an evaluation."""
         self.evaluating = False
         self.probe.phase("training")
-        self._evaluated(now - self._evaluation_began, self._evaluation_fetches)
+        self._evaluated(max(0.0, now - self._evaluation_began - self.interrupted), self._evaluation_fetches)
 
     def _evaluation_exhausted(self, iteration, now):
         """Read to the end with gradients enabled, and no backward: what it added to the step at hand is taken back."""

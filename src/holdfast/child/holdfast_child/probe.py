@@ -173,8 +173,12 @@ class Probe(object):
         self.emit("probe-note", what=what, detail=detail)
 
     def paused(self, seconds):
-        """This much of the time since the last step was not training (saving, evaluating): the step leaves it out."""
+        """This much of the time since the last step was not training (saving, evaluating): the step leaves it out. And so does an
+        evaluation that it falls into: every second is told once.
+        """
         self.pause_seconds += seconds
+        if self.loaders.evaluating:
+            self.loaders.interrupted += seconds
 
     def phase(self, name):
         """What the process is doing, for the heartbeat: one of `heartbeat.PHASES`. Returns the phase before."""

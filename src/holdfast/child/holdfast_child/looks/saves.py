@@ -77,8 +77,7 @@ class SavesLook(Look):
         finally:
             if training:  # on another thread it takes no time from the steps
                 probe.phase(phase)
-                if not probe.loaders.evaluating:  # the time of an evaluation is left out as a whole
-                    probe.paused(time.perf_counter() - began)
+                probe.paused(time.perf_counter() - began)
         return result
 
     def _saved(self, thing, target, seconds, training):
