@@ -70,9 +70,9 @@ class Loaders(object):
 
     def usual_exhausted(self, iterator):
         """The loader that is read as ever came to its end."""
-        self.probe.quick.leave()
-        if self._latest[1] is not None:
-            self.exhausted(iterator, (self._latest[1], True, 0.0, "training"))
+        iteration = self._latest[1]
+        if iteration is not None:
+            self.exhausted(iterator, (iteration, True, 0.0, "training"))
 
     def latest_reference(self):
         """The iterator that was read last, weakly."""

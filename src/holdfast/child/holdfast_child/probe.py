@@ -400,9 +400,8 @@ class Probe(object):
     def periodic(self, now):
         """After a step of the clock, once `due_at` is reached: what is done now and then. `now` is monotonic."""
         early = self.step - self.first_step < FETCHED_AT_ONCE
-        self.due_at = now + (
-            0.0 if early else FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else DUE_SECONDS
-        )
+        if not early:
+            self.due_at = now + (FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else DUE_SECONDS)
         if self._observed_dirty and now - self._observed_at >= OBSERVED_SECONDS:
             self._observed_at = now
             self._emit_observed()

@@ -39,7 +39,7 @@ class Quick(object):
         self._writes_rates = False
         self._beat = None
         self._optimizer = None
-        """The clock, weakly: the only optimizer there is."""
+        """The clock, weakly: the only optimizer that steps."""
         self._iterator = lambda: None
         self._tensor = probe.torch.Tensor
         self._is_grad_enabled = probe.torch.is_grad_enabled

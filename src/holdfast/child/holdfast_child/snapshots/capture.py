@@ -50,8 +50,6 @@ class Capture(object):
         """Those of the last capture, in the order of its tensors."""
         self._given = []
         """All spots in the block, also of tensors that are gone."""
-        self.grew = False
-        """Whether memory was taken for the last capture: that is not what one usually costs."""
         self.tree = None
         """The state, as text with the numbers of tensors in it."""
         self.bytes = 0
@@ -60,7 +58,6 @@ class Capture(object):
         """Copies a state as it is now. What was captured before is gone."""
         tensors = []
         tree = flatten(self._torch, state, tensors)
-        self.grew = False
         self._prepare(tensors)
         self._copy(tensors, [spot.place for spot in self._spots])
         self.tree = tree
@@ -133,7 +130,6 @@ class Capture(object):
         if self._block is not None and size <= self._block.numel():
             return
         self._block = None
-        self.grew = True
         room = self._room()
         if room is not None and size > room:
             raise NoRoom("a copy of the state takes %d MB, and %d MB are free" % (size >> 20, room >> 20))

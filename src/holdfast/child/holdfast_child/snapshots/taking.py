@@ -106,7 +106,7 @@ class Snapshots(object):
         stall = time.monotonic() - began
         self._asked_seen = asked
         self._costs = [*self._costs[-4:], stall]
-        self._spent += min(stall, self._cost()) if self._capture.grew else stall
+        self._spent += stall
         self._taken_at = began
         self._next_at = self._next_after(began)
         self._writing = threading.Thread(
