@@ -85,15 +85,20 @@ def watched(folder: Path, told: list, most_lost: float) -> None:
 
 
 def write_at_once() -> None:
-    """Each snapshot is on disk before the next batch, so that it is known which one a life goes on from."""
-    original = Snapshots.take
+    """Each snapshot is on disk before the next batch is trained with, so that it is known which one a life goes on from."""
+    take, copied = Snapshots.take, Snapshots.copied
 
-    def take(snapshots: Snapshots, *given: Any) -> bool:
-        taken = original(snapshots, *given)
-        snapshots.settle()
+    def take_and_settle(snapshots: Snapshots, *given: Any, beside: bool) -> bool:
+        taken = take(snapshots, *given, beside=beside)
+        if not beside:
+            snapshots.settle()
         return taken
 
-    Snapshots.take = take
+    def copied_and_settled(snapshots: Snapshots) -> None:
+        copied(snapshots)
+        snapshots.settle()
+
+    Snapshots.take, Snapshots.copied = take_and_settle, copied_and_settled
 
 
 def train(

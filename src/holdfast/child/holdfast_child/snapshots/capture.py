@@ -1,41 +1,40 @@
 """A copy of a state in host memory: all that the training waits for.
 
-One block of memory is kept from snapshot to snapshot, and every tensor has its spot in it, so that a capture is nothing
-but copying. The block is written as it lies. Gradients are made anew with each step: they take over the spots of those before.
+One block of memory is kept from snapshot to snapshot, and written as it lies. Where each tensor goes follows from the kinds of all of them;
+most states are made of the same kinds as one before, so that a capture is nothing but copying.
 """
 
 import ctypes
 import json
 import mmap
-import weakref
 
 from .values import dtype_called, flatten
 
 ALIGNED = 64
-CROWDED = 1.1
-"""Where the spots in use take so much less than they span, all are given out anew."""
+KEPT = 4
+"""Arrangements: a state with gradients and one without take turns, and the first has no moments of the optimizer's yet."""
+AHEAD = 3
+"""The block's size, in states: the first are smaller. What is not written to takes no memory."""
 
 
 class NoRoom(MemoryError):
     """There is not enough memory for a copy of the state."""
 
 
-class _Spot(object):
-    """A tensor's place in the block. `kind` is what another tensor must be like to take it over."""
+class _Arrangement(object):
+    """Where tensors of these kinds lie in the block."""
 
-    __slots__ = ("dtype", "end", "kind", "layout", "place", "ref", "shape", "size", "text")
-
-    def __init__(self, kind, layout, size):
-        self.kind = kind
-        self.layout = layout
-        self.text = json.dumps(layout, separators=(",", ":"))
-        self.size = size
-        self.end = layout[3] + size
-        self.place = None
-
-    def belongs_to(self, tensor):
-        self.ref = weakref.ref(tensor)
-        self.dtype, self.shape = tensor.dtype, tensor.shape
+    def __init__(self, kinds, tensors):
+        self.kinds = kinds
+        self.layouts = []
+        self.bytes = 0
+        for tensor in tensors:
+            self.layouts.append([str(tensor.dtype), list(tensor.shape), _strides(tensor), self.bytes])
+            size = tensor.numel() * tensor.element_size()
+            self.bytes += (size + ALIGNED - 1) // ALIGNED * ALIGNED
+        self.text = json.dumps(self.layouts, separators=(",", ":"))
+        self.places = []
+        """Views of the block, as soon as there is one that is large enough."""
 
 
 class Capture(object):
@@ -44,34 +43,49 @@ class Capture(object):
         self._torch = torch
         self._room = room or available_memory
         self._block = None
-        self._by_id = {}
-        """Spots, by the id of the tensor that each belongs to."""
-        self._spots = []
-        """Those of the last capture, in the order of its tensors."""
-        self._given = []
-        """All spots in the block, also of tensors that are gone."""
+        self._known = []
+        """Arrangements in the block, the newest last."""
+        self._current = None
+        self._patterns = {}
+        self._tensors = []
+        """Those that are still to be copied."""
         self.tree = None
         """The state, as text with the numbers of tensors in it."""
-        self.bytes = 0
 
     def take(self, state):
         """Copies a state as it is now. What was captured before is gone."""
+        self.begin(state)
+        self.copy()
+
+    def begin(self, state):
+        """All but the copying of tensors, which `copy` does: until then they must not change."""
         tensors = []
-        tree = flatten(self._torch, state, tensors)
-        self._prepare(tensors)
-        self._copy(tensors, [spot.place for spot in self._spots])
-        self.tree = tree
+        tree = flatten(self._torch, state, tensors, self._patterns)
+        self._current = self._arranged(tensors)
+        self.tree, self._tensors = tree, tensors
+
+    def copy(self):
+        tensors, self._tensors = self._tensors, []
+        self._copy(tensors, self._current.places)
+
+    @property
+    def waits_for_a_device(self):
+        """Whether what is to be copied lies elsewhere: nothing else should be asked of that device meanwhile."""
+        return False in {tensor.is_cpu for tensor in self._tensors}
+
+    @property
+    def bytes(self):
+        return 0 if self._current is None else self._current.bytes
 
     @property
     def layouts(self):
         """[type of numbers, shape, strides, where it begins] of each tensor."""
-        return [spot.layout for spot in self._spots]
+        return self._current.layouts
 
     def header(self, fields):
         """All that is to be known of the bytes, and these fields, as text in JSON."""
         text = json.dumps(fields, separators=(",", ":"))
-        layouts = ",".join([spot.text for spot in self._spots])
-        return '%s,"tree":%s,"tensors":[%s]}' % (text[:-1], self.tree, layouts)
+        return '%s,"tree":%s,"tensors":%s}' % (text[:-1], self.tree, self._current.text)
 
     def raw(self):
         """The block's bytes, for as long as nothing else is captured."""
@@ -79,64 +93,35 @@ class Capture(object):
             return memoryview(b"")
         return memoryview((ctypes.c_char * self.bytes).from_address(self._block.data_ptr())).cast("B")
 
-    def _prepare(self, tensors):
-        """A spot for each of these tensors; most have theirs from the last time."""
-        spots = [self._spot_of(tensor) for tensor in tensors]
-        if None in spots:
-            spots = self._find_spots(tensors, spots)
-        size = max([spot.end for spot in spots], default=0)
-        if self._block is None or size > self._block.numel() or size > CROWDED * sum(spot.size for spot in spots):
-            self._given = []
-            spots = self._find_spots(tensors, [None] * len(tensors))
-            size = self._given[-1].end if self._given else 0
-            self._spots, self.bytes = [], 0  # their views would keep the old block alive beside the new one
-            self._reserve(size)
-        for spot in spots:
-            if spot.place is None:
-                spot.place = place_in(self._torch, self._block, spot.layout)
-        self._spots, self.bytes = spots, size
+    def _arranged(self, tensors):
+        # Three lists, because they are compared faster than one of triples.
+        kinds = ([t.shape for t in tensors], [t.dtype for t in tensors], [t.stride() for t in tensors])
+        for known in reversed(self._known):
+            if known.kinds == kinds:
+                return known
+        made = _Arrangement(kinds, tensors)
+        if self._block is None or made.bytes > self._block.numel():
+            # Views of it would keep the old block alive beside the new one.
+            self._known, self._current, self._block = [], None, None
+            self._block = self._reserved(made.bytes)
+        typed = {}
+        made.places = [place_in(self._torch, self._block, layout, typed) for layout in made.layouts]
+        self._known = [*self._known[1 - KEPT :], made]
+        return made
 
-    def _spot_of(self, tensor):
-        """Some tensors are resized or given other numbers in place."""
-        spot = self._by_id.get(id(tensor))
-        if spot is None or spot.ref() is not tensor or spot.shape != tensor.shape or spot.dtype is not tensor.dtype:
-            return None
-        return spot
-
-    def _find_spots(self, tensors, spots):
-        """Those that are missing: of a tensor that is gone and was alike, or new ones behind all others."""
-        used = set(map(id, spots))
-        free = {}
-        for spot in self._given:
-            if id(spot) not in used:
-                free.setdefault(spot.kind, []).append(spot)
-        for n, tensor in enumerate(tensors):
-            if spots[n] is None:
-                kind = (tensor.dtype, tensor.shape, tensor.stride())
-                alike = free.get(kind)
-                spots[n] = alike.pop() if alike else self._new_spot(kind, tensor)
-                spots[n].belongs_to(tensor)
-        self._by_id = {id(tensor): spot for tensor, spot in zip(tensors, spots)}
-        return spots
-
-    def _new_spot(self, kind, tensor):
-        size = (tensor.numel() * tensor.element_size() + ALIGNED - 1) // ALIGNED * ALIGNED
-        begin = self._given[-1].end if self._given else 0
-        spot = _Spot(kind, [str(tensor.dtype), list(tensor.shape), _strides(tensor), begin], size)
-        self._given.append(spot)
-        return spot
-
-    def _reserve(self, size):
-        if self._block is not None and size <= self._block.numel():
-            return
-        self._block = None
+    def _reserved(self, size):
         room = self._room()
         if room is not None and size > room:
             raise NoRoom("a copy of the state takes %d MB, and %d MB are free" % (size >> 20, room >> 20))
+        size = max(size, ALIGNED)
         try:
-            self._block = self._torch.frombuffer(_large_pages(max(size, 1)), dtype=self._torch.uint8)
+            try:
+                block = _large_pages(AHEAD * size)
+            except (OSError, OverflowError):
+                block = _large_pages(size)
         except OSError as error:
             raise NoRoom("a copy of the state takes %d MB: %s" % (size >> 20, error.strerror)) from None
+        return self._torch.frombuffer(block, dtype=self._torch.uint8)
 
     def _copy(self, tensors, places):
         torch = self._torch
@@ -181,18 +166,23 @@ def _strides(tensor):
     return list(tensor.stride())
 
 
-def place_in(torch, block, layout):
-    """The view of a block that holds a tensor of this layout."""
+def place_in(torch, block, layout, typed):
+    """The view of a block that holds a tensor of this layout. `typed` keeps the block as each type of numbers, from one call to the next."""
     dtype, shape, strides, at = layout
-    kind = dtype_called(torch, dtype)
-    count = 1
-    for length in shape:
-        count *= length
-    size = count * torch.empty((), dtype=kind).element_size()
-    if at < 0 or at + size > block.numel():
+    if dtype not in typed:
+        kind = dtype_called(torch, dtype)
+        size = torch.empty((), dtype=kind).element_size()
+        typed[dtype] = (block[: block.numel() // size * size].view(kind), size)
+    whole, size = typed[dtype]
+    if strides is None:
+        strides, count = [], 1
+        for length in reversed(shape):
+            strides.insert(0, count)
+            count *= length
+    reach = sum([(length - 1) * stride for length, stride in zip(shape, strides)]) + 1 if 0 not in shape else 0
+    if at < 0 or at % size or reach < 0 or at + reach * size > block.numel():
         raise ValueError("a tensor lies outside of the snapshot")
-    flat = block[at : at + size].view(kind) if size else torch.empty(0, dtype=kind)
-    return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
+    return whole.as_strided(shape, strides, whole.storage_offset() + at // size)
 
 
 def available_memory():

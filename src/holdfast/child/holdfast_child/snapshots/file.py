@@ -61,7 +61,8 @@ def read(torch, path):
             raise Torn("its header is longer than the file")
         header = json.loads(_bytes_of(block, start, start + length))
         data = block[body : block.numel() - _DIGEST - len(END)]
-        tensors = [place_in(torch, data, layout) for layout in header["tensors"]]
+        typed = {}
+        tensors = [place_in(torch, data, layout, typed) for layout in header["tensors"]]
         return header, unflatten(torch, header["tree"], tensors), digest
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError, RecursionError) as error:
         raise Torn("it cannot be understood: %s" % error) from None

@@ -1,5 +1,7 @@
 """The state of a training's objects: what `state_dict` gives, and what it leaves out."""
 
+from .modules import ModuleTensors
+
 
 class Objects(object):
     """Objects by name, each with a `state_dict`."""
@@ -7,45 +9,40 @@ class Objects(object):
     def __init__(self, torch, parts):
         self._torch = torch
         self.parts = parts
-        # Found once: walking a large model takes longer than copying it.
-        self._passing = {name: _passing_owners(part) for name, part in parts.items() if self._is_module(part)}
+        self._tensors = {name: ModuleTensors(torch, part) for name, part in parts.items() if self._is_module(part)}
 
     def _is_module(self, part):
         return isinstance(part, self._torch.nn.Module)
 
     def state(self):
         """Live tensors, not copies. Gradients too: they may be half of a step that is accumulated."""
-        return {
-            name: self._of_module(name, part) if self._is_module(part) else self._of_other(part)
-            for name, part in self.parts.items()
-        }
-
-    def _of_module(self, name, module):
-        state = module.state_dict(keep_vars=True)
-        gradients, frozen = {}, []
-        for key, value in self._parameters_in(state):
-            gradient = value.grad
-            if gradient is not None:
-                gradients[key] = gradient
-            if not value.requires_grad:
-                frozen.append(key)
-        kept = {"state": state, "gradients": gradients, "frozen": frozen}
-        passing = _passing_buffers(self._passing[name])
-        if passing:
-            kept["passing buffers"] = passing
+        kept, of_modules = {}, set()
+        for name, part in self.parts.items():
+            if self._is_module(part):
+                parameters, *others = self._of(name)
+                of_modules.update(map(id, parameters.values()))
+                kept[name] = _of_module(parameters, *others)
+        for name, part in self.parts.items():
+            if name not in kept:
+                kept[name] = self._of_other(part, of_modules)
         return kept
 
-    def _parameters_in(self, state):
-        """(key, parameter). Asking of each buffer whether it is a Parameter runs Python: it is one only if it is of a class of its own."""
-        plain, parameter = self._torch.Tensor, self._torch.nn.Parameter
-        return [
-            (key, value) for key, value in state.items() if type(value) is not plain and isinstance(value, parameter)
-        ]
+    def _of(self, name):
+        """(parameters, all else that `state_dict` gives, passing buffers) of a module."""
+        return self._tensors[name].now() or self._asked(self.parts[name])
 
-    def _of_other(self, part):
+    def _asked(self, module):
+        """The same of one that has its own way to tell its state."""
+        state = module.state_dict(keep_vars=True)
+        parameters = {key: value for key, value in state.items() if isinstance(value, self._torch.nn.Parameter)}
+        others = {key: value for key, value in state.items() if key not in parameters}
+        return parameters, others, _passing_buffers(module)
+
+    def _of_other(self, part, of_modules):
         kept = {"state": part.state_dict()}
         if isinstance(part, self._torch.optim.Optimizer):
-            found = ((place, parameter.grad) for place, parameter in _held(part).items())
+            kept["state"], kept["columns"] = _by_columns(kept["state"])
+            found = ((place, parameter.grad) for place, parameter in _held(part, of_modules).items())
             kept["gradients"] = {place: gradient for place, gradient in found if gradient is not None}
         return kept
 
@@ -64,41 +61,73 @@ class Objects(object):
                 raise ValueError("%s cannot be set to it: %s" % (name, str(error)[:500])) from error
 
     def _to_other(self, part, kept):
-        part.load_state_dict(_own(self._torch, kept["state"]))
+        state = _own(self._torch, kept["state"])
+        if kept.get("columns") is not None:
+            state = dict(state, state=_by_rows(_own(self._torch, kept["columns"])))
+        part.load_state_dict(state)
         if "gradients" in kept:
-            _set_gradients(_held(part), kept["gradients"])
+            of_modules = {id(parameter) for name in self._tensors for parameter in self._of(name)[0].values()}
+            _set_gradients(_held(part, of_modules), kept["gradients"])
 
     def _to_module(self, name, module, kept):
         module.load_state_dict(kept["state"])
-        held = dict(self._parameters_in(module.state_dict(keep_vars=True)))
+        held, _, passing = self._of(name)
         frozen = set(kept["frozen"])
         for key, value in held.items():
             value.requires_grad_(key not in frozen)
         _set_gradients(held, kept["gradients"])
-        passing = _passing_buffers(self._passing[name])
         with self._torch.no_grad():
             for key, was in kept.get("passing buffers", {}).items():
                 if key in passing and passing[key].shape == was.shape:
                     passing[key].copy_(was)
 
 
-def _held(optimizer):
-    """Group and place -> parameter."""
+def _of_module(parameters, others, passing):
+    gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
+    frozen = [name for name, value in parameters.items() if not value.requires_grad]
+    kept = {"state": {**parameters, **others}, "gradients": gradients, "frozen": frozen}
+    if passing:
+        kept["passing buffers"] = passing
+    return kept
+
+
+def _by_columns(state):
+    """An optimizer's state, and what it knows of each parameter: hundreds of small mappings with the same names, as one for each name.
+    (state, None) where they are not alike.
+    """
+    rows = state.get("state")
+    names = (
+        set(map(tuple, rows.values())) if type(rows) is dict and all(type(row) is dict for row in rows.values()) else ()
+    )
+    if len(names) != 1 or {*map(type, rows)} != {int}:
+        return state, None
+    places = [*map(str, rows)]
+    columns = {name: dict(zip(places, [row[name] for row in rows.values()])) for name in names.pop()}
+    return {key: value for key, value in state.items() if key != "state"}, columns
+
+
+def _by_rows(columns):
+    rows = {}
+    for name, column in columns.items():
+        for place, value in column.items():
+            rows.setdefault(int(place), {})[name] = value
+    return rows
+
+
+def _held(optimizer, of_modules):
+    """Group and place -> parameter, of those that are in no module that is kept."""
     groups = enumerate(optimizer.param_groups)
-    return {"%d.%d" % (g, n): p for g, group in groups for n, p in enumerate(group["params"])}
+    return {
+        "%d.%d" % (g, n): p for g, group in groups for n, p in enumerate(group["params"]) if id(p) not in of_modules
+    }
 
 
-def _passing_owners(module):
-    """Modules with buffers that are left out of `state_dict` on purpose: they may still change as the training goes on."""
-    owners = module.named_modules()
-    return [(prefix, inner) for prefix, inner in owners if getattr(inner, "_non_persistent_buffers_set", ())]
-
-
-def _passing_buffers(owners):
+def _passing_buffers(module):
+    """Those that `state_dict` leaves out on purpose."""
     return {
         (prefix + "." if prefix else "") + name: inner._buffers[name]
-        for prefix, inner in owners
-        for name in inner._non_persistent_buffers_set
+        for prefix, inner in module.named_modules()
+        for name in getattr(inner, "_non_persistent_buffers_set", ())
         if inner._buffers.get(name) is not None
     }
 

@@ -47,6 +47,8 @@ class Snapshots(object):
         self._spent = 0.0
         self._write_seconds = 0.0
         self._writing = None
+        self._copying = None
+        """While the newest is being copied beside the training."""
         self._said = set()
         self._asked_for = asked_for
         self._asked_seen = _mark(asked_for)
@@ -89,31 +91,53 @@ class Snapshots(object):
         idle = self._writing is None or not self._writing.is_alive()
         return idle and now >= self._earned_at(now) and now - self._taken_at >= WORTH_IT * self._between(now)
 
-    def take(self, position, step, collect, more):
-        """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk."""
+    def take(self, position, step, collect, more, beside=False):
+        """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk. With `beside`, tensors are copied
+        while the training goes on: it changes none of them before it has called `copied`.
+        """
         if self._store.world_size > 1 and position == self._store.at:
             return False  # half of a second one could be joined to half of the first
         began = time.monotonic()
         asked = _mark(self._asked_for)
         try:
             with _NoCollection():
-                self._capture.take(collect())
+                self._capture.begin(collect())
+                beside = beside and not self._capture.waits_for_a_device
+                if not beside:
+                    self._capture.copy()
             header = self._capture.header(dict(more, position=position, step=step))
         except (NotPlain, MemoryError, ValueError, TypeError) as error:
             self._failed(step, str(error) or "there is not enough memory")
             return False
         self._store.at = position
-        stall = time.monotonic() - began
         self._asked_seen = asked
-        self._costs = [*self._costs[-4:], stall]
-        self._spent += stall
+        self._costs = self._costs[-4:]
+        self._costs.append(0.0)
+        self._waited(began)
         self._taken_at = began
         self._next_at = self._next_after(began)
+        self._copying = threading.Event() if beside else None
         self._writing = threading.Thread(
-            target=self._write, args=(position, step, header, stall, asked), name="holdfast snapshot", daemon=True
+            target=self._write,
+            args=(position, step, header, asked, self._copying),
+            name="holdfast snapshot",
+            daemon=True,
         )
         self._writing.start()
         return True
+
+    def copied(self):
+        """Returns when the newest is copied: from now on the training may change what it is made of."""
+        if self._copying is not None:
+            began = time.monotonic()
+            self._copying.wait()
+            self._copying = None
+            self._waited(began)
+
+    def _waited(self, since):
+        seconds = time.monotonic() - since
+        self._costs[-1] += seconds
+        self._spent += seconds
 
     def settle(self, timeout=None):
         """Waits for what is being written."""
@@ -137,8 +161,10 @@ class Snapshots(object):
         loan = loan_for(cost, self._life)
         return now + seconds_until_earned(cost, self._spent, now - self._born, self._budget, loan)
 
-    def _write(self, position, step, header, stall, asked):
-        """In a thread of its own: it writes and hashes bytes, during which the training runs."""
+    def _write(self, position, step, header, asked, copying):
+        """In a thread of its own: it copies, writes and hashes bytes, during which the training runs."""
+        if copying is not None and not self._copy_beside(step, copying):
+            return
         began = time.monotonic()
         try:
             path = self._store.write(position, header, self._capture.raw())
@@ -158,10 +184,20 @@ class Snapshots(object):
             position=position,
             path=path,
             bytes=self._capture.bytes,
-            stall=round(stall, 6),
+            stall=round(self._costs[-1], 6),
             seconds=round(took, 6),
             asked=bool(asked),
         )
+
+    def _copy_beside(self, step, copying):
+        try:
+            self._capture.copy()
+            return True
+        except (RuntimeError, MemoryError) as error:
+            self._failed(step, str(error) or "there is not enough memory")
+            return False
+        finally:
+            copying.set()
 
     def _commit(self):
         deadline = time.monotonic() + COMMIT_SECONDS

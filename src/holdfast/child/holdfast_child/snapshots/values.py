@@ -22,6 +22,7 @@ SEQUENCES = {
 MAPPINGS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _NAMES = {kind: name for kinds in (SEQUENCES, MAPPINGS) for name, kind in kinds.items()}
 PLAIN = frozenset((bool, int, float, str))
+MOST_PATTERNS = 256
 
 
 class NotPlain(TypeError):
@@ -34,24 +35,37 @@ class _Refused(Exception):
         self.value = value
 
 
-def flatten(torch, value, tensors):
-    """`value` as text. Tensors are appended to the list, and stand there by their number."""
+def flatten(torch, value, tensors, patterns=None):
+    """`value` as text. Tensors are appended to the list, and stand there by their number. `patterns` keeps what the text of the next state
+    like this one can be made from.
+    """
     try:
-        return _Flatten(torch, tensors).of(value)
+        text = _Flatten(torch, tensors, {} if patterns is None else patterns).of(value)
+        _check_plain(torch, tensors)
+        return text
     except _Refused as refused:
         raise NotPlain("%s is %s" % (place_of(refused.value, value) or "a part of the state", refused)) from None
     except RecursionError:
         raise NotPlain("the state is nested too deeply") from None
 
 
+def _check_plain(torch, tensors):
+    odd = {tensor.is_meta for tensor in tensors} | {tensor.is_quantized for tensor in tensors}
+    if True in odd or {tensor.layout for tensor in tensors} - {torch.strided}:
+        for tensor in tensors:
+            if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+                raise _Refused(tensor, "a tensor that is not stored plainly (%s)" % tensor.layout)
+
+
 class _Flatten(object):
-    def __init__(self, torch, tensors):
+    def __init__(self, torch, tensors, patterns):
         self._torch = torch
-        self._tensor_types = (torch.Tensor, torch.nn.Parameter)
-        self._strided = torch.strided
+        self._tensor_types = frozenset((torch.Tensor, torch.nn.Parameter))
         self._tensors = tensors
+        self._patterns = patterns
+        """The text of a mapping of nothing but tensors, by its names: most of a state is such mappings."""
         self._places = {}
-        """Of each tensor, by its id: a gradient stands under its model and under its optimizer, and is kept once."""
+        """Of each tensor, by its id: tied weights stand under several names, and are kept once."""
 
     def of(self, value):
         kind = type(value)
@@ -73,21 +87,44 @@ class _Flatten(object):
         return self._seldom(value, kind)
 
     def _several(self, values):
+        if {*map(type, values)} == {int}:
+            return "[%s]" % ",".join(map(repr, values))
         return "[%s]" % ",".join([self.of(item) for item in values])
 
     def _items(self, value):
         of = self.of
+        if self._tensor_types.issuperset(map(type, value.values())) and {*map(type, value)} == {str}:
+            return self._pattern_of((*value,)) % self._numbers_of(value.values())
         pairs = ["[%s,%s]" % (quoted(key) if type(key) is str else of(key), of(item)) for key, item in value.items()]
         return "[%s]" % ",".join(pairs)
 
+    def _pattern_of(self, names):
+        pattern = self._patterns.get(names)
+        if pattern is None:
+            if len(self._patterns) >= MOST_PATTERNS:
+                self._patterns.clear()
+            pairs = ['[%s,["tensor",%%d]]' % quoted(name).replace("%", "%%") for name in names]
+            pattern = self._patterns[names] = "[%s]" % ",".join(pairs)
+        return pattern
+
+    def _numbers_of(self, tensors):
+        ids = [*map(id, tensors)]
+        if len({*ids}) != len(ids) or not self._places.keys().isdisjoint(ids):
+            return tuple([self._number_of(tensor) for tensor in tensors])
+        numbers = (*range(len(self._tensors), len(self._tensors) + len(ids)),)
+        self._tensors.extend(tensors)
+        self._places.update(zip(ids, numbers))
+        return numbers
+
+    def _number_of(self, tensor):
+        number = self._places.get(id(tensor))
+        if number is None:
+            number = self._places[id(tensor)] = len(self._tensors)
+            self._tensors.append(tensor)
+        return number
+
     def _tensor(self, value):
-        place = self._places.get(id(value))
-        if place is None:
-            if value.layout is not self._strided or value.is_meta or value.is_quantized:
-                raise _Refused(value, "a tensor that is not stored plainly (%s)" % value.layout)
-            place = self._places[id(value)] = len(self._tensors)
-            self._tensors.append(value)
-        return '["tensor",%d]' % place
+        return '["tensor",%d]' % self._number_of(value)
 
     def _seldom(self, value, kind):
         torch = self._torch

@@ -185,7 +185,9 @@ class Exact(object):
         else:
             self._between(trainer, 0, count)
         for batch in range(first, count):
-            yield batch, loading.next()
+            loaded = loading.next()
+            self._copied()
+            yield batch, loaded
             self._position += 1
             if self._trace is not None:
                 self._trace.add(self._position, self._probe.step, trainer.loss.detach().item())
@@ -201,6 +203,13 @@ class Exact(object):
                 self._snapshots.settle()
                 self._take(trainer, done, count)
                 self._probe.paused(time.monotonic() - began)
+
+    def _copied(self):
+        """What was begun before a batch was read ends before the training does anything with that batch."""
+        if self._snapshots is not None:
+            began = time.monotonic()
+            self._snapshots.copied()
+            self._probe.paused(time.monotonic() - began)
 
     def _take(self, trainer, done, count):
         frame = _frame_of(LOOP)
@@ -229,7 +238,9 @@ class Exact(object):
             "save_dir": str(trainer.save_dir),
             "fingerprint": self._fingerprint,
         }
-        self._snapshots.take(self._position, self._probe.step, collect, more)
+        # A batch that is read here and now is time in which nothing of the training changes.
+        reads_next = done < count and not trainer.train_loader.num_workers
+        self._snapshots.take(self._position, self._probe.step, collect, more, beside=reads_next)
 
     def _give_back(self, trainer, count):
         """Returns the number of the epoch's first batch that is still to be made."""

@@ -1,0 +1,138 @@
+"""When a snapshot is taken, what the training waits for, and what becomes of one that cannot be written."""
+
+import errno
+import threading
+
+import pytest
+import torch
+
+from holdfast.child.holdfast_child.snapshots.capture import Capture
+from holdfast.child.holdfast_child.snapshots.files import Files
+from holdfast.child.holdfast_child.snapshots.interval import (
+    expected_life,
+    loan_for,
+    seconds_between,
+    seconds_until_earned,
+)
+from holdfast.child.holdfast_child.snapshots.store import Store
+from holdfast.child.holdfast_child.snapshots.taking import Snapshots
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """A copy waits until this is set."""
+    gate = threading.Event()
+    original = Capture.copy
+
+    def copy(capture):
+        assert gate.wait(60)
+        original(capture)
+
+    monkeypatch.setattr(Capture, "copy", copy)
+    return gate
+
+
+def test_beside_the_training_it_is_copied_before_anything_may_change(tmp_path, held):
+    """`take` comes back at once, `copied` when the copy is there; numbers that are no tensors were taken down at once."""
+    told = []
+    weight, plain = torch.ones(1000), {"lr": 0.1}
+    snapshots = Snapshots(torch, Store(str(tmp_path)), lambda event, **fields: told.append((event, fields)))
+    assert snapshots.take(1, 1, lambda: {"w": weight, "plain": plain}, {}, beside=True)
+    plain["lr"] = 0.2
+    threading.Timer(0.05, held.set).start()
+    snapshots.copied()
+    weight.zero_()
+    snapshots.settle()
+    found = Store(str(tmp_path)).newest(torch).state
+    assert found["plain"] == {"lr": 0.1}
+    assert found["w"].sum() == 1000
+    assert [event for event, _ in told] == ["snapshot"]
+    assert told[0][1]["stall"] >= 0.02  # what was waited for in `copied` is a part of it
+    snapshots.copied()  # nothing is to be waited for any more
+
+
+def test_what_is_not_told_to_stand_still_is_copied_at_once(tmp_path, held):
+    held.set()
+    snapshots = Snapshots(torch, Store(str(tmp_path)), lambda *_, **__: None)
+    weight = torch.ones(1000)
+    snapshots.take(1, 1, lambda: {"w": weight}, {})
+    weight.zero_()
+    snapshots.copied()
+    snapshots.settle()
+    assert Store(str(tmp_path)).newest(torch).state["w"].sum() == 1000
+
+
+def test_a_copy_beside_the_training_that_fails_is_told_and_not_written(tmp_path, monkeypatch):
+    def fail(_capture):
+        raise RuntimeError("the device is gone")
+
+    told = []
+    monkeypatch.setattr(Capture, "copy", fail)
+    snapshots = Snapshots(torch, Store(str(tmp_path)), lambda event, **fields: told.append((event, fields)))
+    snapshots.take(1, 1, lambda: {"w": torch.ones(3)}, {}, beside=True)
+    snapshots.copied()
+    snapshots.settle()
+    assert told == [("snapshot-failed", {"step": 1, "why": "the device is gone"})]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_last_good_one(tmp_path):
+    """The training goes on, it is said once, and the snapshot before is still the one to go on from."""
+
+    class Full(Files):
+        def write(self, descriptor, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    told = []
+    first = Snapshots(torch, Store(str(tmp_path)), lambda *_, **__: None)
+    first.take(1, 1, lambda: {"n": 1}, {})
+    first.settle()
+    snapshots = Snapshots(
+        torch, Store(str(tmp_path), files=Full()), lambda event, **fields: told.append((event, fields))
+    )
+    for position in (2, 3):
+        assert snapshots.take(position, position, lambda: {"n": 2}, {})
+        snapshots.settle()
+    assert told == [("snapshot-failed", {"step": 2, "why": "No space left on device"})]
+    assert Store(str(tmp_path)).newest(torch).state["n"] == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_is_taken_when_it_is_asked_for(tmp_path):
+    wanted = tmp_path / "now"
+    snapshots = Snapshots(torch, Store(str(tmp_path / "s")), lambda *_, **__: None, asked_for=str(wanted))
+    assert not snapshots.due(1)
+    wanted.touch()
+    snapshots._look_at = 0.0
+    assert snapshots.due(1)
+    assert snapshots.take(1, 1, lambda: {"n": 1}, {})
+    snapshots.settle()
+    snapshots._look_at = 0.0
+    assert not snapshots.due(2)
+
+
+def test_interval_follows_cost_and_life():
+    """Young's and Daly's rule, within what may be lost and what may be spent."""
+    assert seconds_between(0.01, 3600.0) == pytest.approx((2 * 0.01 * 3600) ** 0.5)
+    assert seconds_between(0.01, 36e5) == 120.0  # no more than two minutes of work
+    assert seconds_between(0.01, 3600.0, writing=2.0) == pytest.approx(
+        (2 * 0.21 * 3600) ** 0.5
+    )  # what is written counts too
+    assert seconds_between(0.01, 1.0, writing=2.0) == 10.0  # a disk is not written to all the time
+    assert seconds_between(5.0, 3600.0, most_lost=30.0) == 30.0
+    assert seconds_between(0.01, 3600.0, most_lost=0.0) == 0.0  # unless the user says so
+    assert (expected_life(60.0, 5.0), expected_life(60.0, 500.0)) == (60.0, 500.0)  # what is old may grow older
+
+
+def test_snapshots_keep_to_their_budget():
+    """1% of the life so far, and a quarter of a second at its start."""
+    assert seconds_until_earned(0.02, spent=0.0, age=1.0) < 0
+    assert seconds_until_earned(0.02, spent=0.25, age=1.0) == pytest.approx(1.0)
+    assert seconds_until_earned(5.0, spent=0.0, age=100.0) == pytest.approx(375.0)
+
+
+def test_a_run_that_keeps_dying_may_spend_what_its_lives_are_worth():
+    """Ten seconds long, at 20 ms each: Young's and Daly's rule spends a third of a second, before 1% of anything is earned."""
+    assert loan_for(0.02, known=None) == 0.25
+    assert loan_for(0.02, known=10.0) == pytest.approx(10.0 / seconds_between(0.02, 10.0) * 0.02)
+    assert loan_for(0.0001, known=10.0) == 0.25
