@@ -52,6 +52,15 @@ class Capture(object):
         self.tree = None
         """The state, as text with the numbers of tensors in it."""
 
+    def make_room(self, size):
+        """Before anything is taken, and not while something is. Where there is none, the first that is taken says so."""
+        try:
+            block = self._reserved(size)
+        except NoRoom:
+            return
+        block[:size].zero_()  # so that it is really there
+        self._block = block
+
     def take(self, state):
         """Copies a state as it is now. What was captured before is gone."""
         self.begin(state)

@@ -57,6 +57,13 @@ class Snapshots(object):
         self._at = -1  # where several ranks take the next one
         self._next_at = self._next_after(self._born)
 
+    def make_room(self, size):
+        """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
+        self._writing = threading.Thread(
+            target=self._capture.make_room, args=(size,), name="holdfast snapshot", daemon=True
+        )
+        self._writing.start()
+
     def due(self, position):
         """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
         if self._store.world_size == 1:

@@ -132,6 +132,9 @@ class Exact(object):
         self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
         self._begin(trainer)
+        self._snapshots.make_room(
+            self._state.bytes_expected() if self._going_on is None else os.path.getsize(self._going_on.path)
+        )
 
     def _begin(self, trainer):
         """With the snapshot that was found, or afresh."""

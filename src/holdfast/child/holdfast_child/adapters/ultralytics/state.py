@@ -25,6 +25,9 @@ PLAIN_FIELDS = (
 OF_THE_RATE = ("lr0", "lrf", "momentum", "weight_decay", "optimizer", "cos_lr", "epochs", "nbs", "batch")
 """Settings that the optimizer's groups and the schedule follow from."""
 
+TIMES_THE_MODEL = 5
+"""Weights, their averages, gradients, and two moments."""
+
 
 class TrainerState(object):
     def __init__(self, torch, trainer):
@@ -38,6 +41,12 @@ class TrainerState(object):
             "scaler": trainer.scaler,
         }
         self._objects = Objects(torch, parts)
+
+    def bytes_expected(self):
+        """Of a whole state, before there are gradients and moments of an optimizer."""
+        return TIMES_THE_MODEL * sum(
+            tensor.numel() * tensor.element_size() for tensor in self._model.state_dict().values()
+        )
 
     def of(self, trainer):
         """Live tensors, not copies."""
