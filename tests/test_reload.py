@@ -8,12 +8,14 @@ import pickle
 import subprocess
 import sys
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from holdfast.act.reloading import SOURCE
+from holdfast.act.reloading import SOURCE, Reader
+from holdfast.words import events
 
 
 def read_back(*paths):
@@ -97,3 +99,48 @@ def test_a_small_file_that_describes_a_tensor_of_any_size_says_nothing(tmp_path)
     torch.save({"w": torch.zeros(3)}, tmp_path / "small.pt")
     (said,) = read_back(tmp_path / "huge.pt", tmp_path / "small.pt")
     assert said["path"].endswith("small.pt")
+
+
+@pytest.mark.parametrize(
+    ("seen", "ready"),
+    [
+        (["epoch 9 of 10"], False),
+        (["epoch 10 of 10"], True),
+        (["goodbye"], True),
+        (["epoch 10 of 10", "epoch 1 of 5"], False),  # the program trains once more
+        (["epoch 10 of 10", "goodbye", "ended"], True),
+        (["epoch 10 of 10", "killed"], False),
+    ],
+)
+def test_the_reader_gets_ready_while_a_training_comes_to_its_end(monkeypatch, seen, ready):
+    started = []
+
+    class Process:
+        def __init__(self, *_, **__):
+            started.append(self)
+
+        def kill(self):
+            started.remove(self)
+
+        def communicate(self):
+            return b"", b""
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    attempt = SimpleNamespace(hello=SimpleNamespace(executable="python"), saves=SimpleNamespace(by_path={"last.pt": 1}))
+    picture = SimpleNamespace(attempts=[attempt], attempt=attempt)
+    reader = Reader()
+    for name in seen:
+        reader(_event_called(name), picture)
+    assert bool(started) is ready
+
+
+def _event_called(name):
+    if name == "goodbye":
+        return events.Goodbye(at=1.0, step=1, reason="exit")
+    if name in ("ended", "killed"):
+        code = 0 if name == "ended" else None
+        return events.AttemptEnded(at=2.0, attempt=1, code=code, first_step=1, last_step=1, seconds=1.0)
+    _, number, _, planned = name.split()
+    return events.Epoch(
+        at=1.0, epoch=int(number), step=1, seconds=1.0, batches=1, planned=int(planned), source="ultralytics"
+    )

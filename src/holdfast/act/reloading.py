@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.act.going_on import saved_files
 from holdfast.child.holdfast_child import protocol, reload
-from holdfast.words.events import AttemptEnded, Goodbye, Reloaded
+from holdfast.words.events import AttemptEnded, Epoch, Goodbye, Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,8 @@ SOURCE = Path(reload.__file__)
 
 
 class Reader:
-    """The process that reads them. It gets ready while the training's own still winds down: importing torch takes as long.
+    """The process that reads them. It gets ready while the training's own still does its last evaluation or winds down: importing torch
+    takes as long.
 
     It listens to the run's events: `Reader()(event, picture)`.
     """
@@ -39,12 +40,17 @@ class Reader:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, event: Event, picture: Picture) -> None:
-        """A training that says goodbye and has saved something may be finished; how it ends is known in a moment."""
+        """A training that has saved something and says goodbye, or has come to its last epoch's end, may be finished."""
         attempt = picture.attempt if picture.attempts else None
-        if isinstance(event, Goodbye) and attempt is not None and attempt.hello is not None and attempt.saves.by_path:
-            self._start(attempt.hello.executable)
+        last_epoch = isinstance(event, Epoch) and event.epoch == event.planned
+        if isinstance(event, Epoch) and not last_epoch:
+            self.close()  # the program trains once more
         elif isinstance(event, AttemptEnded) and (event.code != 0 or event.stopped_by is not None):
             self.close()
+        elif not last_epoch and not isinstance(event, Goodbye):
+            return
+        elif attempt is not None and attempt.hello is not None and attempt.saves.by_path:
+            self._start(attempt.hello.executable)
 
     def read_back(self, picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
         """The newest checkpoints of the newest attempt, read back."""

@@ -46,6 +46,7 @@ class Snapshots(object):
         self._costs = []
         self._spent = 0.0
         self._write_seconds = 0.0
+        self._making_room = None
         self._writing = None
         self._copying = None
         """While the newest is being copied beside the training."""
@@ -59,10 +60,10 @@ class Snapshots(object):
 
     def make_room(self, size):
         """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
-        self._writing = threading.Thread(
+        self._making_room = threading.Thread(
             target=self._capture.make_room, args=(size,), name="holdfast snapshot", daemon=True
         )
-        self._writing.start()
+        self._making_room.start()
 
     def due(self, position):
         """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
@@ -106,6 +107,9 @@ class Snapshots(object):
             return False  # half of a second one could be joined to half of the first
         began = time.monotonic()
         asked = _mark(self._asked_for)
+        if self._making_room is not None:
+            self._making_room.join()
+            self._making_room = None
         try:
             with _NoCollection():
                 self._capture.begin(collect())

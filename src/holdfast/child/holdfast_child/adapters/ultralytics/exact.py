@@ -61,6 +61,7 @@ class Exact(object):
         self._position = 0
         self._saved = None
         """The epoch that last.pt is of."""
+        self._keeping = None
         self._trace = None
         self._snapshots = None
         self._off = False
@@ -160,11 +161,22 @@ class Exact(object):
     def _on_model_save(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
             self._saved = trainer.epoch
-            last.keep(self._folder, trainer)
+            self._keeping = last.keeping(self._folder, trainer, self._not_kept)
+
+    def _on_train_epoch_end(self, trainer):
+        """Before it saves again."""
+        if self._is_ours(trainer):
+            self._kept()
+
+    def _kept(self):
+        if self._keeping is not None:
+            self._keeping.join()
+            self._keeping = None
 
     def _on_train_end(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
             self._snapshots.settle()
+            self._kept()
             Store(self._folder).clear()
             last.clear(self._folder)
             self._trainer = None
@@ -295,6 +307,9 @@ class Exact(object):
             if name not in NOT_COMPARED:
                 found["setting " + name] = str(value)
         return found
+
+    def _not_kept(self, error):
+        self._probe.failed("the ultralytics adapter, keeping last.pt", error)
 
     def _torn(self, path, why):
         self._tell("snapshot-torn", path=path, why=why)

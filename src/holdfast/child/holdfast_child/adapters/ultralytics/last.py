@@ -7,17 +7,28 @@ file of an epoch that it has not come to yet, and not one that was torn by the k
 import os
 import re
 import shutil
+import threading
 
 KEPT = 2
 NAME = re.compile(r"last-(\d{6})\.pt")
 
 
-def keep(folder, trainer):
-    """After a save."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    _copy(str(trainer.last), os.path.join(folder, "last-%06d.pt" % trainer.epoch))
-    for epoch in _epochs(folder)[:-KEPT]:
-        os.unlink(os.path.join(folder, "last-%06d.pt" % epoch))
+def keeping(folder, trainer, failed):
+    """After a save: a thread that copies what was saved. It is to be waited for before the next save. `failed` is told of an error."""
+    paths = (str(trainer.last), os.path.join(folder, "last-%06d.pt" % trainer.epoch))
+
+    def keep():
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            _copy(*paths)
+            for epoch in _epochs(folder)[:-KEPT]:
+                os.unlink(os.path.join(folder, "last-%06d.pt" % epoch))
+        except OSError as error:
+            failed(error)
+
+    thread = threading.Thread(target=keep, name="holdfast last.pt", daemon=True)
+    thread.start()
+    return thread
 
 
 def give_back(folder, trainer, epoch):
