@@ -16,7 +16,7 @@ AHEAD = 16
 COMMIT_SECONDS = 60.0
 """How long rank 0 waits for the other ranks' parts."""
 POLL_SECONDS = 0.02
-FIRST_COST_SECONDS = 0.05
+FIRST_COST_SECONDS = 0.02
 WORTH_IT = 0.5
 """The part of the usual time between two, after which one more may be taken at a good place."""
 AGAIN_SECONDS = 30.0
