@@ -117,14 +117,20 @@ def test_passing_buffers_are_found_too():
         lambda net: parametrize.register_parametrization(net[0], "weight", Doubled()),
         lambda net: net.requires_grad_(requires_grad=False),
         lambda net: net.double(),
+        lambda net: net[2].register_buffer("seen", torch.ones(1)),
+        lambda net: (delattr(net[1], "running_mean"), setattr(net[1], "running_mean", nn.Parameter(torch.ones(2)))),
+        lambda net: net._modules.update(last=net._modules.pop("0")),
     ],
 )
 def test_a_module_that_changes_is_looked_through_again(change):
-    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU())
     tensors = ModuleTensors(torch, net)
     tensors.now()
     change(net)
-    assert same(tensors.now(), net)
+    found = tensors.now()
+    assert same(found, net)
+    assert all(isinstance(parameter, nn.Parameter) for parameter in found[0].values())
+    assert not any(isinstance(buffer, nn.Parameter) for buffer in found[1].values())
 
 
 def half_a_step(net, optimizer):
@@ -146,6 +152,25 @@ def test_gradients_come_back_whoever_holds_the_parameter():
     parts.give_back(kept)
     assert free.grad.tolist() == [7.0] * 3
     assert all(torch.equal(parameter.grad, before[name]) for name, parameter in net.named_parameters())
+
+
+def test_a_snapshot_of_before_comes_back():
+    """Older ones kept the gradients of modules twice, and an optimizer's state as it gives it."""
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    half_a_step(net, optimizer)
+    gradients = [parameter.grad.clone() for parameter in net.parameters()]
+    old = {
+        "net": {
+            "state": net.state_dict(),
+            "gradients": dict(zip(("weight", "bias"), gradients, strict=True)),
+            "frozen": [],
+        },
+        "optimizer": {"state": optimizer.state_dict(), "gradients": {"0.0": gradients[0], "0.1": gradients[1]}},
+    }
+    optimizer.zero_grad()
+    Objects(torch, {"net": net, "optimizer": optimizer}).give_back(old)
+    assert all(torch.equal(p.grad, gradient) for p, gradient in zip(net.parameters(), gradients, strict=True))
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Rprop])

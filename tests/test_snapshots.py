@@ -199,6 +199,10 @@ def test_names_with_signs_in_them_come_back(tmp_path):
         ["torch.float32", [-1], None, 0],
         ["torch.float64", [2], [0], 8],
         ["torch.float32", "ab", None, 0],
+        ["torch.float32", [1 << 33], [0], 0],
+        ["torch.float32", [-1, 3], [1, 1], 0],
+        ["torch.float32", [1.0], None, 0],
+        ["torch.float32", [1 << 2000, 0.5], None, 0],
     ],
 )
 def test_a_tensor_outside_of_its_snapshot_is_refused(tmp_path, layout):

@@ -76,6 +76,50 @@ def test_a_copy_beside_the_training_that_fails_is_told_and_not_written(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+def test_where_the_system_gives_no_thread_nothing_waits(tmp_path, monkeypatch):
+    """It is told, the training goes on, and the next one may do better."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    told = []
+    snapshots = Snapshots(torch, Store(str(tmp_path)), lambda event, **fields: told.append((event, fields)))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        snapshots.make_room(1 << 20)
+        assert not snapshots.take(1, 1, lambda: {"w": torch.ones(3)}, {}, beside=True)
+        snapshots.copied()
+        snapshots.settle()
+    assert told == [("snapshot-failed", {"step": 1, "why": "the system gives no thread to write it"})]
+    assert snapshots.take(2, 2, lambda: {"w": torch.ones(3)}, {}, beside=True)
+    snapshots.copied()
+    snapshots.settle()
+    assert Store(str(tmp_path)).newest(torch).position == 2
+
+
+def test_room_is_made_before_the_first_and_never_under_one(tmp_path):
+    snapshots = Snapshots(torch, Store(str(tmp_path)), lambda *_, **__: None)
+    snapshots.make_room(1 << 20)
+    assert snapshots.take(1, 1, lambda: {"w": torch.ones(1000)}, {})
+    block = snapshots._capture._block
+    assert block.numel() >= 1 << 20
+    snapshots.make_room(1 << 21)
+    snapshots.settle()
+    assert snapshots.take(2, 2, lambda: {"w": torch.zeros(1000)}, {})
+    snapshots.settle()
+    assert snapshots._capture._block is block
+    assert Store(str(tmp_path)).newest(torch).state["w"].sum() == 0
+
+
+@pytest.mark.parametrize(("free", "made"), [(None, True), (1 << 30, True), (3 << 20, False)])
+def test_room_that_the_training_may_need_itself_is_left_to_it(free, made):
+    capture = Capture(torch, room=lambda: free)
+    capture.make_room(1 << 20)
+    assert (capture._block is not None) is made
+    capture.take({"w": torch.ones(10)})
+    assert capture.bytes == 64
+
+
 def test_a_full_disk_leaves_the_last_good_one(tmp_path):
     """The training goes on, it is said once, and the snapshot before is still the one to go on from."""
 

@@ -57,6 +57,7 @@ def test_every_named_place(tmp_path, bare, workers):
     """Also in the life that goes on, before its first batch, and in the thread that writes a snapshot."""
     deaths = [
         ("in a snapshot's write", 3),
+        ("in a snapshot's copy", 2),
         ("in a backward", 5),
         ("before a validation", BATCHES),
         ("in a validation", BATCHES),

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from holdfast.child.holdfast_child.adapters import torchvision, ultralytics
+from holdfast.child.holdfast_child.snapshots.capture import Capture
 from holdfast.child.holdfast_child.snapshots.files import Files
 from holdfast.child.holdfast_child.snapshots.taking import Snapshots
 
@@ -190,6 +191,17 @@ def tell_writes(at: Callable[[str, int], None]) -> None:
     Files.rename = rename
 
 
+def tell_copies(at: Callable[[str, int], None]) -> None:
+    """Where tensors are copied, with workers=0 beside the reading of the next batch: the number is that of the copy."""
+    original, count = Capture.copy, itertools.count(1)
+
+    def copy(capture: Capture) -> None:
+        at("in a snapshot's copy", next(count))
+        original(capture)
+
+    Capture.copy = copy
+
+
 def digests(trainer: Any) -> dict[str, str]:
     def of(*values: Any) -> str:
         digest = hashlib.sha256()
@@ -302,6 +314,7 @@ class Lives:
             if not self._bare:
                 watched(self.folder, told, self._most_lost)
                 tell_writes(at)
+                tell_copies(at)
             said["digests"] = train(self.folder, at, self._workers, **{**self._settings, **settings})
             say()
             os._exit(0)

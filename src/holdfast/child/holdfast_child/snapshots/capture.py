@@ -13,8 +13,10 @@ from .values import dtype_called, flatten
 ALIGNED = 64
 KEPT = 4
 """Arrangements: a state with gradients and one without take turns, and the first has no moments of the optimizer's yet."""
-AHEAD = 3
-"""The block's size, in states: the first are smaller. What is not written to takes no memory."""
+ROOM_IN_STATES = 3
+"""The first states are smaller than later ones. What is not written to takes no memory."""
+AT_ONCE = 0.25
+"""The part of the free memory that is taken before it is needed: the training itself has not had all of its own yet."""
 
 
 class NoRoom(MemoryError):
@@ -54,11 +56,15 @@ class Capture(object):
 
     def make_room(self, size):
         """Before anything is taken, and not while something is. Where there is none, the first that is taken says so."""
+        room = self._room()
+        if room is not None and size > AT_ONCE * room:
+            return
         try:
             block = self._reserved(size)
         except NoRoom:
             return
-        block[:size].zero_()  # so that it is really there
+        # So that it is really there. Not by torch: a process that ends meanwhile would be aborted (pytorch#38228).
+        ctypes.memset(block.data_ptr(), 0, size)
         self._block = block
 
     def take(self, state):
@@ -125,7 +131,7 @@ class Capture(object):
         size = max(size, ALIGNED)
         try:
             try:
-                block = _large_pages(AHEAD * size)
+                block = _large_pages(ROOM_IN_STATES * size)
             except (OSError, OverflowError):
                 block = _large_pages(size)
         except OSError as error:
@@ -150,8 +156,8 @@ class Capture(object):
 
 
 def _large_pages(size):
-    """Memory full of zeros, because gaps are written too. A kernel that can gives it in large pages: most of what the first copy costs is
-    asking for small ones.
+    """Memory of nobody else's before: gaps are written too. A kernel that can gives it in large pages: most of what the first copy costs
+    is asking for small ones.
     """
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -183,13 +189,16 @@ def place_in(torch, block, layout, typed):
         size = torch.empty((), dtype=kind).element_size()
         typed[dtype] = (block[: block.numel() // size * size].view(kind), size)
     whole, size = typed[dtype]
-    if strides is None:
-        strides, count = [], 1
-        for length in reversed(shape):
-            strides.insert(0, count)
-            count *= length
-    reach = sum([(length - 1) * stride for length, stride in zip(shape, strides)]) + 1 if 0 not in shape else 0
-    if at < 0 or at % size or reach < 0 or at + reach * size > block.numel():
+    if not all(type(n) is int and n >= 0 for n in (*shape, *(strides or ()), at)):
+        raise ValueError("a tensor's layout is not made of numbers")
+    usual, count = [], 1
+    for length in reversed(shape):
+        usual.insert(0, count)
+        count *= length
+    strides = usual if strides is None else strides
+    # Each number of it has a spot of its own, so that no small file describes a tensor of any size.
+    reach = 1 + sum([(length - 1) * stride for length, stride in zip(shape, strides)])
+    if at % size or at + count * size > block.numel() or (count and reach != count):
         raise ValueError("a tensor lies outside of the snapshot")
     return whole.as_strided(shape, strides, whole.storage_offset() + at // size)
 

@@ -1,7 +1,7 @@
 """A module's tensors by their names, as `state_dict` gives them, in a third of the time.
 
 `state_dict` asks each of hundreds of modules by several calls. Which of them hold tensors, and under which names, hardly ever changes: it is
-found out once, and each time seen to be so still.
+found out once, and each time seen to be so still. (Hooks and methods of its own are looked for once.)
 """
 
 ASKED_IN_ITS_OWN_WAY = ("state_dict", "_save_to_state_dict", "get_extra_state")
@@ -12,10 +12,12 @@ class ModuleTensors(object):
     def __init__(self, torch, module):
         self._torch = torch
         self._module = module
-        self._tree = None
-        """All modules in it, as they were when the names were found."""
+        self._within = None
+        """All modules in it and their names, as they were when those of the tensors were found."""
         self._holders = []
         """Those with tensors of their own."""
+        self._empty = []
+        """Those without."""
         self._names = []
         """What each holder calls its parameters and buffers, one after the other."""
         self._parameters = []
@@ -26,35 +28,34 @@ class ModuleTensors(object):
 
     def now(self):
         """({name: parameter}, {name: buffer}, {name: passing buffer}), or None where `state_dict` alone knows what to keep."""
-        tree = _tree_of(self._module)
+        within = _within(self._module)
         tensors, names = _held_by(self._holders)
-        if tree != self._tree or names != self._names:
-            self._find_out(tree)
+        if within != self._within or names != self._names or any(m._parameters or m._buffers for m in self._empty):
+            self._find_out(within)
             tensors, _ = _held_by(self._holders)
-        if self._tree is None:
+        if self._within is None:
             return None
         found = ({name: tensors[n] for n, name in some} for some in (self._parameters, self._buffers, self._passing))
         parameters, buffers, passing = ({k: v for k, v in one.items() if v is not None} for one in found)
         return parameters, buffers, passing
 
-    def _find_out(self, tree):
-        self._holders, self._parameters, self._buffers, self._passing, count = [], [], [], [], 0
+    def _find_out(self, within):
+        self._holders, self._empty, self._parameters, self._buffers, self._passing, count = [], [], [], [], [], 0
+        self._within = None
         # A module that is in two places has its tensors under both names.
         for prefix, module in self._module.named_modules(remove_duplicate=False):
             if self._is_special(module):
-                self._tree = None
                 return
-            within = prefix + "." if prefix else ""
-            if module._parameters or module._buffers:
-                self._holders.append(module)
+            before = prefix + "." if prefix else ""
+            (self._holders if module._parameters or module._buffers else self._empty).append(module)
             for name in module._parameters:
-                self._parameters.append((count, within + name))
+                self._parameters.append((count, before + name))
                 count += 1
             for name in module._buffers:
                 passing = name in module._non_persistent_buffers_set
-                (self._passing if passing else self._buffers).append((count, within + name))
+                (self._passing if passing else self._buffers).append((count, before + name))
                 count += 1
-        self._tree = tree
+        self._within = within
         _, self._names = _held_by(self._holders)
 
     def _is_special(self, module):
@@ -67,11 +68,13 @@ class ModuleTensors(object):
         )
 
 
-def _tree_of(module):
-    found = [module]
+def _within(module):
+    found, names = [module], []
     for one in found:  # which grows meanwhile
-        found.extend([child for child in one._modules.values() if child is not None])
-    return found
+        children = one._modules
+        names.extend(children.keys())
+        found.extend([child for child in children.values() if child is not None])
+    return found, names
 
 
 def _held_by(holders):
@@ -80,6 +83,7 @@ def _held_by(holders):
         parameters, buffers = module._parameters, module._buffers
         tensors.extend(parameters.values())
         names.extend(parameters)
+        names.append(None)  # what was a buffer may become a parameter of the same name
         tensors.extend(buffers.values())
         names.extend(buffers)
     return tensors, names

@@ -67,7 +67,9 @@ class Objects(object):
         part.load_state_dict(state)
         if "gradients" in kept:
             of_modules = {id(parameter) for name in self._tensors for parameter in self._of(name)[0].values()}
-            _set_gradients(_held(part, of_modules), kept["gradients"])
+            held = _held(part, of_modules)
+            # Older snapshots have the gradients of modules here too.
+            _set_gradients(held, {place: one for place, one in kept["gradients"].items() if place in held})
 
     def _to_module(self, name, module, kept):
         module.load_state_dict(kept["state"])
@@ -95,11 +97,11 @@ def _by_columns(state):
     """An optimizer's state, and what it knows of each parameter: hundreds of small mappings with the same names, as one for each name.
     (state, None) where they are not alike.
     """
-    rows = state.get("state")
-    names = (
-        set(map(tuple, rows.values())) if type(rows) is dict and all(type(row) is dict for row in rows.values()) else ()
-    )
-    if len(names) != 1 or {*map(type, rows)} != {int}:
+    rows = state.get("state") if isinstance(state, dict) else None
+    if type(rows) is not dict or {*map(type, rows)} != {int} or {*map(type, rows.values())} != {dict}:
+        return state, None
+    names = {*map(tuple, rows.values())}
+    if len(names) != 1:
         return state, None
     places = [*map(str, rows)]
     columns = {name: dict(zip(places, [row[name] for row in rows.values()])) for name in names.pop()}

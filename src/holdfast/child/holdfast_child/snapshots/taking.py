@@ -60,10 +60,8 @@ class Snapshots(object):
 
     def make_room(self, size):
         """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
-        self._making_room = threading.Thread(
-            target=self._capture.make_room, args=(size,), name="holdfast snapshot", daemon=True
-        )
-        self._making_room.start()
+        if not self._costs:
+            self._making_room = _started(self._capture.make_room, size)
 
     def due(self, position):
         """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
@@ -117,7 +115,7 @@ class Snapshots(object):
                 if not beside:
                     self._capture.copy()
             header = self._capture.header(dict(more, position=position, step=step))
-        except (NotPlain, MemoryError, ValueError, TypeError) as error:
+        except (NotPlain, MemoryError, ValueError, TypeError, RuntimeError) as error:
             self._failed(step, str(error) or "there is not enough memory")
             return False
         self._store.at = position
@@ -127,14 +125,12 @@ class Snapshots(object):
         self._waited(began)
         self._taken_at = began
         self._next_at = self._next_after(began)
-        self._copying = threading.Event() if beside else None
-        self._writing = threading.Thread(
-            target=self._write,
-            args=(position, step, header, asked, self._copying),
-            name="holdfast snapshot",
-            daemon=True,
-        )
-        self._writing.start()
+        copying = threading.Event() if beside else None
+        writing = _started(self._write, position, step, header, asked, copying)
+        if writing is None:
+            self._failed(step, "the system gives no thread to write it")
+            return False
+        self._writing, self._copying = writing, copying
         return True
 
     def copied(self):
@@ -204,7 +200,7 @@ class Snapshots(object):
         try:
             self._capture.copy()
             return True
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             self._failed(step, str(error) or "there is not enough memory")
             return False
         finally:
@@ -238,6 +234,16 @@ class _NoCollection(object):
         if self._was_on:
             gc.enable()
         return False
+
+
+def _started(target, *args):
+    """A thread that does this; None where the system gives no more of them."""
+    thread = threading.Thread(target=target, args=args, name="holdfast snapshot", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 def _mark(path):

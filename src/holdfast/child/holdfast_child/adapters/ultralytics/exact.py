@@ -64,6 +64,8 @@ class Exact(object):
         self._keeping = None
         self._trace = None
         self._snapshots = None
+        self._expected = None
+        """How large a state will be, until room for it is made."""
         self._off = False
 
     def watch(self, module):
@@ -77,6 +79,7 @@ class Exact(object):
             self._ahead = ReadAhead(self._torch, Store(self._run_folder))
         module.enumerate = self._enumerate
         wrap_method(module.BaseTrainer, "__init__", self._around_init)
+        wrap_method(module.BaseTrainer, "save_model", self._around_save)
 
     # --- before the training -------------------------------------------------------------------------------------
 
@@ -133,7 +136,7 @@ class Exact(object):
         self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
         self._begin(trainer)
-        self._snapshots.make_room(
+        self._expected = (
             self._state.bytes_expected() if self._going_on is None else os.path.getsize(self._going_on.path)
         )
 
@@ -161,22 +164,23 @@ class Exact(object):
     def _on_model_save(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
             self._saved = trainer.epoch
-            self._keeping = last.keeping(self._folder, trainer, self._not_kept)
+            self._keeping = last.Keeping(self._folder, trainer)
 
-    def _on_train_epoch_end(self, trainer):
-        """Before it saves again."""
-        if self._is_ours(trainer):
-            self._kept()
+    def _around_save(self, original, trainer, args, kwargs):
+        self._wait_for_last()
+        return original(trainer, *args, **kwargs)
 
-    def _kept(self):
-        if self._keeping is not None:
-            self._keeping.join()
-            self._keeping = None
+    def _wait_for_last(self):
+        """Until what was saved before is copied."""
+        keeping, self._keeping = self._keeping, None
+        with self._watcher.never_raising("keeping last.pt"):
+            if keeping is not None:
+                keeping.wait()
 
     def _on_train_end(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
             self._snapshots.settle()
-            self._kept()
+            self._wait_for_last()
             Store(self._folder).clear()
             last.clear(self._folder)
             self._trainer = None
@@ -200,8 +204,10 @@ class Exact(object):
         else:
             self._between(trainer, 0, count)
         for batch in range(first, count):
-            loaded = loading.next()
-            self._copied()
+            try:
+                loaded = loading.next()
+            finally:
+                self._copied()
             yield batch, loaded
             self._position += 1
             if self._trace is not None:
@@ -221,10 +227,15 @@ class Exact(object):
 
     def _copied(self):
         """What was begun before a batch was read ends before the training does anything with that batch."""
-        if self._snapshots is not None:
+        if self._snapshots is None:
+            return
+        with self._watcher.never_raising("a snapshot's copy"):
             began = time.monotonic()
             self._snapshots.copied()
             self._probe.paused(time.monotonic() - began)
+            if self._expected is not None:  # after workers were forked: they are not to share it
+                self._snapshots.make_room(self._expected)
+                self._expected = None
 
     def _take(self, trainer, done, count):
         frame = _frame_of(LOOP)
@@ -307,9 +318,6 @@ class Exact(object):
             if name not in NOT_COMPARED:
                 found["setting " + name] = str(value)
         return found
-
-    def _not_kept(self, error):
-        self._probe.failed("the ultralytics adapter, keeping last.pt", error)
 
     def _torn(self, path, why):
         self._tell("snapshot-torn", path=path, why=why)

@@ -13,22 +13,31 @@ KEPT = 2
 NAME = re.compile(r"last-(\d{6})\.pt")
 
 
-def keeping(folder, trainer, failed):
-    """After a save: a thread that copies what was saved. It is to be waited for before the next save. `failed` is told of an error."""
-    paths = (str(trainer.last), os.path.join(folder, "last-%06d.pt" % trainer.epoch))
+class Keeping(threading.Thread):
+    """Copies what was just saved, while the training goes on. It is to be waited for before the next save."""
 
-    def keep():
+    def __init__(self, folder, trainer):
+        super().__init__(name="holdfast last.pt", daemon=True)
+        self._folder = folder
+        self._path = str(trainer.last)
+        self._to = os.path.join(folder, "last-%06d.pt" % trainer.epoch)
+        self._error = None
+        self.start()
+
+    def run(self):
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            _copy(*paths)
-            for epoch in _epochs(folder)[:-KEPT]:
-                os.unlink(os.path.join(folder, "last-%06d.pt" % epoch))
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            _copy(self._path, self._to)
+            for epoch in _epochs(self._folder)[:-KEPT]:
+                os.unlink(os.path.join(self._folder, "last-%06d.pt" % epoch))
         except OSError as error:
-            failed(error)
+            self._error = error
 
-    thread = threading.Thread(target=keep, name="holdfast last.pt", daemon=True)
-    thread.start()
-    return thread
+    def wait(self):
+        """Raises what went wrong."""
+        self.join()
+        if self._error is not None:
+            raise self._error
 
 
 def give_back(folder, trainer, epoch):
