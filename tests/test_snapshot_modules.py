@@ -90,6 +90,7 @@ def test_it_is_what_state_dict_gives(name):
         assert not any(isinstance(buffer, nn.Parameter) for buffer in found[1].values())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 @pytest.mark.parametrize("name", SPECIAL)
 def test_one_that_tells_its_state_in_its_own_way_is_asked(name):
     module = SPECIAL[name]()
