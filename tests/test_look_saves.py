@@ -1,4 +1,5 @@
 import copy
+import gc
 import io
 import math
 import threading
@@ -7,6 +8,7 @@ import pytest
 import torch
 from look_stub import StubProbe, small_model, train
 
+from holdfast.child.holdfast_child.looks import saves
 from holdfast.child.holdfast_child.looks.saves import SavesLook
 from holdfast.child.holdfast_child.names import Names
 from holdfast.words.events import Saved
@@ -205,3 +207,19 @@ def test_quantised_weights_are_not_compared(trained, tmp_path):
     state = {name: (tensor * 100).to(torch.int8) for name, tensor in model.state_dict().items()}
     torch.save(state, tmp_path / "a.pt")
     assert saved(probe).matches == "not compared"
+
+
+def test_comparing_sets_off_no_collection(trained, monkeypatch):
+    """It makes a small object for each tensor, and a collection of all of Ultralytics takes 0.2 s."""
+    _, model, _ = trained
+    collecting = []
+    original = saves.compare
+
+    def compare(*given):
+        collecting.append(gc.isenabled())
+        return original(*given)
+
+    monkeypatch.setattr(saves, "compare", compare)
+    torch.save(model.state_dict(), io.BytesIO())
+    assert collecting == [False]
+    assert gc.isenabled()

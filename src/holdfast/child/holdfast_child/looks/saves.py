@@ -8,6 +8,7 @@ import functools
 import os
 import time
 
+from ..collection import NoCollection
 from ..imports import after_import
 from . import Look
 from .earlier import Earlier
@@ -93,7 +94,7 @@ class SavesLook(Look):
         if self._comparing and training:  # seen from another thread, the live weights go on changing
             budget = self.probe.budget
             most = MOST_COMPARED if budget.allows(budget.expected(self.name)) else FEWEST_COMPARED
-            with budget.spending(self.name), self.probe.torch.no_grad():
+            with NoCollection(), budget.spending(self.name), self.probe.torch.no_grad():
                 fields.update(self._likeness(thing, most))
         if fields["path"] is None and self._held_back is not None:
             self._held_back.append(fields)

@@ -1,11 +1,11 @@
 """Takes snapshots: decides when one is due, has it copied, and has it written while the training goes on."""
 
-import gc
 import os
 import threading
 import time
 
 from .. import protocol
+from ..collection import NoCollection
 from .capture import Capture
 from .interval import BUDGET, LIFE_SECONDS, expected_life, loan_for, seconds_between, seconds_until_earned
 from .values import NotPlain
@@ -109,7 +109,7 @@ class Snapshots(object):
             self._making_room.join()
             self._making_room = None
         try:
-            with _NoCollection():
+            with NoCollection():
                 self._capture.begin(collect())
                 beside = beside and not self._capture.waits_for_a_device
                 if not beside:
@@ -221,19 +221,6 @@ class Snapshots(object):
         if why not in self._said:
             self._said.add(why)
             self._tell("snapshot-failed", step=step, why=why)
-
-
-class _NoCollection(object):
-    """While it is entered, no garbage is collected: a copy makes many small objects, which would set off a collection of everything."""
-
-    def __enter__(self):
-        self._was_on = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_):
-        if self._was_on:
-            gc.enable()
-        return False
 
 
 def _started(target, *args):
