@@ -42,14 +42,12 @@ class Reader:
     def __call__(self, event: Event, picture: Picture) -> None:
         """A training that has saved something and says goodbye, or has come to its last epoch's end, may be finished."""
         attempt = picture.attempt if picture.attempts else None
-        last_epoch = isinstance(event, Epoch) and event.epoch == event.planned
-        if isinstance(event, Epoch) and not last_epoch:
-            self.close()  # the program trains once more
-        elif isinstance(event, AttemptEnded) and (event.code != 0 or event.stopped_by is not None):
+        may_be_over = isinstance(event, Goodbye) or (isinstance(event, Epoch) and event.epoch == event.planned)
+        trains_again = isinstance(event, Epoch) and not may_be_over
+        failed = isinstance(event, AttemptEnded) and (event.code != 0 or event.stopped_by is not None)
+        if trains_again or failed:
             self.close()
-        elif not last_epoch and not isinstance(event, Goodbye):
-            return
-        elif attempt is not None and attempt.hello is not None and attempt.saves.by_path:
+        elif may_be_over and attempt is not None and attempt.hello is not None and attempt.saves.by_path:
             self._start(attempt.hello.executable)
 
     def read_back(self, picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:

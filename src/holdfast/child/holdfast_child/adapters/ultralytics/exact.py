@@ -208,6 +208,7 @@ class Exact(object):
                 loaded = loading.next()
             finally:
                 self._copied()
+            self._make_room()
             yield batch, loaded
             self._position += 1
             if self._trace is not None:
@@ -233,9 +234,12 @@ class Exact(object):
             began = time.monotonic()
             self._snapshots.copied()
             self._probe.paused(time.monotonic() - began)
-            if self._expected is not None:  # after workers were forked: they are not to share it
-                self._snapshots.make_room(self._expected)
-                self._expected = None
+
+    def _make_room(self):
+        """Once, after workers were forked: they are not to share it."""
+        expected, self._expected = self._expected, None
+        if expected is not None and self._snapshots is not None:
+            self._snapshots.make_room(expected)
 
     def _take(self, trainer, done, count):
         frame = _frame_of(LOOP)

@@ -24,7 +24,6 @@ PLAIN_FIELDS = (
 )
 OF_THE_RATE = ("lr0", "lrf", "momentum", "weight_decay", "optimizer", "cos_lr", "epochs", "nbs", "batch")
 """Settings that the optimizer's groups and the schedule follow from."""
-
 TIMES_THE_MODEL = 5
 """Weights, their averages, gradients, and two moments."""
 
