@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import struct
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -265,3 +266,38 @@ def test_a_folder_around_the_vault_is_left_out(tmp_path):
     files, left_out = keep([(tmp_path / "project", 1)], tmp_path / "project/.holdfast/saved", 0, tmp_path)
     assert files == []
     assert left_out == [f"{tmp_path / 'project'}: it holds the run's own folder"]
+
+
+def test_copies_are_flushed_beside_the_next_attempt(tmp_path, monkeypatch):
+    """Not one file of a copy is forgotten, nor the folders that name them; no thread is left for the next fork."""
+    saved(tmp_path, "last.pt")
+    saved(tmp_path, "epoch-3/model/shard-0.pt")
+    files, _ = kept_at(tmp_path, [(tmp_path / "last.pt", 1), (tmp_path / "epoch-3", 2)])
+    threads_before = threading.active_count()
+    flushed: list[tuple[Path, bool]] = []
+
+    def note(place):
+        flushed.append((place, threading.current_thread() is threading.main_thread()))
+
+    monkeypatch.setattr(vault, "_flush", note)
+    flushing = vault.Flushing()
+    flushing.add(files)
+    assert not flushed
+    flushing.begin()
+    assert flushing.end() == []
+    kept = tmp_path / "vault"
+    names = ["", "epoch-3", "epoch-3/model", "epoch-3/model/shard-0.pt", "last.pt"]
+    assert {place for place, _ in flushed} == {kept / name for name in names}
+    assert not any(on_main for _, on_main in flushed)
+    assert threading.active_count() == threads_before
+
+
+def test_copies_are_flushed_at_the_end_where_nothing_follows(tmp_path):
+    """No attempt came after them, or no thread could be started; what fails is said, and the others are flushed."""
+    files, _ = kept_at(tmp_path, [(saved(tmp_path, name), 1) for name in ("a.pt", "b.pt")])
+    gone = next(Path(file.kept) for file in files if file.path.endswith("a.pt"))
+    gone.unlink()
+    flushing = vault.Flushing()
+    flushing.add(files)
+    assert [trouble.split(":")[0] for trouble in flushing.end()] == [str(gone)]
+    assert flushing.end() == []

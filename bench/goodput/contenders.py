@@ -28,10 +28,16 @@ RUN_LIMIT_S = 600
 MOST_LIVES = 30
 SHELL_LOOP = f'n=0; until "$@"; do n=$((n+1)); [ $n -lt {MOST_LIVES} ] || exit 1; done'
 PYTHON = str(BIN / "python")
+NOT_PASSED_ON = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "BENCH"}
 
 
 class RunFailed(Exception):
     """A run gave no result; the message says what was seen last."""
+
+
+def compile_holdfast() -> None:
+    """As pip does where it installs a package, for its peers too: from a bare checkout every life would compile it again."""
+    subprocess.run([PYTHON, "-m", "compileall", "-q", str(ROOT / "src")], check=True)
 
 
 def ensure_lightning() -> None:
@@ -87,9 +93,7 @@ def scratch() -> Iterator[Path]:
 def run(contender: str, program: str, config: dict[str, Any], kills: list[int], kept: Path | None) -> dict[str, Any]:
     """One training from its first start to its end. Where `kept` is given, Holdfast's run folder is left there."""
     with scratch() as folder:
-        env = {
-            k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "BENCH"} and not k.startswith("HOLDFAST_")
-        }
+        env = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON and not k.startswith("HOLDFAST_")}
         env |= {"OMP_NUM_THREADS": "1", "YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": str(config["settings"])}
         env["BENCH"] = json.dumps({**config, "folder": str(folder), "kills": kills})
         began, began_at = time.perf_counter(), time.time()

@@ -101,6 +101,7 @@ class Bench:
 
     def measure(self) -> None:
         contenders.ensure_lightning()
+        contenders.compile_holdfast()
         with contenders.scratch() as shared:
             for program in ORDERS:
                 if self.options.program in {None, program}:

@@ -126,6 +126,7 @@ class Supervisor:
         self._journal = JournalWriter(run.journal)
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
         self._reader = Reader()
+        self._flushing = vault.Flushing()
         everyone: list[Listener] = [*listeners, self._reader, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture)
         self._recorder = Recorder(
@@ -172,6 +173,7 @@ class Supervisor:
                     changes = decision.changes
                     self._carry_out(decision)
                 self._read_back(terminal)
+            self._have_flushed()
             return self._conclude()
         finally:
             self._reader.close()
@@ -226,6 +228,7 @@ class Supervisor:
             stop = Decision(action=Action.STOP, attempt=self._picture.attempt.number, why=why)
             self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=stop))
             return False
+        self._flushing.begin()  # now: no thread of ours may run while a process is started
         try:
             self._attempts_left -= 1
             self._recorder.record(
@@ -255,6 +258,7 @@ class Supervisor:
             child.close()
         self._recorder.record(ended)
         self._recorder.sync()
+        self._have_flushed()
         return True
 
     def _until(self) -> float | None:
@@ -304,9 +308,16 @@ class Supervisor:
         if attempt.vaulted is not None or not files or finished or self._plan.observe_only:
             return
         kept, left_out = vault.keep(files, self._run.attempt(attempt.number).saved, base=Path(self._plan.cwd))
+        self._flushing.add(kept)
         self._recorder.record(
             events.Vaulted(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
         )
+
+    def _have_flushed(self) -> None:
+        for trouble in self._flushing.end():
+            self._recorder.record(
+                events.Remark(at=self._world.clock(), what="a copy is not on the disk for sure", detail=trouble)
+            )
 
     def _read_back(self, terminal: Terminal) -> None:
         """A checkpoint is worth something only if it loads again: tried right away, while it can still be mended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,12 +45,20 @@ class Engine:
 
     def __init__(self, picture: Picture, rules: Iterable[Rule] | None = None) -> None:
         self.picture = picture
-        self._asked: dict[type[Event], list[Rule]] = defaultdict(list)
-        self._by_id: dict[str, Rule] = {}
-        for rule in all_rules() if rules is None else rules:
-            self._by_id[rule.id] = rule
+        self._rules = rules
+
+    @cached_property
+    def _by_id(self) -> dict[str, Rule]:
+        """Found when the first attempt has begun, so that no training waits for it."""
+        return {rule.id: rule for rule in (all_rules() if self._rules is None else self._rules)}
+
+    @cached_property
+    def _asked(self) -> dict[type[Event], list[Rule]]:
+        asked = defaultdict(list)
+        for rule in self._by_id.values():
             for kind in rule.on:
-                self._asked[kind].append(rule)
+                asked[kind].append(rule)
+        return asked
 
     def take(self, entry: Entry) -> Iterator[Finding]:
         """Fold one entry and yield what follows from it."""

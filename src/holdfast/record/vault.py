@@ -1,7 +1,8 @@
 """Copies of what an attempt saved, out of harm's way: a retry that starts over writes to the same names.
 
 A clone where the file system can (no space, no time), else a real copy. Never a hard link: torch.save truncates in place,
-and would destroy both names at once.
+and would destroy both names at once. A copy outlives every process at once, and a machine that fails when it has been
+flushed, which the next attempt does not wait for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +52,43 @@ def keep(
         except OSError as error:
             left_out.append(f"{given}: {error.strerror or error}")
     return kept, left_out
+
+
+class Flushing:
+    """Puts copies onto the disk itself, beside whatever runs next."""
+
+    def __init__(self) -> None:
+        self._copies: list[VaultedFile] = []
+        self._thread: threading.Thread | None = None
+        self._trouble: list[str] = []
+
+    def add(self, copies: Iterable[VaultedFile]) -> None:
+        self._copies += copies
+
+    def begin(self) -> None:
+        if self._copies:
+            thread = threading.Thread(target=self._flush, name="holdfast vault", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no room for a thread: `end` does it
+                thread.start()
+                self._thread = thread
+
+    def end(self) -> list[str]:
+        """Wait for it; returns what could not be flushed, each path with its reason. No thread is left."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._flush()
+        trouble, self._trouble = self._trouble, []
+        return trouble
+
+    def _flush(self) -> None:
+        while self._copies:
+            copy = Path(self._copies.pop().kept)
+            try:
+                for place in (*(_files_in(copy) if copy.is_dir() else (copy,)), *_folders_of(copy)):
+                    _flush(place)
+            except OSError as error:
+                self._trouble.append(f"{copy}: {error.strerror or error}")
 
 
 class _NoRoomError(Exception):
@@ -100,6 +139,12 @@ def _files_in(folder: Path) -> list[Path]:
     return files
 
 
+def _folders_of(copy: Path) -> list[Path]:
+    """Those inside it, and the one in which it stands."""
+    inside = [Path(place) for place, _, _ in os.walk(copy)] if copy.is_dir() else []
+    return [*inside, copy.parent]
+
+
 def _name_below(source: Path, base: Path) -> Path:
     if source != base and source.is_relative_to(base):
         return source.relative_to(base)
@@ -127,8 +172,6 @@ def _copy_folder(source: Path, partial: Path, reserve: int) -> int:
         copy = partial / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         size += _copy_file(file.resolve(), copy, reserve)
-    for place, _, _ in os.walk(partial):
-        _flush(Path(place))
     return size
 
 
@@ -142,7 +185,6 @@ def _copy_file(source: Path, copy: Path, reserve: int) -> int:
             )
         shutil.copyfile(source, copy)
         shutil.copystat(source, copy)
-    _flush(copy)
     return size
 
 
@@ -150,7 +192,6 @@ def _put_in_place(partial: Path, target: Path) -> None:
     if target.is_dir() or (target.exists() and partial.is_dir()):
         _remove(target)  # a folder cannot be replaced in one step; what it came from was kept again just now
     partial.replace(target)
-    _flush(target.parent)
 
 
 def _flush(place: Path) -> None:
