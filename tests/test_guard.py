@@ -118,11 +118,12 @@ def test_frozen_layers_gradients_and_passing_buffers_come_back(tmp_path):
     model.bias.requires_grad_(False)
     model.seen += 5
     model(torch.ones(1, 2)).sum().backward()
-    run = guard(folder=tmp_path, model=model).__enter__()
-    run.snapshot()
-    run._snapshots.settle()
+    with contextlib.suppress(Stop), guard(folder=tmp_path, model=model) as run:
+        run.snapshot()
+        raise Stop
     again = made()
-    guard(folder=tmp_path, model=again).__enter__()
+    with guard(folder=tmp_path, model=again):
+        pass
     assert not again.bias.requires_grad
     assert again.seen.item() == 5
     assert torch.equal(again.weight.grad, model.weight.grad)

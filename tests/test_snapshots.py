@@ -18,7 +18,7 @@ from holdfast.child.holdfast_child.snapshots import file as snapshot_file
 from holdfast.child.holdfast_child.snapshots.capture import Capture, NoRoom
 from holdfast.child.holdfast_child.snapshots.file import Torn
 from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.store import Store
+from holdfast.child.holdfast_child.snapshots.store import Store, part_name
 from holdfast.child.holdfast_child.snapshots.values import NotPlain, flatten, unflatten
 
 STATE = {
@@ -259,12 +259,39 @@ def test_reading_runs_no_code(tmp_path):
         ["tensor", 99],
         ["dtype", "os"],
         ["numpy", ["O", [1], ""]],
+        ["complex", [10**400, 0]],
+        ["deque", [10**30, ["list", []]]],
+        ["tensor", 10**30],
     ):
         path = str(tmp_path / "bad.snapshot")
         header = json.dumps({"position": 1, "step": 1, "tree": tree, "tensors": []})
         snapshot_file.write(Files(), path, header, memoryview(b""))
         with pytest.raises(Torn):
             snapshot_file.read(torch, path)
+
+
+def test_a_file_larger_than_memory_is_passed_over(tmp_path):
+    """It takes no room on the disk, and has the right beginning and end."""
+    store = Store(str(tmp_path))
+    written(store, 1, {"w": torch.ones(3)})
+    with (tmp_path / part_name(2, 0, 1)).open("wb") as file:
+        file.write(snapshot_file.MAGIC)
+        file.seek(1 << 43)
+        file.write(snapshot_file.END)
+    said = []
+    assert store.newest(torch, lambda path, why: said.append(why)).position == 1
+    assert "memory" in said[0]
+    assert "\n" not in said[0]
+
+
+def test_what_is_whole_but_of_something_else_is_passed_over(tmp_path):
+    store = Store(str(tmp_path))
+    written(store, 1, {"parts": {"w": torch.ones(3)}})
+    written(store, 2, {"parts": 5})
+    written(store, 3, [1, 2])
+    said = []
+    assert store.newest(torch, lambda path, why: said.append(why), holds=("parts",)).position == 1
+    assert said == ["it is of something else"] * 2
 
 
 class Killed(BaseException):

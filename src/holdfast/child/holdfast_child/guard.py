@@ -14,10 +14,12 @@ import sys
 import time
 
 from . import protocol
-from .snapshots.fingerprint import differences, fingerprint
+from .snapshots.claim import Claim
+from .snapshots.fingerprint import differences, fingerprint, settings
+from .snapshots.giving_back import own
 from .snapshots.interval import BUDGET
 from .snapshots.objects import Objects
-from .snapshots.passes import Generators, Pass
+from .snapshots.passes import Loaders, Pass
 from .snapshots.randomness import draw_on_from, drawn_so_far
 from .snapshots.store import Store
 from .snapshots.taking import snapshots_of_this_run
@@ -26,6 +28,8 @@ from .snapshots.trace import Trace
 ALONE = os.path.join(".holdfast", "guard")
 LEAVE_SECONDS = 600.0
 SOURCE = "guard"
+HOLDS = ("parts", "place", "own")
+UNCHANGING = (bool, int, float, complex, str, bytes, type(None))
 ONE_AT_A_TIME = (
     "run.batches goes over one loader at a time, and another pass has not ended. Go over the other loader itself, "
     "or give run.batches one object that yields from both."
@@ -46,9 +50,10 @@ class Guard(object):
                 raise TypeError("%s is a %s, which has no state_dict" % (name, type(part).__name__))
         self._objects = Objects(torch, parts)
         rank, world_size = _rank_and_world(torch)
-        self._store = Store(folder, rank, world_size)
+        self._claim = Claim(folder, rank)
+        self._store = Store(self._claim.folder, rank, world_size)
         self._probe = _awake_probe()
-        self._fingerprint = fingerprint(torch, parts)
+        self._fingerprint, self._settings = fingerprint(torch, parts), settings(torch, parts)
         self._snapshots = snapshots_of_this_run(torch, self._store, self._tell, most_lost, budget)
         self.state = {}
         """For numbers of the program's own, as its best score so far: they are kept and given back."""
@@ -56,53 +61,60 @@ class Guard(object):
         """The step that it goes on from; None for a fresh start."""
         self._epoch = None
         self._call = 0
+        """Passes that were begun in this epoch."""
         self._position = 0
         self._asked = False
         self._pass = None
-        self._workers = {}
-        self._generators = Generators(torch)
-        self._going_on = None
+        self._loaders = Loaders(torch)
+        self._ahead = None
+        """The state that it goes on from, until the program has come to the place where that was taken."""
         # On a device losses are read later, and not always as much later.
         compares = self._probe is not None and world_size == 1 and self._fingerprint["devices"] == ["cpu"]
-        self._trace = Trace(folder, self._tell) if compares else None
+        self._trace = Trace(self._claim.folder, self._tell) if compares else None
 
     # --- the user's side -----------------------------------------------------------------------------------------
 
     def __enter__(self):
         if self._probe is not None:
             self._probe.see("snapshots", "seen: holdfast.guard")
-        snapshot = self._store.begin(self._torch, self._torn)
+        self._claim.take()
+        try:
+            self._begin()
+        except BaseException:
+            self._claim.leave(ended=False)
+            raise
+        return self
+
+    def _begin(self):
+        snapshot = self._store.begin(self._torch, self._torn, HOLDS)
         if snapshot is not None:
             self._give_back(snapshot)
         elif self._trace is not None:
             self._trace.begins()
-        return self
 
     def __exit__(self, kind, error, trace):
         self._snapshots.settle(LEAVE_SECONDS)
         if kind is None and _last_to_leave(self._torch, self._store):
             self._store.clear()
+        self._claim.leave(ended=kind is None)
         return False
 
     def epochs(self, count):
         """The epochs that are still to be made, counted from 0."""
-        first = 0
-        if self._going_on is not None and self._going_on["epoch"] is not None:
-            first = self._going_on["epoch"]
+        first = 0 if self._ahead is None else self._ahead["place"]["epoch"] or 0
         for epoch in range(first, count):
             self._epoch, self._call = epoch, 0
-            if self._going_on is None:
+            if self._ahead is None:
                 self._between()
-            elif self._going_on["pass"] is None:
-                draw_on_from(self._torch, self._going_on["rng"])
-                self._going_on = None
+            elif self._ahead["place"]["pass"] is None:
+                self._arrive()
             began, position = time.monotonic(), self._position
             self._knows_epochs()
             yield epoch
             if self._probe is not None:
                 seconds, batches = time.monotonic() - began, self._position - position
                 self._probe.epoch_ended(epoch + 1, seconds, batches, SOURCE, planned=count)
-        self._going_on = None
+        self._ahead = None
 
     def _knows_epochs(self):
         """From here on the end of a pass is no epoch: after a death, part of one is the rest of an epoch begun before."""
@@ -115,40 +127,36 @@ class Guard(object):
             # A snapshot keeps the place in one: the other's would be lost without a word.
             raise RuntimeError(ONE_AT_A_TIME)
         call, self._call = self._call, self._call + 1
-        going_on = self._going_on
-        if going_on is not None and going_on["pass"] is not None:
-            if call < going_on["call"]:
-                return  # this pass was over
-            self._going_on = None
-            self._generators.meet(call, loader, give_back=False)
-            one = Pass(self._torch, loader, going_on["pass"], workers=going_on["workers"])
-        else:
-            self._generators.meet(call, loader)
-            one = Pass(
-                self._torch, loader, workers=self._workers if getattr(loader, "persistent_workers", False) else None
-            )
-        self._pass = one
+        if self._ahead is not None and self._ahead["place"]["pass"] is not None and call < self._ahead["place"]["call"]:
+            self._loaders.meet(call, loader, give_back=False)
+            return  # this pass was over
+        going_on = None if self._ahead is None else self._arrive()
+        place = self._loaders.meet(call, loader, give_back=going_on is None)
+        one = self._pass = Pass(self._torch, loader, going_on, self._loaders.workers_of(place))
         reason = one.why_not_exact()
         if reason is not None and going_on is not None:
             self._tell("probe-note", what="this resume is not exact", detail=reason)
         try:
             for batch in one:
-                self._workers = one.workers
+                self._loaders.used(place, one.workers)
                 self._position += 1
                 yield batch
                 if self._trace is not None:
                     self._trace.add(self._position, self._probe.step, self._probe.last_loss)
                 self._between()
         finally:
+            self._loaders.passed(place, loader)
             self._pass = None
 
-    # --- between two batches -------------------------------------------------------------------------------------
-
     def snapshot(self):
-        """One at the end of this batch, whether it is due or not; outside of a pass, now."""
+        """One at the end of this batch, whether it is due or not. Between two passes, at the next place from which a training can go on: what
+        the program did since the last pass would be done twice.
+        """
         self._asked = True
-        if self._pass is None:
+        if self._epoch is None and not self._call:
             self._between()
+
+    # --- between two batches -------------------------------------------------------------------------------------
 
     def _between(self):
         if self._snapshots.due(self._position) or self._asked:
@@ -159,7 +167,8 @@ class Guard(object):
         step = self._probe.step if self._probe is not None and self._probe.awake else self._position
         began = time.monotonic()
         self._snapshots.settle()  # one copy in memory at most
-        self._snapshots.take(self._position, step, self._collect, {"fingerprint": self._fingerprint})
+        about = {"fingerprint": self._fingerprint, "settings": self._settings}
+        self._snapshots.take(self._position, step, self._collect, about)
         if self._probe is not None:
             self._probe.paused(time.monotonic() - began)
 
@@ -169,32 +178,46 @@ class Guard(object):
             "epoch": self._epoch,
             "call": self._call - 1 if one is not None else 0,
             "pass": None if one is None else one.state(),
-            "workers": dict(self._workers),
             "rng": drawn_so_far(self._torch) if one is None else None,
-            "generators": self._generators.state(),
+            "loaders": self._loaders.state(),
         }
         return {"parts": self._objects.state(), "place": place, "own": self.state}
 
     def _give_back(self, snapshot):
         try:
             self._objects.give_back(snapshot.state["parts"])
-            self._going_on = snapshot.state["place"]
-            self._workers = dict(self._going_on["workers"])
-            self._generators.go_on(self._going_on.get("generators", {}))
-            self.state.update(snapshot.state["own"])
-            self._position = snapshot.position
+            self._loaders.go_on(snapshot.state["place"]["loaders"])
         except (ValueError, KeyError, TypeError) as error:
             raise CannotGoOn(
                 "%s is of another training: %s. Start fresh with another folder, or remove %s."
                 % (snapshot.path, error, self._store.folder)
             ) from None
+        self.state.update(own(self._torch, snapshot.state["own"]))
+        self._ahead = snapshot.state
+        self._position = snapshot.position
         self.restored = snapshot.step
         if self._trace is not None:
             self._trace.goes_on_from(snapshot.position)
-        other = differences(snapshot.header.get("fingerprint", {}), self._fingerprint)
         if self._probe is not None:
             self._probe.goes_on_from(snapshot.step)
+        other = self._what_differs(snapshot.header)
         self._tell("restored", step=snapshot.step, path=snapshot.path, exact=not other, why="; ".join(other)[:500])
+
+    def _what_differs(self, header):
+        set_otherwise = differences(header.get("settings", self._settings), self._settings)
+        if set_otherwise:
+            set_otherwise.append("it goes on as it was; to start with what is set now, remove %s" % self._store.folder)
+        return differences(header.get("fingerprint", {}), self._fingerprint) + set_otherwise
+
+    def _arrive(self):
+        """At the place of the snapshot: what the program did on its way here, it had done before that was taken. Returns the pass to go on with."""
+        state, self._ahead = self._ahead, None
+        self._objects.give_back(state["parts"])
+        # No containers: the program may hold those that it was given.
+        self.state.update((name, value) for name, value in state["own"].items() if isinstance(value, UNCHANGING))
+        if state["place"]["pass"] is None:
+            draw_on_from(self._torch, state["place"]["rng"])
+        return state["place"]["pass"]
 
     def _torn(self, path, why):
         self._tell("snapshot-torn", path=path, why=why)
@@ -205,7 +228,10 @@ class Guard(object):
             self._probe.emit(event, **fields)
         elif event != "snapshot":
             said = ", ".join("%s %s" % item for item in fields.items() if item[1] not in ("", True))
-            print("holdfast: %s: %s" % (event.replace("-", " "), said), file=sys.stderr)
+            try:
+                print("holdfast: %s: %s" % (event.replace("-", " "), said), file=sys.stderr)
+            except (OSError, ValueError, AttributeError):  # nobody reads it
+                pass
 
 
 def guard(*, folder=None, max_loss=None, budget=BUDGET, **parts):
@@ -217,7 +243,7 @@ def guard(*, folder=None, max_loss=None, budget=BUDGET, **parts):
     import torch
 
     given = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(ALONE, _script())
-    return Guard(torch, parts, str(given), max_loss, budget)
+    return Guard(torch, parts, os.path.abspath(given), max_loss, budget)
 
 
 def _awake_probe():

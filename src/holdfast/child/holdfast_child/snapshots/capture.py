@@ -7,6 +7,7 @@ most states are made of the same kinds as one before, so that a capture is nothi
 import ctypes
 import json
 import mmap
+import sys
 
 from .values import dtype_called, flatten
 
@@ -17,6 +18,11 @@ ROOM_IN_STATES = 3
 """The first states are smaller than later ones. What is not written to takes no memory."""
 AT_ONCE = 0.25
 """The part of the free memory that is taken before it is needed: the training itself has not had all of its own yet."""
+
+
+_WIPE_ON_FORK = 18
+"""Of Linux; Python has no name for it. (Not MADV_DONTFORK: a fork that frees the object would unmap whatever it has there by then.)"""
+ADVICE = (getattr(mmap, "MADV_HUGEPAGE", 14), _WIPE_ON_FORK) if sys.platform == "linux" else ()
 
 
 class NoRoom(MemoryError):
@@ -157,13 +163,13 @@ class Capture(object):
 
 def _large_pages(size):
     """Memory of nobody else's before: gaps are written too. A kernel that can gives it in large pages: most of what the first copy costs
-    is asking for small ones.
+    is asking for small ones. Forks of the process find it empty: else a loader's workers would keep all that is written over here.
     """
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    for advice in ADVICE:
         try:
-            block.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # it has none
+            block.madvise(advice)
+        except OSError:  # it cannot
             pass
     return block
 

@@ -12,7 +12,7 @@ import json
 import os
 import struct
 
-from .capture import place_in
+from .capture import available_memory, place_in
 from .files import write_whole
 from .values import unflatten
 
@@ -52,20 +52,28 @@ def _chunks(header, raw, digest):
 
 def read(torch, path):
     """(header, state, hash) of a whole snapshot; raises Torn where it is not one. The tensors lie in host memory."""
-    block, digest = _verified(torch, path)
     try:
-        start = len(MAGIC) + _LENGTH.size
-        length = _LENGTH.unpack(_bytes_of(block, len(MAGIC), start))[0]
-        body = start + length + -(start + length) % _ALIGNED
-        if length > MOST_HEADER or body > block.numel():
-            raise Torn("its header is longer than the file")
-        header = json.loads(_bytes_of(block, start, start + length))
+        block, digest = _verified(torch, path)
+        header, body = _header_of(block)
         data = block[body : block.numel() - _DIGEST - len(END)]
         typed = {}
         tensors = [place_in(torch, data, layout, typed) for layout in header["tensors"]]
         return header, unflatten(torch, header["tree"], tensors), digest
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError, RecursionError) as error:
-        raise Torn("it cannot be understood: %s" % error) from None
+    except Torn:
+        raise
+    except Exception as error:
+        words = str(error).split("\n")[0][:300] or type(error).__name__
+        raise Torn("it cannot be understood: %s" % words) from None
+
+
+def _header_of(block):
+    """The header, and where the bytes of the tensors begin."""
+    start = len(MAGIC) + _LENGTH.size
+    length = _LENGTH.unpack(_bytes_of(block, len(MAGIC), start))[0]
+    body = start + length + -(start + length) % _ALIGNED
+    if length > MOST_HEADER or body > block.numel():
+        raise Torn("its header is longer than the file")
+    return json.loads(_bytes_of(block, start, start + length)), body
 
 
 def _verified(torch, path):
@@ -74,6 +82,9 @@ def _verified(torch, path):
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             _refuse_others(file, size)
+            room = available_memory()
+            if room is not None and size > room:
+                raise Torn("it takes %d MB of memory, and %d MB are free" % (size >> 20, room >> 20))
             block = torch.empty(size, dtype=torch.uint8)
             into = _memory(block)
             filled = 0

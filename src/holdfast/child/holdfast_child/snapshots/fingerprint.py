@@ -23,6 +23,18 @@ def fingerprint(torch, parts):
     return found
 
 
+def settings(torch, parts):
+    """What optimizers were made with. A snapshot brings back what they had: somebody who has set another learning rate is to be told."""
+    plain = (bool, int, float, str, tuple, list, type(None))
+    return {
+        "%s's %s" % (name, key): repr(value)
+        for name, part in parts.items()
+        if isinstance(part, torch.optim.Optimizer)
+        for key, value in part.defaults.items()
+        if type(value) in plain
+    }
+
+
 def differences(before, now):
     """`torch: 2.12.0 then, 2.13.0 now`, for each that is not the same."""
     names = sorted(set(before) | set(now))

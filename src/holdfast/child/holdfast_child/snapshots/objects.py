@@ -1,5 +1,6 @@
 """The state of a training's objects: what `state_dict` gives, and what it leaves out."""
 
+from .giving_back import numbers_of, set_gradients, to_module, to_other
 from .modules import ModuleTensors
 
 
@@ -21,7 +22,7 @@ class Objects(object):
             if self._is_module(part):
                 parameters, *others = self._of(name)
                 of_modules.update(map(id, parameters.values()))
-                kept[name] = _of_module(parameters, *others)
+                kept[name] = _of_module(self._torch, parameters, *others)
         for name, part in self.parts.items():
             if name not in kept:
                 kept[name] = self._of_other(part, of_modules)
@@ -42,8 +43,8 @@ class Objects(object):
         kept = {"state": part.state_dict()}
         if isinstance(part, self._torch.optim.Optimizer):
             kept["state"], kept["columns"] = _by_columns(kept["state"])
-            found = ((place, parameter.grad) for place, parameter in _held(part, of_modules).items())
-            kept["gradients"] = {place: gradient for place, gradient in found if gradient is not None}
+            kept["numbers"] = numbers_of(part)
+            kept["gradients"] = _gradients(self._torch, _held(part, of_modules))
         return kept
 
     def give_back(self, states):
@@ -60,34 +61,23 @@ class Objects(object):
             except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError("%s cannot be set to it: %s" % (name, str(error)[:500])) from error
 
+    def _to_module(self, name, module, kept):
+        in_its_own_way = self._tensors[name].now() is None
+        to_module(self._torch, module, kept, lambda: self._of(name), in_its_own_way)
+
     def _to_other(self, part, kept):
-        state = _own(self._torch, kept["state"])
-        if kept.get("columns") is not None:
-            state = dict(state, state=_by_rows(_own(self._torch, kept["columns"])))
-        part.load_state_dict(state)
+        to_other(self._torch, part, kept)
         if "gradients" in kept:
             of_modules = {id(parameter) for name in self._tensors for parameter in self._of(name)[0].values()}
             held = _held(part, of_modules)
             # Older snapshots have the gradients of modules here too.
-            _set_gradients(held, {place: one for place, one in kept["gradients"].items() if place in held})
-
-    def _to_module(self, name, module, kept):
-        module.load_state_dict(kept["state"])
-        held, _, passing = self._of(name)
-        frozen = set(kept["frozen"])
-        for key, value in held.items():
-            value.requires_grad_(key not in frozen)
-        _set_gradients(held, kept["gradients"])
-        with self._torch.no_grad():
-            for key, was in kept.get("passing buffers", {}).items():
-                if key in passing and passing[key].shape == was.shape:
-                    passing[key].copy_(was)
+            of_its_own = {place: one for place, one in kept["gradients"].items() if place in held}
+            set_gradients(self._torch, held, of_its_own)
 
 
-def _of_module(parameters, others, passing):
-    gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
+def _of_module(torch, parameters, others, passing):
     frozen = [name for name, value in parameters.items() if not value.requires_grad]
-    kept = {"state": {**parameters, **others}, "gradients": gradients, "frozen": frozen}
+    kept = {"state": {**parameters, **others}, "gradients": _gradients(torch, parameters), "frozen": frozen}
     if passing:
         kept["passing buffers"] = passing
     return kept
@@ -108,12 +98,17 @@ def _by_columns(state):
     return {key: value for key, value in state.items() if key != "state"}, columns
 
 
-def _by_rows(columns):
-    rows = {}
-    for name, column in columns.items():
-        for place, value in column.items():
-            rows.setdefault(int(place), {})[name] = value
-    return rows
+def _gradients(torch, parameters):
+    found = {name: value.grad for name, value in parameters.items() if value.grad is not None}
+    for name, gradient in found.items():
+        if gradient.layout is torch.sparse_coo:
+            found[name] = {
+                "indices": gradient._indices(),
+                "values": gradient._values(),
+                "size": gradient.shape,
+                "coalesced": gradient.is_coalesced(),
+            }
+    return found
 
 
 def _held(optimizer, of_modules):
@@ -132,22 +127,3 @@ def _passing_buffers(module):
         for name in getattr(inner, "_non_persistent_buffers_set", ())
         if inner._buffers.get(name) is not None
     }
-
-
-def _set_gradients(parameters, gradients):
-    for parameter in parameters.values():
-        parameter.grad = None
-    for name, gradient in gradients.items():
-        parameter = parameters[name]
-        parameter.grad = gradient.to(parameter.device, copy=True)
-
-
-def _own(torch, value):
-    """With tensors of its own: an optimizer keeps those that it is given, and these lie in one block."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if type(value) is dict:
-        return {key: _own(torch, item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_own(torch, item) for item in value)
-    return value

@@ -267,31 +267,58 @@ def generators_of(torch, loader):
     return found
 
 
-class Generators(object):
-    """Those of all loaders that are read, also between two passes. A loader is known by the place of its pass in an epoch."""
+class Loaders(object):
+    """What of loaders outlives a pass over them: states of their generators, and what their workers draw from, if those live on. A loader is
+    known by the place of its first pass in an epoch.
+    """
 
     def __init__(self, torch):
         self._torch = torch
-        self._loaders = {}
-        self._kept = {}
+        self._known = {}
+        self._workers = {}
+        self._generators = {}
+        """Of a life before, for loaders that are not met yet."""
         self._back = []
 
     def state(self):
-        states = dict(self._kept)
-        for call, loader in self._loaders.items():
-            states[call] = [generator.get_state() for generator in generators_of(self._torch, loader)]
-        return states
+        states = dict(self._generators)
+        for place, loader in self._known.items():
+            states[place] = [generator.get_state() for generator in generators_of(self._torch, loader)]
+        return {"generators": states, "workers": {place: dict(each) for place, each in self._workers.items()}}
 
-    def go_on(self, states):
-        self._kept = dict(states)
+    def go_on(self, state):
+        self._generators = dict(state["generators"])
+        self._workers = dict(state["workers"])
 
     def meet(self, call, loader, give_back=True):
-        """A pass over this loader begins: its generators get their states back, each once, for loaders may share one."""
-        self._loaders[call] = loader
-        for generator, was in zip(generators_of(self._torch, loader), self._kept.pop(call, ())):
+        """A pass over this loader begins, so many after the first of its epoch. Its generators get their states back, each once, for loaders may
+        share one. Returns the loader's own place.
+        """
+        place = next((place for place, known in self._known.items() if known is loader), call)
+        generators = generators_of(self._torch, loader)
+        if generators or _lives_on(loader):
+            self._known[place] = loader
+        for generator, was in zip(generators, self._generators.pop(place, ())):
             if give_back and not any(generator is known for known in self._back):
                 generator.set_state(was.clone())
             self._back.append(generator)
+        return place
+
+    def workers_of(self, place):
+        return self._workers.get(place)
+
+    def used(self, place, workers):
+        """What they drew from after the batch that was used last."""
+        if workers:
+            self._workers[place] = workers
+
+    def passed(self, place, loader):
+        if not _lives_on(loader):
+            self._workers.pop(place, None)
+
+
+def _lives_on(loader):
+    return bool(getattr(loader, "persistent_workers", False))
 
 
 def _is_iterable(torch, loader):

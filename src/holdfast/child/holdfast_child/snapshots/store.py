@@ -137,9 +137,9 @@ class Store(object):
             known = {int(match[1]) for match in found if match and int(match[2]) == self.world_size}
         return sorted(known, reverse=True)
 
-    def begin(self, torch, torn=lambda path, why: None):
+    def begin(self, torch, torn=lambda path, why: None, holds=()):
         """The newest, to go on from. What ranks had begun beyond it is taken back, so that it is never joined to new parts."""
-        snapshot = self.newest(torch, torn)
+        snapshot = self.newest(torch, torn, holds)
         self.at = -1 if snapshot is None else snapshot.position
         if self.world_size > 1:
             self._take_back()
@@ -155,20 +155,24 @@ class Store(object):
             if begun or (self.rank == 0 and (counted or name == AGREED)):
                 self._remove(name)
 
-    def newest(self, torch, torn=lambda path, why: None):
-        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over."""
+    def newest(self, torch, torn=lambda path, why: None, holds=()):
+        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over. A state that does not hold all of
+        these is somebody else's.
+        """
         for position in self.positions():
             try:
-                return self._read(torch, position)
+                return self._read(torch, position, holds)
             except Torn as why:
                 torn(os.path.join(self.folder, part_name(position, self.rank, self.world_size)), str(why))
         return None
 
-    def _read(self, torch, position):
+    def _read(self, torch, position, holds):
         own = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         header, state, digest = snapshot_file.read(torch, own)
         if not all(isinstance(header.get(name), int) for name in ("position", "step")):
             raise Torn("it does not say where it belongs")
+        if holds and not (isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in holds)):
+            raise Torn("it is of something else")
         if self.world_size > 1:
             self._check_the_others(position, own, digest)
         return Snapshot(own, header, state, digest)

@@ -78,7 +78,7 @@ class Snapshots(object):
             self._store.agree(position)
             self._at = position
         except OSError as error:
-            self._failed(position, error.strerror or str(error))
+            self._failed(position, _said(error))
 
     def _wanted(self):
         now = time.monotonic()
@@ -115,8 +115,8 @@ class Snapshots(object):
                 if not beside:
                     self._capture.copy()
             header = self._capture.header(dict(more, position=position, step=step))
-        except (NotPlain, MemoryError, ValueError, TypeError, RuntimeError) as error:
-            self._failed(step, str(error) or "there is not enough memory")
+        except Exception as error:
+            self._failed(step, _said(error))
             return False
         self._store.at = position
         self._asked_seen = asked
@@ -176,8 +176,8 @@ class Snapshots(object):
         try:
             path = self._store.write(position, header, self._capture.raw())
             committed = self._store.world_size == 1 or self._store.rank != 0 or self._commit()
-        except OSError as error:
-            self._failed(step, error.strerror or str(error))
+        except Exception as error:
+            self._failed(step, _said(error))
             return
         if not committed:
             self._failed(step, "not all ranks wrote their part")
@@ -201,7 +201,7 @@ class Snapshots(object):
             self._capture.copy()
             return True
         except Exception as error:
-            self._failed(step, str(error) or "there is not enough memory")
+            self._failed(step, _said(error))
             return False
         finally:
             copying.set()
@@ -231,6 +231,14 @@ def _started(target, *args):
     except RuntimeError:
         return None
     return thread
+
+
+def _said(error):
+    """What kept a snapshot from being taken may come from a `state_dict` of the training's own."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    known = isinstance(error, (NotPlain, MemoryError, RuntimeError, ValueError)) and str(error)
+    return known or "%s: %s" % (type(error).__name__, error)
 
 
 def _mark(path):

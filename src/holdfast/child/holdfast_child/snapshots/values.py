@@ -154,11 +154,15 @@ class _Flatten(object):
 
 def _of_numpy(value):
     """Arrays and scalars of numbers. Only a process that has NumPy has any."""
+    import numpy as np
+
     dtype = getattr(value, "dtype", None)
-    if dtype is None or dtype.hasobject or dtype.fields is not None:
+    if dtype is None or dtype.hasobject or dtype.fields is not None or not dtype.itemsize:
         raise _Refused(value, "a NumPy value that is not made of numbers")
+    if not isinstance(value, np.generic) and type(value) not in (np.ndarray, np.memmap):
+        raise _Refused(value, "a NumPy %s: only plain arrays can be kept" % type(value).__name__)
     raw = base64.b64encode(value.tobytes()).decode("ascii")
-    shape = list(value.shape) if type(value).__name__ == "ndarray" else None
+    shape = None if isinstance(value, np.generic) else list(value.shape)
     return ["numpy", [dtype.str, shape, raw]]
 
 
