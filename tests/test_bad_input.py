@@ -199,6 +199,54 @@ def test_resume_of_a_run_that_only_lacks_its_verdict(tmp_path):
     assert (len(again.summary["attempts"]), again.summary["verdict"]) == (1, "learned")
 
 
+def test_resume_of_a_run_that_has_finished_leaves_its_record_as_it_is(tmp_path):
+    """Also where it learned nothing: it is said in words, and neither the journal nor the time that it took grows."""
+    part = "def forward(step): return nn.functional.mse_loss(model(x), y) * 0.0"
+    ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, part), options=["--on-finding", "warn"])
+    assert ran.summary["verdict"] == "not-learned"
+    before = ran.run.journal.read_bytes(), ran.run.summary.read_bytes()
+    for _ in range(2):
+        again = holdfast(tmp_path, "resume", "run")
+        assert again.code == 2
+        assert "The run run has finished (not-learned): there is nothing to resume." in again.stderr
+    assert (ran.run.journal.read_bytes(), ran.run.summary.read_bytes()) == before
+
+
+def test_resume_takes_the_newest_run_that_can_be_resumed(tmp_path):
+    """Not one that has finished, and not one that still runs; and it says which."""
+    assert "No run under" in holdfast(tmp_path, "resume").stderr
+    fails = training(tmp_path, "if FIRST:\n    sys.exit(3)", name="fails.py")
+    holdfast(tmp_path, "run", "--max-attempts", "1", "--", PYTHON, fails)
+    holdfast(tmp_path, "run", "--", PYTHON, training(tmp_path, name="works.py"))
+    again = holdfast(tmp_path, "resume")
+    assert again.code == 0, again.stderr
+    assert "going on with fails-1, the newest run that can be resumed" in again.stderr
+    over = holdfast(tmp_path, "resume")
+    assert (over.code, "No run under" in over.stderr) == (2, True)
+
+
+def test_status_offers_a_resume_where_the_panel_does(tmp_path):
+    """An exception before the first step would only come again."""
+    raises = training(tmp_path, "raise ValueError('no such data')", name="raises.py")
+    ran = holdfast(tmp_path, "run", "--", PYTHON, raises)
+    assert "the same would happen again" in " ".join(ran.stderr.replace("│", " ").split())
+    assert "holdfast resume" not in holdfast(tmp_path, "status", "raises").stdout
+    dies = training(tmp_path, "def after(step):\n    if step == 4: die()", name="dies.py")
+    holdfast(tmp_path, "run", "--max-attempts", "1", "--", PYTHON, dies)
+    assert "next: try it again: holdfast resume dies-1" in holdfast(tmp_path, "status", "dies").stdout
+
+
+def test_a_file_that_is_saved_at_the_end_is_no_checkpoint_to_go_on_from(tmp_path):
+    """The hint is for trainings that save as they go; it names the way that needs no checkpoint too."""
+    once = "def after(step):\n    if step == STEPS:\n        torch.save(model.state_dict(), 'm.pt'); time.sleep(1)"
+    assert "starts over" not in holdfast_run(tmp_path, PYTHON, training(tmp_path, once)).stderr
+    (tmp_path / "again").mkdir()
+    often = "def after(step):\n    if step % 5 == 0:\n        torch.save(model.state_dict(), 'm.pt'); time.sleep(0.3)"
+    said = holdfast_run(tmp_path / "again", PYTHON, training(tmp_path / "again", often)).stderr
+    assert "m.pt, but if it dies it starts over" in said
+    assert "holdfast.guard" in said
+
+
 def test_resume_can_be_told_how_to_go_on(tmp_path):
     """Whoever did not give --checkpoint at the start can give it now."""
     part = (

@@ -7,7 +7,16 @@ import pytest
 from histories import seen
 
 from holdfast.judge.history import TRACEBACK, ended, entries, losses, memory, started, trains
-from holdfast.judge.policy import FORETELLING, after_end, asks_for_snapshot, cause_of, ends_attempt, expected_life
+from holdfast.judge.ladder import Remedy
+from holdfast.judge.policy import (
+    FORETELLING,
+    after_end,
+    asks_for_snapshot,
+    cause_of,
+    ends_attempt,
+    expected_life,
+    is_over,
+)
 from holdfast.judge.rules import by_id
 from holdfast.judge.verdict import verdict
 from holdfast.words import events
@@ -228,3 +237,36 @@ def test_known_mistake_before_the_first_step_is_not_repeated(last_words, again):
     """What would come again at the same place is not tried again; what passes is."""
     decision = decided(seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, last_words])))
     assert (decision.action is Action.RESTART) == again
+
+
+@pytest.mark.parametrize(
+    ("says", "inside"),
+    [
+        ("Once more as it is: it may be chance.", "once more as it is: it may be chance"),
+        ("A fresh process goes on.", "a fresh process goes on"),
+        ("PYTORCH_MPS_PREFER_METAL=1: it reads too far.", "PYTORCH_MPS_PREFER_METAL=1: it reads too far"),
+        ("MPS lacks it.", "MPS lacks it"),
+    ],
+)
+def test_a_remedy_is_part_of_a_sentence(says, inside):
+    now = seen(started(), trains(), losses(1.0), ended(signal="SIGSEGV"))
+    told = after_end(now, PLAN, attempts_left=2, resume=OVER, remedy=Remedy("r", says))
+    assert f"; {inside}; going on from the start: not known" in told.why
+
+
+@pytest.mark.parametrize(
+    ("history", "verdict", "is_it"),
+    [
+        (ended(0), "learned", True),
+        (ended(0), "unproven", True),
+        (ended(0), "not-learned", True),
+        # Stopped while its checkpoint was validated again: only the verdict is missing.
+        (ended(0), "interrupted", False),
+        (ended(signal="SIGTERM", stopped_by="loss-all-zero"), "not-learned", False),
+        (ended(1), "failed", False),
+        (ended(signal="SIGINT", stopped_by="user"), "interrupted", False),
+    ],
+)
+def test_a_training_that_ended_well_is_over_whatever_it_learned(history, verdict, is_it):
+    judged = [events.RunEnded(at=120.0, verdict=verdict, reason="", exit_status=0)]
+    assert is_over(seen(started(), trains(), losses(1.0), history, judged)) == is_it

@@ -25,7 +25,7 @@ def test_the_whole_line():
     assert f"{head}, {epoch}" == "stage 1 of 2, warm"
     assert rest[0] == "epoch 3 of 10"
     assert "about 1 min 10 s left in this stage, 4 min 30 s in all" in rest[1]
-    assert "memory 2.1 GB of 10.7 GB" in rest[1]
+    assert "memory 2.0 GiB of 10.0 GiB" in rest[1]
     assert rest[1].endswith("of the time useful")
 
 
@@ -58,4 +58,4 @@ def test_the_last_epoch_leaves_nothing():
 
 def test_room_is_what_the_plan_gives():
     line = progress(seen(started(memory_budget=4 * GIB), trains(), memory(8.0, rss=2.0)), "")
-    assert "memory 2.1 GB of 4.3 GB" in line
+    assert "memory 2.0 GiB of 4.0 GiB" in line

@@ -7,9 +7,13 @@ import pytest
 from histories import seen
 
 from holdfast.judge import tuning
-from holdfast.judge.history import losses, started
+from holdfast.judge.cases_series import validations
+from holdfast.judge.engine import Engine
+from holdfast.judge.history import ended, entries, losses, started
+from holdfast.judge.picture import Picture
 from holdfast.judge.rule import Rule
 from holdfast.judge.rules import all_rules
+from holdfast.record.journal import Entry
 from holdfast.words import events
 from holdfast.words.errors import UsageError
 from holdfast.words.verdicts import Finding
@@ -63,6 +67,79 @@ def test_rule_speaks_again_only_when_it_is_worse():
     """One warning, then one fatal finding: not one for each step."""
     found = findings_of([*started(), *losses(1.0, *["nan"] * 50)])
     assert [f.severity for f in found if f.rule == "loss-not-finite"] == ["warn", "fatal"]
+
+
+JUMPS = [7e-05, 0.1, 0.01, 0.2, 0.02, 0.232]
+STEADY = [0.4, 0.5, 0.6, 0.65, 0.7, 0.714, 0.72, 0.73, 0.74, 0.75, 0.76, 0.765, 0.769]
+KILLED = ended(signal="SIGKILL", last_step=600)
+
+
+def goes_on(step, how="ultralytics"):
+    resume = events.Resume(how=how, checkpoint=None if how == "start over" else "last.pt", step=step)
+    return [events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["python"], resume=resume)]
+
+
+@pytest.mark.parametrize(
+    ("history", "stands"),
+    [
+        ([*validations(fitness=JUMPS), *ended(0, last_step=600)], True),
+        ([*validations(fitness=[*JUMPS, *STEADY]), *ended(0, last_step=1900)], False),
+        # The attempt that found it was killed, and the next one went on steadily.
+        (
+            [*validations(fitness=JUMPS), *KILLED, *goes_on(600), *validations(first=7, fitness=STEADY), *ended(0)],
+            False,
+        ),
+        # The next one died before it validated: nothing speaks against what was found.
+        ([*validations(fitness=JUMPS), *KILLED, *goes_on(600), *ended(1)], True),
+        # Another training is no answer to it.
+        (
+            [*validations(fitness=JUMPS), *KILLED, *goes_on(0, "start over"), *validations(fitness=STEADY), *ended(0)],
+            True,
+        ),
+        # Neither attempt alone is long enough to tell.
+        ([*validations(fitness=JUMPS[:4]), *KILLED, *goes_on(400), *validations(first=5, fitness=JUMPS[4:])], True),
+    ],
+)
+def test_what_is_no_longer_so_at_the_end_is_taken_back(history, stands):
+    """A score that jumped in the first epochs, and rose steadily since, does not stand as unstable in the end."""
+    found = [finding.rule for finding in findings_of([*started(), *history])]
+    assert ("metrics-unstable" in found) == stands
+
+
+def test_the_journal_keeps_what_was_taken_back():
+    """What is taken back is an event of its own: the picture follows from the journal alone."""
+    told = list(made_of([*started(), *validations(fitness=[*JUMPS, *STEADY]), *ended(0, last_step=1900)]))
+    of_it = [(finding.again, finding.withdrawn) for finding in told if finding.rule == "metrics-unstable"]
+    assert of_it == [(False, False), (True, True)]
+
+
+def made_of(history):
+    picture = Picture()
+    engine = Engine(picture)
+    for entry in entries(history):
+        for finding in list(engine.take(entry)):
+            yield finding
+            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
+
+
+@pytest.mark.parametrize(
+    ("device", "steps", "first_advice", "of_the_cpu"),
+    [
+        ("cpu", 48, "train longer: 48 steps are very few", False),
+        ("cpu", 400, "look at predictions", False),
+        ("mps", 48, "train longer: 48 steps are very few", True),
+        ("0", 400, "validate the checkpoint on the CPU", True),
+    ],
+)
+def test_scores_of_zero_are_blamed_on_what_there_is(device, steps, first_advice, of_the_cpu):
+    """A few steps are the reason before any device is, and a CPU is not tried on the CPU."""
+    settings = events.Settings(at=0.5, source="ultralytics", values={"device": device})
+    falls = losses(*[3.0 - n / steps for n in range(steps)])
+    nothing = validations(every=steps // 6, fitness=[0.0] * 6)
+    found = findings_of([*started(), settings, *falls, *nothing, *ended(0, last_step=steps)])
+    advice = next(f.remedies for f in found if f.rule == "metrics-all-zero" and f.severity == "fatal")
+    assert advice[0].startswith(first_advice)
+    assert any("on the CPU" in text for text in advice) == of_the_cpu
 
 
 @pytest.mark.parametrize(

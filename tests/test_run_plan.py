@@ -119,6 +119,7 @@ STEPS = 80 if "second" in sys.argv else 40
 
 
 def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
+    """To resume it as it is would only judge it again; with a plan that asks for less it goes on."""
     training(tmp_path, SAVES)
     plan = STAGED.replace('name = "first"', 'name = "first"\ngate = {{ metric = "mAP50", at_least = 0.5 }}')
     (tmp_path / "plan.toml").write_text(plan.format(python=sys.executable))
@@ -127,6 +128,14 @@ def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
     assert summary["verdict"] == "not-learned"
     assert "no mAP50 was seen" in summary["reason"]
     assert len(summary["stages"]) == 1
+    journal = tmp_path / ".holdfast" / "runs" / "staged-1" / "journal.jsonl"
+    before = journal.read_bytes()
+    code, refused, _ = run(tmp_path, "resume", "staged-1")
+    assert (code, journal.read_bytes()) == (2, before)
+    assert "cannot go on: the gate of stage first stays closed" in str(refused)
+    (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
+    code, summary, said = run(tmp_path, "resume", "staged-1", "plan.toml")
+    assert (code, len(summary["stages"])) == (0, 2), said
 
 
 def test_what_was_spoiled_is_not_gone_on_from_when_it_is_resumed(tmp_path):

@@ -9,7 +9,7 @@ from holdfast.judge import versions
 from holdfast.judge.cases_signatures import device, on_mac, printed, unknown_machine
 from holdfast.judge.death import exception_line, exception_words, frames_of, own_frame, raised
 from holdfast.judge.engine import Engine
-from holdfast.judge.history import ended, entries, losses, started, trains
+from holdfast.judge.history import TRACEBACK, ended, entries, losses, started, trains
 from holdfast.judge.picture import Picture
 from holdfast.judge.policy import cause_of, ends_attempt
 from holdfast.judge.rules import all_rules, by_id
@@ -223,6 +223,23 @@ def test_an_exception_that_was_caught_before_is_not_the_cause(text):
         "KeyError: 'a'",
     ]
     assert cause_of(seen(MAC, losses(1.0), ended(1, words=words)).attempt) == "python-exception"
+
+
+@pytest.mark.parametrize(
+    ("observe_only", "line", "mended"),
+    [
+        (True, "RuntimeError: operator torchvision::nms does not exist", True),
+        (True, "RuntimeError: Couldn't load custom C++ ops.", True),
+        (True, "RuntimeError: operator torchvision::roi_align does not exist", False),
+        (False, "RuntimeError: operator torchvision::nms does not exist", False),
+    ],
+)
+def test_who_only_watches_is_told_what_would_be_mended(observe_only, line, mended):
+    """Holdfast stands in for nms, unless it may change nothing: then it says so."""
+    first, *rest = started()
+    history = [msgspec.structs.replace(first, observe_only=observe_only), *rest, *ended(1, words=[*TRACEBACK, line])]
+    finding = seen(history).attempt.found("torchvision-mismatch")
+    assert finding.remedies[0].startswith("run it without --observe-only") == mended
 
 
 def test_memory_message_is_read():

@@ -200,7 +200,7 @@ def test_what_mosaic_costs_is_told(with_memory, capsys):
     answer = what_fits(planned(), trial=made_of(GIB, 100.0, mosaic_costs=GIB / 4))
     assert answer.without_mosaic is not None
     assert print_answer(answer, as_json=False) == 0
-    assert "without mosaic, batch 4 at 384 px: 268 MB less memory" in capsys.readouterr().out
+    assert "without mosaic, batch 4 at 384 px: 256 MiB less memory" in capsys.readouterr().out
 
 
 def test_trial_that_does_not_run_at_all_is_a_sentence(with_memory, capsys):

@@ -11,7 +11,7 @@ from holdfast.judge.picture import Picture
 from holdfast.judge.usable import checkpoints, last_good
 from holdfast.judge.verdict import proofs_of, verdict
 from holdfast.words import events
-from holdfast.words.verdicts import Outcome
+from holdfast.words.verdicts import Action, Decision, Outcome
 
 FALLING = losses(*[10.0 / step for step in range(1, 101)])
 
@@ -39,6 +39,7 @@ def answers(picture):
     [
         ((0.01, 0.1, 0.3, 0.35), 0.36, "holds", "holds"),
         ((0.01, 0.1, 0.3, 0.35), 0.05, "holds", "fails"),
+        ((0.0, 0.0, 0.0), 0.0, "missing", "does not apply"),
         ((0.3, 0.1, 0.2, 0.29), None, "missing", "does not apply"),
         ((0.1,), None, "does not apply", "does not apply"),
         ((), None, "does not apply", "does not apply"),
@@ -165,3 +166,166 @@ def test_a_table_of_epochs_shows_that_the_loss_fell():
     ]
     proof = next(proof for proof in proofs_of(seen(started(), table, ended(0))) if proof.name == "loss-fell")
     assert (proof.answer, proof.detail[:33]) == ("holds", "the loss fell from 4.82 to 2.39 (")
+
+
+def goes_on(step, how="ultralytics"):
+    resume = events.Resume(how=how, checkpoint=None if how == "start over" else "last.pt", step=step)
+    return [events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["python", "train.py"], resume=resume)]
+
+
+def proof_of(picture, name):
+    return next(proof for proof in proofs_of(picture) if proof.name == name)
+
+
+RISES = [7e-05, 0.01, 0.1, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.72, 0.73, 0.74]
+LEVEL = [0.7508, 0.7567, 0.7512]
+
+
+def epochs(first, values, final=None):
+    """One validation an epoch, ten steps each, with a training loss beside the score."""
+    told = [
+        events.Metrics(
+            at=float(n),
+            step=10 * n,
+            epoch=n,
+            values={"fitness": value, "train/loss": 2.0 - value},
+            source="ultralytics",
+        )
+        for n, value in enumerate(values, first)
+    ]
+    return told + ([events.Metrics(at=200.0, step=150, values={"fitness": final}, source="end")] if final else [])
+
+
+def test_a_score_is_looked_at_over_the_whole_run():
+    """A kill near the end leaves a level to the last attempt: it rose before. An epoch that is made again counts once."""
+    killed = [*started(), *trains(), *epochs(1, [*RISES, 0.9]), *ended(signal="SIGKILL", last_step=130)]
+    whole = seen(killed, goes_on(120), trains(), epochs(13, LEVEL, final=0.757), ended(0, last_step=150))
+    rose = proof_of(whole, "metric-rose")
+    assert (rose.answer, rose.detail) == ("holds", "fitness rose from 7e-05 to 0.7567 over 15 validations")
+    assert proof_of(whole, "loss-fell").answer == "holds"
+    assert "1 losses" not in proof_of(whole, "loss-fell").detail
+
+
+def test_a_start_over_is_another_training():
+    """What an attempt reached that was given up proves nothing of the one that began anew, however seldom that validates."""
+    killed = [*started(), *trains(), *epochs(1, RISES), *ended(signal="SIGKILL", last_step=120)]
+    anew = seen(killed, goes_on(0, "start over"), trains(), epochs(5, LEVEL), ended(0, last_step=150))
+    rose = proof_of(anew, "metric-rose")
+    assert (rose.answer, rose.detail) == ("missing", "fitness did not rise clearly: from 0.7508 to 0.7512")
+
+
+def test_the_best_of_an_earlier_attempt_is_what_the_file_is_held_against():
+    killed = [*started(), *trains(), *epochs(1, [*RISES, 0.8]), *ended(signal="SIGKILL", last_step=130)]
+    whole = seen(killed, goes_on(130), trains(), epochs(14, [0.3, 0.31], final=0.8), ended(0, last_step=150))
+    assert proof_of(whole, "metric-reproduced").answer == "holds"
+
+
+def test_validations_without_epochs_go_on_by_their_steps():
+    """A loop of one's own numbers no epochs: its validations after a restart come after those before it."""
+
+    def told(values, first):
+        return [
+            events.Metrics(at=float(n), step=10 * n, values={"val_accuracy": value}, source="scalars")
+            for n, value in enumerate(values, first)
+        ]
+
+    killed = [*started(), *trains(), *told([0.1, 0.3, 0.5, 0.6], 1), *ended(signal="SIGKILL", last_step=40)]
+    whole = seen(killed, goes_on(30, "snapshot"), trains(), told([0.61, 0.605, 0.6], 4), ended(0, last_step=60))
+    assert "rose from 0.1 to 0.605 over 6 validations" in proof_of(whole, "metric-rose").detail
+
+
+def test_an_attempt_that_is_over_before_its_first_look_takes_nothing_back():
+    """Weights that were seen to move, and epochs that were done, stay so."""
+    moved = events.Movement(at=5.0, step=50, checked=4, of=4, moved=4)
+    epoch = events.Epoch(at=6.0, epoch=15, step=150, seconds=1.0, batches=10, planned=15, source="ultralytics")
+    killed = [*started(), *trains(), *FALLING, moved, epoch, saved("last.pt", 150), *ended(signal="SIGKILL")]
+    whole = seen(killed, goes_on(150), trains(), ended(0, last_step=150))
+    told = answers(whole)
+    assert (told["weights-moved"], told["planned-steps-done"], told["saved-equals-live"]) == ("holds",) * 3
+
+
+def test_losses_before_a_state_that_was_given_up_count():
+    """NaN from step 95 on, gone on from step 90 on: the fall was before it."""
+    nan = [*started(), *trains(), *FALLING[:94], *losses(*["nan"] * 6, first=95)]
+    stopped = ended(signal="SIGTERM", last_step=100, stopped_by="loss-not-finite")
+    back = events.DecisionMade(
+        at=99.5, decision=Decision(action=Action.RESTART, attempt=1, why="it may be chance", back_to=95)
+    )
+    level = losses(*[0.11 + 0.001 * (n % 3) for n in range(20)], first=91)
+    whole = seen(nan, stopped, [back], goes_on(90, "snapshot"), trains(), level, ended(0, last_step=110))
+    assert proof_of(whole, "loss-fell").answer == "holds"
+    assert whole.loss.count == 90 + 20
+
+
+STUB = '  File "/home/ann/.venv/bin/yolo", line 8, in <module>'
+ULTRALYTICS = '  File "/home/ann/.venv/lib/python3.11/site-packages/ultralytics/engine/trainer.py", line 210, in train'
+OURS = '  File "/opt/src/holdfast/child/holdfast_child/adapters/ultralytics/exact.py", line 120, in around'
+THEIRS = '  File "/home/ann/bin/train.py", line 3, in <module>'
+SAYS = "RuntimeError: a rate of 1e30 is none"
+
+
+@pytest.mark.parametrize(
+    ("frames", "advice"),
+    [
+        ((STUB, ULTRALYTICS, OURS), f"no line of yours is in its traceback; mend what it says, in the command or the data: {SAYS}"),
+        ((THEIRS, ULTRALYTICS, OURS), f"mend what leads to it: {THEIRS.strip()}"),
+        ((STUB, THEIRS), f"mend line: {THEIRS.strip()}"),
+    ],
+)  # fmt: skip
+def test_advice_points_at_what_is_the_users(frames, advice):
+    """Never into Holdfast, nor at the stub that starts a console script."""
+    words = ["Traceback (most recent call last):", *frames, SAYS]
+    assert explain(seen(started(), trains(), losses(1.0), ended(1, words=words))).next_steps[0].text == advice
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "steps"),
+    [
+        ([saved("m.pt", 1)], [1.0, 2e4], ["lower the learning rate (it was 0.01)", "go back to a checkpoint from before step 3"]),
+        ([], [1.0, 2e4], ["lower the learning rate (it was 0.01)"]),
+        ([], [1.0], ["lower the learning rate (it was 0.01)"]),
+        ([], [1.0] * 50, ["look at the inputs of that batch", "halve the learning rate"]),
+        ([saved("m.pt", 60)], [1.0] * 50, ["look at the inputs of that batch", "halve the learning rate"]),
+    ],
+)  # fmt: skip
+def test_advice_on_what_is_not_finite_can_be_followed(kept, before, steps):
+    """The rate first where the losses show that it is the rate; back to a checkpoint only where there is one from before."""
+    since = len(before) + 1
+    lost = losses(*["nan"] * 6, first=since)
+    stopped = ended(signal="SIGTERM", last_step=since + 5, stopped_by="loss-not-finite")
+    told = explain(seen(started(), trains(), losses(*before), kept, lost, stopped)).next_steps
+    texts = [step.text for step in told]
+    assert all(any(text.startswith(step) for text in texts) for step in steps)
+    assert texts[0].startswith(steps[0])
+    assert any("go back to" in text for text in texts) == any("go back to" in step for step in steps)
+
+
+def test_a_question_needs_no_full_stop():
+    lost = [*losses(*[1.0] * 50), *losses(*["nan"] * 6, first=51)]
+    told = explain(seen(started(), trains(), lost, ended(signal="SIGTERM", last_step=56, stopped_by="loss-not-finite")))
+    assert told.story[-1].endswith("in them?")
+
+
+def failed_in_the_second_attempt(*kept):
+    killed = [*started(), *trains(), *losses(1.0, 0.9), *kept, *ended(signal="SIGKILL", last_step=2)]
+    raised = ended(1, last_step=0, words=[*TRACEBACK, "ValueError: bad shape"])
+    over = [events.RunEnded(at=120.0, verdict="failed", reason="it raised", exit_status=4)]
+    return seen(killed, goes_on(2, "snapshot"), trains(), raised, over)
+
+
+def test_what_earlier_attempts_kept_is_offered_once_a_mistake_is_mended():
+    """An exception before the first step comes again by itself; sixteen steps in a snapshot are worth a resume after that."""
+    snapshot = events.Snapshot(at=3.0, step=2, position=2, path="/run/snapshots/2", bytes=10, stall=0.0, seconds=0.1)
+    offered = [step for step in explain(failed_in_the_second_attempt(snapshot), "case-1").next_steps if step.command]
+    assert [(step.text, step.command) for step in offered] == [
+        ("once that is mended, go on from what was saved", "holdfast resume case-1")
+    ]
+    assert not [step for step in explain(failed_in_the_second_attempt(), "case-1").next_steps if step.command]
+
+
+def test_the_rate_is_named_in_the_attempt_that_started_over_too():
+    """As with a rate of 50: lost, begun anew, and lost again at the same place."""
+    stopped = ended(signal="SIGTERM", last_step=8, stopped_by="loss-not-finite")
+    lost = [*losses(1.0, 2e4), *losses(*["nan"] * 6, first=3), *stopped]
+    picture = seen(started(), trains(), lost, goes_on(0, "start over"), trains(), lost)
+    assert explain(picture).next_steps[0].text.startswith("lower the learning rate (it was 0.01)")

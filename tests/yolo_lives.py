@@ -114,6 +114,7 @@ def train(
     trainer.args.workers = workers  # which it sets to 0 on a CPU
     if nan_at is not None:
         trainer.add_callback("on_train_start", lambda trainer: spoil(trainer, nan_at))
+    trainer.add_callback("on_pretrain_routine_end", lambda _: at("after its set-up", 0))
     for event, place in PLACES.items():
         trainer.add_callback(event, lambda trainer, place=place: at(place, batches_done(trainer, place)))
     trainer.add_callback("on_train_start", lambda trainer: tell_backwards(trainer, at))
@@ -202,13 +203,19 @@ def tell_copies(at: Callable[[str, int], None]) -> None:
     Capture.copy = copy
 
 
-def digests(trainer: Any) -> dict[str, str]:
-    def of(*values: Any) -> str:
-        digest = hashlib.sha256()
-        for value in values:
-            digest.update(value.detach().numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
-        return digest.hexdigest()[:16]
+def of(*values: Any) -> str:
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(value.detach().numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+    return digest.hexdigest()[:16]
 
+
+def backbone(state: dict[str, Any]) -> str:
+    """Of its first ten layers: what freeze=10 keeps as it is."""
+    return of(*(value for name, value in sorted(state.items()) if int(name.split(".")[1]) < 10))
+
+
+def digests(trainer: Any) -> dict[str, str]:
     def of_file(path: Path) -> str:
         saved = torch.load(path, map_location="cpu", weights_only=False)
         return of(*(saved["ema"] or saved["model"]).state_dict().values())
@@ -218,6 +225,8 @@ def digests(trainer: Any) -> dict[str, str]:
     rows = [line.split(",") for line in trainer.csv.read_text().splitlines()]
     return {
         "weights": of(*trainer.model.state_dict().values()),
+        "backbone": backbone(trainer.model.state_dict()),
+        "frozen": of([name for name, one in trainer.model.named_parameters() if not one.requires_grad]),
         "averages": of(*trainer.ema.ema.state_dict().values(), trainer.ema.updates),
         "optimizer": of(*held, groups),
         "gradients": of(*(p.grad for p in trainer.model.parameters())),

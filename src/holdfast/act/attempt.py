@@ -220,11 +220,12 @@ class Attempt:
                 self._remark("a snapshot was asked for", finding.rule)
 
     def _hint_at_going_on(self) -> None:
-        """It saves, and we would not know how to go on from that: better said now than after the kill."""
+        """It saves as it goes, and we would not know how to go on from that: better said now than after the kill."""
         attempt = self._recorder.picture.attempt
         if (
             self._hinted
-            or not attempt.saves.by_path
+            or not attempt.saves.are_on_the_way(attempt.last_step)
+            or self._leaving.takes_snapshots()
             or self._plan.checkpoint is not None
             or self._plan.observe_only
             or self._plan.budget.attempts == 1
@@ -237,7 +238,8 @@ class Attempt:
         self._remark(
             f"it saves {path}, but if it dies it starts over",
             f"""to go on from there, start with --checkpoint '{pattern}' --resume-with "--resume {{checkpoint}}" """
-            "(the arguments that your command takes for it)",
+            "(the arguments that your command takes for it); or have it go on at the very batch, without a checkpoint: two lines of "
+            "holdfast.guard (docs/guard.md)",
         )
 
     def _read_probe(self) -> None:

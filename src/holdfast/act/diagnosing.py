@@ -218,7 +218,7 @@ def _facts(reading: Reading, picture: Picture) -> list[str]:
     if not picture.attempts:
         return []
     found = []
-    best = best_of([attempt.metrics for attempt in picture.attempts])
+    best = best_of(picture.validated)
     if best is not None and math.isfinite(best.value):
         found.append(f"Best epoch: {best.epoch}, with {best.name} {best.value:.4g}.")
     if reading.end is not None and reading.end.known:

@@ -20,7 +20,7 @@ PARAMETERS = {"n": 3.3e6, "t": 2.1e6, "s": 11.2e6, "m": 25.9e6, "b": 20.5e6, "c"
 PARAMETERS["x"] = 68.2e6
 """Of the largest family of each size."""
 SNAPSHOTS = 4
-"""Three are kept while the next is written."""
+"""Three are kept while the next is written, and with each a copy of last.pt as it was then."""
 SMALL_CHANGE = 256 << 20
 """Logs, plots, journals, reports."""
 
@@ -33,7 +33,7 @@ def disk_need(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> dict[str, i
     parameters = max(_parameters({**plan.settings, **stage.settings}, cwd) for stage in stages)
     saved = 2 * 6 * parameters  # best.pt and last.pt: averaged weights and two moments of the optimizer, two bytes each
     need = {
-        "snapshots": int(SNAPSHOTS * 4 * 4 * parameters),  # weights, their average, two moments
+        "snapshots": int(SNAPSHOTS * (4 * 4 + 6) * parameters),  # weights, their average, two moments; a last.pt
         f"weights of {len(stages)} stage{'s' if len(stages) > 1 else ''}": int(len(stages) * 2 * saved),
         "logs, plots and reports": SMALL_CHANGE,
     }

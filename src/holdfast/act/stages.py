@@ -23,6 +23,7 @@ from holdfast.judge.course import FINISHED, carried_on, course_of, gate, result_
 from holdfast.judge.ladder import applied
 from holdfast.judge.ledger import ledger_of
 from holdfast.judge.picture import Picture, picture_of
+from holdfast.judge.policy import is_over
 from holdfast.record.folder import RunFolder, make_stage, stage_folders
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
@@ -122,6 +123,7 @@ class Stages:
                 next_step="start a new one: holdfast run PLAN.toml",
                 look_at=str(self._run.path),
             )
+        self._refuse_if_stuck(course)
         planned = {number: stage.name for number, stage in enumerate(self._plan.stages, 1)}
         for stage in course.stages:
             if stage.started is not None and planned.get(stage.number) != stage.name:
@@ -130,6 +132,29 @@ class Stages:
                     next_step="stages that have begun keep their place and name; others can be changed",
                     look_at=str(self._run.plan),
                 )
+
+    def _refuse_if_stuck(self, course: Course) -> None:
+        """Its last stage has finished and does not let the next begin: to judge that again would only lengthen the record."""
+        last = next((stage for stage in reversed(course.stages) if stage.started is not None), None)
+        if course.ended is None or last is None or last.ended is None or last.number > len(self._plan.stages):
+            return
+        folder = RunFolder(self._run.stages / (last.started.folder if last.started is not None else ""))
+        picture = picture_of(replay(folder)) if folder.journal.exists() else None
+        if picture is None or not is_over(picture):
+            return
+        why, mend = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
+        if last.ended.verdict in FINISHED:
+            asked = self._plan.stages[last.number - 1].gate
+            is_open, says = gate(asked, result_of(picture, asked.metric), course.best_before(last.number))
+            if is_open:
+                return
+            why = f"the gate of stage {last.name} stays closed: {says}"
+            mend = f"ask for less in the plan, then: holdfast resume {self._run.reference} PLAN.toml; or start"
+        raise RunIsOver(
+            f"The run {self._run.name} cannot go on: {why}.",
+            next_step=f"{mend} a new one: holdfast run PLAN.toml",
+            look_at=str(self._run.path),
+        )
 
     def _first_line(self, course: Course | None) -> events.AnyEvent:
         if course is None or course.started is None:
@@ -172,7 +197,7 @@ class Stages:
     def _supervised(self, folder: RunFolder, plan: Plan) -> Verdict:
         """From its start, or from where it was left."""
         picture = picture_of(replay(folder)) if folder.journal.exists() else None
-        if picture is not None and picture.ended is not None and picture.ended.verdict in FINISHED:
+        if picture is not None and picture.ended is not None and is_over(picture):
             ended = picture.ended  # only the word of it was missing
             return Verdict(outcome=Outcome(ended.verdict), reason=ended.reason, exit_status=ended.exit_status)
         listeners = self._listeners_of(folder)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.act.attempt import Attempt
+from holdfast.act.forgetting import forget_spoiled
 from holdfast.act.going_on import command_for, how_to_go_on, saved_files
 from holdfast.act.launching import environment
 from holdfast.act.leftovers import end_leftovers
@@ -31,7 +32,7 @@ from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.engine import Engine
 from holdfast.judge.ladder import applied, remedy_for
 from holdfast.judge.picture import Picture, picture_of
-from holdfast.judge.policy import after_end, cause_of, expected_life, not_to_go_on_from, spoiled_since
+from holdfast.judge.policy import after_end, cause_of, expected_life, is_over, not_to_go_on_from, spoiled_since
 from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
@@ -86,10 +87,12 @@ def take_over(
     with RunLock(run):
         world = world or Surroundings()
         picture = picture_of(replay(run))
-        if picture.ended is not None and picture.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN):
+        if is_over(picture) and picture.ended is not None:
+            learned_nothing = picture.ended.verdict == Outcome.NOT_LEARNED
             raise RunIsOver(
                 f"The run {run.name} has finished ({picture.ended.verdict}): there is nothing to resume.",
-                next_step="start a new one: holdfast run -- COMMAND",
+                next_step=("mend what its report names, then " if learned_nothing else "")
+                + "start a new one: holdfast run -- COMMAND",
                 look_at=str(run.path),
             )
         supervisor = Supervisor(run, plan, listeners, world, picture)
@@ -110,6 +113,7 @@ def introduction(run: RunFolder, plan: Plan, world: Surroundings) -> events.RunS
         supervisor=os.getpid(),
         memory_total=world.machine.memory().limit,
         memory_budget=plan.budget.memory,
+        observe_only=plan.observe_only,
         environment=allowed_environment(os.environ),
         tuning=plan.rules,
     )
@@ -208,11 +212,7 @@ class Supervisor:
     def _forget_snapshots(self, since: int) -> None:
         """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
         known = [snapshot for attempt in self._picture.attempts for snapshot in attempt.snapshots.known]
-        spoiled = {Path(snapshot.path) for snapshot in known if snapshot.step >= since}
-        traces = {Path(snapshot.path).with_name("trace") for snapshot in known}
-        for path in spoiled | traces:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+        forget_spoiled(self._run.snapshots, {Path(snapshot.path): snapshot.step for snapshot in known}, since)
 
     def _attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """One attempt from start to end; False when it could not even be started again."""

@@ -6,7 +6,11 @@ import typer
 
 
 def resume(
-    reference: str = typer.Argument(..., metavar="RUN", help="A run's name, name-n or folder."),
+    reference: str | None = typer.Argument(
+        None,
+        metavar="RUN",
+        help="A run's name, name-n or folder; by default the newest that was interrupted, has failed or lost its supervisor.",
+    ),
     command: list[str] | None = typer.Argument(
         None,
         metavar="[PLAN.toml | COMMAND]",
@@ -20,13 +24,19 @@ def resume(
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Go on with a run from its journal and the newest checkpoint that is whole."""
+    import sys
     from pathlib import Path
 
+    from holdfast.act.resumable import newest_resumable
     from holdfast.cli.planned import is_plan_file, plan_again, plan_changed
     from holdfast.record.folder import find
     from holdfast.record.plan_file import read_plan
 
-    run = find(reference, root=Path.cwd())
+    if reference is not None:
+        run = find(reference, root=Path.cwd())
+    else:
+        run = newest_resumable(Path.cwd())
+        print(f"holdfast: going on with {run.name}, the newest run that can be resumed", file=sys.stderr)
     if command and is_plan_file(command):
         plan = plan_changed(Path(command[0]), attempts=max_attempts, hours=hours)
     else:

@@ -138,7 +138,7 @@ def result_of(picture: Picture, metric: str) -> Result:
 
 
 def _values(picture: Picture, metric: str) -> list[float]:
-    several = [attempt.metrics for attempt in picture.attempts]
+    several = picture.validated
     if metric in ("F1", "F2"):
         weight = 1.0 if metric == "F1" else 4.0
         pairs = zip(_track(several, "precision"), _track(several, "recall"), strict=False)

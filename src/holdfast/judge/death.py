@@ -15,7 +15,11 @@ _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Iteration))\b(?::.*)?$"
 )
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::.*)?$")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |<string>")
+_LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |<string>|/holdfast/child/|/holdfast_child/|"
+    r"/bin/[^/\".]+\", line \d+, in <module>"
+)
+"""Frames of libraries, of what Holdfast puts around calls, and of the stubs that start a console script."""
 
 _TRACEBACK = re.compile(r"^(?:╭[─ ]*)?Traceback \(most recent call last\)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")

@@ -40,7 +40,8 @@ def ask(rule: Rule, picture: Picture) -> Finding | None:
 class Engine:
     """Folds entries into a picture and asks each rule after the events that concern it.
 
-    A rule speaks once an attempt, and again only if what it has to say became more severe. A rule that raises is a note.
+    A rule speaks once an attempt, and again only if what it has to say became more severe. At an attempt's end what it said is told
+    with the numbers of then, and taken back where it is about the newest course and no longer so. A rule that raises is a note.
     """
 
     def __init__(self, picture: Picture, rules: Iterable[Rule] | None = None) -> None:
@@ -83,6 +84,14 @@ class Engine:
                 yield msgspec.structs.replace(
                     now, attempt=before.attempt, step=before.step, epoch=before.epoch, again=True
                 )
+        yield from self._no_longer_so()
+
+    def _no_longer_so(self) -> Iterator[Finding]:
+        made = {finding.rule: finding for attempt in self.picture.lineage for finding in attempt.findings}
+        for rule_id, before in made.items():
+            rule = self._by_id.get(rule_id)
+            if rule is not None and rule.of_now and before.severity != "fatal" and ask(rule, self.picture) is None:
+                yield msgspec.structs.replace(before, again=True, withdrawn=True)
 
     def _ask(self, rule: Rule) -> Finding | None:
         attempt = self.picture.attempt

@@ -84,7 +84,7 @@ def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> 
     else:
         story.append("Nothing was found that speaks against it.")
     if steps:
-        story.append(f"Next: {steps[0].text}{'' if steps[0].text.endswith('.') else '.'}")
+        story.append(f"Next: {steps[0].text}{'' if steps[0].text.endswith(('.', '?', '!')) else '.'}")
     return story
 
 
@@ -96,7 +96,7 @@ def _what_ran(picture: Picture) -> str:
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         epochs = f", {attempt.epoch}{of} epochs"
-    steps = f"{attempt.last_step} steps{epochs}" if attempt.last_step else epochs.removeprefix(", ") or "no step"
+    steps = f"{picture.last_step} steps{epochs}" if picture.last_step else epochs.removeprefix(", ") or "no step"
     return f"{name} made {steps} in {tries} and {_how_it_ended(attempt)}."
 
 
@@ -162,15 +162,21 @@ def _next_steps(picture: Picture, finding: Finding | None, reference: str | None
         again = f"holdfast run --rule {stopped_by}=warn -- {shlex.join(picture.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
     if reference is not None and _can_be_resumed(picture):
-        saved = any(attempt.saves.count for attempt in picture.attempts)
-        resume = NextStep("go on from what was saved" if saved else "try it again", f"holdfast resume {reference}")
-        steps.insert(min(1, len(steps)), resume)
+        said = "go on from what was saved" if _something_is_kept(picture) else "try it again"
+        said = f"once that is mended, {said}" if is_mistake(picture.attempt) else said
+        steps.insert(min(1, len(steps)), NextStep(said, f"holdfast resume {reference}"))
     seen: set[str] = set()
     return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MOST_STEPS]  # type: ignore[func-returns-value]
 
 
 def _can_be_resumed(picture: Picture) -> bool:
+    """A mistake comes again, and needs a person first; what earlier attempts saved is worth going on from after that."""
     ended = picture.ended
     if ended is None:
         return False
-    return ended.verdict == "interrupted" or (ended.verdict == "failed" and not is_mistake(picture.attempt))
+    worth_it = not is_mistake(picture.attempt) or _something_is_kept(picture)
+    return ended.verdict == "interrupted" or (ended.verdict == "failed" and worth_it)
+
+
+def _something_is_kept(picture: Picture) -> bool:
+    return any(attempt.saves.count or attempt.snapshots.newest is not None for attempt in picture.attempts)

@@ -17,6 +17,7 @@ from holdfast.words.verdicts import Action
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from holdfast.judge.monitors import Metrics
     from holdfast.record.journal import Entry
     from holdfast.words.verdicts import Decision, Finding, Severity
 
@@ -84,6 +85,10 @@ class AttemptPicture:
         return events.Resume(how="snapshot", checkpoint=restored.path, step=restored.step, why=restored.why)
 
     @property
+    def starts_over(self) -> bool:
+        return self.resumed is None or self.resumed.how == "start over"
+
+    @property
     def loss(self) -> Series:
         return self.losses.whole
 
@@ -113,6 +118,24 @@ class Picture:
     def attempt(self) -> AttemptPicture:
         """The newest."""
         return self.attempts[-1]
+
+    @property
+    def lineage(self) -> list[AttemptPicture]:
+        """The attempts that the newest one's state comes from, itself last: what was before a start over is another training."""
+        begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
+        return self.attempts[begins[-1] :] if begins else self.attempts
+
+    @property
+    def validated(self) -> list[Metrics]:
+        """What the validations of this training came to, attempt by attempt: see `over_attempts`."""
+        return [attempt.metrics for attempt in self.lineage]
+
+    @property
+    def last_step(self) -> int:
+        """How far the run has come: an attempt that started over has its own count, and the one before may have come further."""
+        if not self.attempts:
+            return 0
+        return self.attempt.last_step if self.attempt.steps else max(one.last_step for one in self.attempts)
 
     @property
     def findings(self) -> list[Finding]:
@@ -155,6 +178,8 @@ class Picture:
             self.started = event
         elif isinstance(event, events.RunEnded):
             self.ended = event
+        elif isinstance(event, events.FindingMade) and event.finding.withdrawn:
+            self._take_back(event.finding.rule)
         elif self.attempts:
             self._fold_into(self.attempt, entry)
 
@@ -162,10 +187,16 @@ class Picture:
         """Losses of a state that was given up, or of a training that starts over, say nothing about this one."""
         before = self.attempts[-1].going_on if self.attempts else None
         over = started.resume is None or started.resume.how == "start over"
-        if over or (before is not None and before.back_to is not None):
+        if over:
             self.loss = Series()
+        elif before is not None and before.back_to is not None and started.resume is not None:
+            self.loss = self.loss.until(started.resume.step)
         self.attempts.append(AttemptPicture(started))
         self.ended = None
+
+    def _take_back(self, rule: str) -> None:
+        for attempt in self.lineage:
+            attempt.findings = [made for made in attempt.findings if made.rule != rule or made.severity == "fatal"]
 
     def _fold_into(self, attempt: AttemptPicture, entry: Entry) -> None:
         event = entry.event

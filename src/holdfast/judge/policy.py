@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.judge.death import exception_words, where
 from holdfast.judge.ladder import SPOILING, Remedy, remedy_for
 from holdfast.judge.rules import by_id
-from holdfast.words.verdicts import Action, Decision
+from holdfast.words.verdicts import Action, Decision, Outcome
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -136,7 +136,7 @@ def after_end(
         wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
     why = [planned or f"attempt {attempt.number} ended {where(attempt)}"]
-    why += [remedy.says.rstrip(".")] if remedy is not None and remedy.says else []
+    why += [_inside_a_sentence(remedy.says)] if remedy is not None and remedy.says else []
     return Decision(
         action=Action.RETRY if changes else Action.RESTART,
         attempt=attempt.number,
@@ -146,6 +146,25 @@ def after_end(
         changes=changes,
         back_to=spoiled_since(picture, remedy),
         planned=bool(planned),
+    )
+
+
+def _inside_a_sentence(says: str) -> str:
+    """A name such as PYTORCH_MPS_PREFER_METAL or amp=False keeps its letters."""
+    word = says.partition(" ")[0]
+    is_plain = word.isalpha() and word[1:] == word[1:].lower()
+    return (says[:1].lower() if is_plain else says[:1]) + says[1:].rstrip(".")
+
+
+def is_over(picture: Picture) -> bool:
+    """Whether a run has been judged, and its training ended by itself and well: nothing of it is left to be gone on with.
+
+    One that somebody stopped between its last step and the verdict is still to be judged.
+    """
+    if picture.ended is None or picture.ended.verdict == Outcome.INTERRUPTED:
+        return False
+    return picture.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN) or (
+        bool(picture.attempts) and picture.attempt.finished
     )
 
 

@@ -96,6 +96,19 @@ class Series:
             bad=spread.bad,
         )
 
+    def until(self, step: int) -> Series:
+        """The same as it was at a step, as far as its points tell them apart; what was not finite is not in it."""
+        kept = Series(self._most)
+        kept._per_point = self._per_point
+        for point in self.points:
+            if point.step > step:
+                break
+            zeros = point.n if point.low == point.high == 0.0 else 0
+            kept.add_many(
+                point.step, n=point.n, mean=point.mean, low=point.low, high=point.high, zeros=zeros, last=point.mean
+            )
+        return kept
+
     def _add_bad(self, step: int, bad: int) -> None:
         self.bad += bad
         self.bad_in_a_row += bad

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.judge.death import where
 from holdfast.judge.engine import ask
-from holdfast.judge.monitors.metrics import is_known_score, is_training_loss
+from holdfast.judge.monitors.metrics import history_over, is_known_score, is_training_loss, newest_of, over_attempts
 from holdfast.judge.objective import is_detector, is_one
 from holdfast.judge.rules import by_id
 from holdfast.judge.rules.probe_absent import reason as why_unseen
@@ -116,14 +116,14 @@ def _unless_contradicted(proof: Proof, picture: Picture) -> Proof:
 def _proofs(picture: Picture) -> list[Proof]:
     return [
         _loss_fell(picture),
-        _metric_rose(picture.attempt),
-        _metric_above_zero(picture.attempt),
-        _metric_reproduced(picture.attempt),
+        _metric_rose(picture),
+        _metric_above_zero(picture),
+        _metric_reproduced(picture),
         _losses_finite(picture),
         _losses_vary(picture),
-        _weights_moved(picture.attempt),
-        _plan_done(picture.attempt),
-        _saved_is_live(picture.attempt),
+        _weights_moved(picture),
+        _plan_done(picture),
+        _saved_is_live(picture),
         _checkpoint_reloads(picture.attempt),
     ]
 
@@ -133,7 +133,7 @@ def _losses(picture: Picture) -> Series:
     if picture.loss.count or picture.loss.bad:
         return picture.loss
     by_epoch = Series()
-    for validation in picture.attempt.metrics.history:
+    for validation in history_over(picture.validated):
         parts = [as_number(value) for name, value in validation.values.items() if is_training_loss(name)]
         seen = [part for part in parts if part is not None]
         if seen:
@@ -168,10 +168,11 @@ def _loss_fell(picture: Picture) -> Proof:
     return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
 
 
-def _metric_rose(attempt: AttemptPicture) -> Proof:
-    """A score that ends well above where it was first measured."""
-    for name in attempt.metrics.scores():
-        values = [point.value for point in attempt.metrics.series(name)]
+def _metric_rose(picture: Picture) -> Proof:
+    """A score that ends well above where it was first measured, in whichever attempt that was."""
+    newest = newest_of(picture.validated)
+    for name in newest.scores() if newest is not None else ():
+        values = over_attempts(picture.validated, name).values
         if len(values) < FEWEST_VALIDATIONS or not all(map(math.isfinite, values)):
             continue
         first, late = values[0], values[-max(1, len(values) // 3) :]
@@ -185,15 +186,19 @@ def _metric_rose(attempt: AttemptPicture) -> Proof:
     return Proof(name="metric-rose", answer="does not apply", detail=few)
 
 
-def _metric_reproduced(attempt: AttemptPicture) -> Proof:
-    """The trainer validated the file that it leaves: is that what it saw while it trained?"""
-    final = attempt.metrics.final
-    for name in attempt.metrics.scores() if final is not None else ():
+def _metric_reproduced(picture: Picture) -> Proof:
+    """The trainer validated the file that it leaves: is that what it saw while it trained? The best may be of an earlier attempt."""
+    metrics = picture.attempt.metrics
+    final = metrics.final
+    for name in metrics.scores() if final is not None else ():
         again = as_number(final.values.get(name)) if final is not None else None
-        before = [point.value for point in attempt.metrics.series(name) if math.isfinite(point.value)]
+        before = [value for value in over_attempts(picture.validated, name).values if math.isfinite(value)]
         if again is None or not before:
             continue
         best = max(before)
+        if not best and not again:
+            said = f"{name} was 0 while it trained and is 0 of the file that it leaves: there is nothing to reproduce"
+            return Proof(name="metric-reproduced", answer="does not apply", detail=said)
         said = f"{name} of the file that it leaves is {again:.4g}; the best while it trained was {best:.4g}"
         near = math.isfinite(again) and abs(again - best) <= max(NEAR_SCORE, NEAR_PART * best)
         return Proof(name="metric-reproduced", answer="holds" if near else "fails", detail=said)
@@ -201,10 +206,11 @@ def _metric_reproduced(attempt: AttemptPicture) -> Proof:
     return Proof(name="metric-reproduced", answer="does not apply", detail=said)
 
 
-def _metric_above_zero(attempt: AttemptPicture) -> Proof:
-    if attempt.metrics.latest is None:
+def _metric_above_zero(picture: Picture) -> Proof:
+    newest = next((metrics.latest for metrics in reversed(picture.validated) if metrics.latest is not None), None)
+    if newest is None:
         return Proof(name="metrics-not-zero", answer="does not apply", detail="no metric was seen")
-    latest = attempt.metrics.latest.values
+    latest = newest.values
     scores = {name: as_number(value) for name, value in latest.items() if is_known_score(name)}
     if scores and not any(scores.values()):
         return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
@@ -236,16 +242,19 @@ def _losses_vary(picture: Picture) -> Proof:
     return Proof(name="losses-not-constant", answer="holds", detail="the losses vary")
 
 
-def _weights_moved(attempt: AttemptPicture) -> Proof:
-    seen = attempt.weights.movement
+def _weights_moved(picture: Picture) -> Proof:
+    """An attempt that went on near the end may be over before its first look: then the one before it has looked."""
+    looked = [attempt.weights for attempt in picture.lineage if attempt.weights.movement is not None]
+    seen = looked[-1].movement if looked else None
     if seen is None:
         return Proof(name="weights-moved", answer="missing", detail="no weight was looked at")
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
     if stuck:
         detail = f"did not move although its gradient says so: {', '.join(stuck[:3])}"
         return Proof(name="weights-moved", answer="fails", detail=detail)
-    if not seen.moved and attempt.weights.most_moved:
-        detail = f"{attempt.weights.most_moved} tensors moved; they were at rest when last looked at"
+    most_moved = max(weights.most_moved for weights in looked)
+    if not seen.moved and most_moved:
+        detail = f"{most_moved} tensors moved; they were at rest when last looked at"
         return Proof(name="weights-moved", answer="holds", detail=detail)
     if not seen.moved:
         without = (
@@ -259,7 +268,8 @@ def _weights_moved(attempt: AttemptPicture) -> Proof:
     return Proof(name="weights-moved", answer="holds", detail=detail)
 
 
-def _plan_done(attempt: AttemptPicture) -> Proof:
+def _plan_done(picture: Picture) -> Proof:
+    attempt = next((each for each in reversed(picture.lineage) if each.epoch is not None), picture.attempt)
     if attempt.planned_epochs is None or attempt.epoch is None:
         return _schedule_done(attempt)
     detail = f"{attempt.epoch} of {attempt.planned_epochs} epochs"
@@ -295,8 +305,8 @@ def _checkpoint_reloads(attempt: AttemptPicture) -> Proof:
     return Proof(name="checkpoint-reloads", answer="holds", detail=detail)
 
 
-def _saved_is_live(attempt: AttemptPicture) -> Proof:
-    compared = [saved for saved in attempt.saves.by_path.values() if saved.compared]
+def _saved_is_live(picture: Picture) -> Proof:
+    compared = [saved for each in picture.lineage for saved in each.saves.by_path.values() if saved.compared]
     if not compared:
         return Proof(name="saved-equals-live", answer="does not apply", detail="no saved weights could be compared")
     newest = compared[-1]

@@ -154,10 +154,10 @@ def find(reference: str | None, *, root: Path) -> RunFolder:
         path = Path(reference)
         if _is_run(path):
             return RunFolder(path.resolve())
-    runs = _runs_newest_first(root / RUNS)
+    runs = runs_newest_first(root)
     for run in runs:
         if reference is None or run.name == reference or re.fullmatch(re.escape(reference) + r"-\d+", run.name):
-            return RunFolder(run)
+            return run
     known = ", ".join(run.name for run in runs[:5])
     if reference is None:
         raise UnknownRun(
@@ -226,7 +226,8 @@ def _is_run(path: Path) -> bool:
     return (path / "plan.toml").is_file() or (path / "journal.jsonl").is_file()
 
 
-def _runs_newest_first(runs: Path) -> list[Path]:
+def runs_newest_first(root: Path) -> list[RunFolder]:
+    runs = root / RUNS
     if not runs.is_dir():
         return []
     found = [entry for entry in runs.iterdir() if _is_run(entry)]
@@ -236,4 +237,4 @@ def _runs_newest_first(runs: Path) -> list[Path]:
             return (run / "plan.toml").stat().st_mtime
         return 0.0
 
-    return sorted(found, key=started, reverse=True)
+    return [RunFolder(run) for run in sorted(found, key=started, reverse=True)]

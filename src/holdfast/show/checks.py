@@ -136,7 +136,7 @@ def show(report: Report, *, as_json: bool) -> None:
         print(as_json_text(as_builtins(report)))
         return
     console = Console(file=sys.stdout)
-    console.print(Text(_heading(report.ground)))
+    console.print(Text(_heading(report.ground)), soft_wrap=True)
     console.print(table(report, console.width))
     console.print(Text(_sum(report), style=STYLES["fatal"] if report.exit_status else ""))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,10 @@ from holdfast.show.summary import head, summary_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
     from holdfast.judge.course import Course, StageCourse
     from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
+    from holdfast.show.frame import Frame, Row
 
 OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
 """What the summary of the whole takes from each stage's, with the stage's name."""
@@ -137,38 +135,24 @@ def said_of(stage: StageCourse) -> str:
     return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_says or ended.reason
 
 
-def course_panel(run: RunFolder) -> RenderableType:
-    from rich import box  # noqa: PLC0415 - only where a panel is shown
-    from rich.panel import Panel  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
+def course_panel(run: RunFolder) -> Frame:
+    from holdfast.show.frame import Frame  # noqa: PLC0415 - only where a panel is shown
     from holdfast.show.panel import COLOURS  # noqa: PLC0415
 
     course = course_of(replay(run))
     outcome = course.ended.verdict if course.ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, style, text in _rows(run, course, outcome, f"bold {colour}"):
-        grid.add_row(Text(label, style=style), Text(printable(text)))
-    title = Text(f" holdfast · {run.name} ")
-    return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
+    rows = ((label, style, printable(text)) for label, style, text in _rows(run, course, outcome, f"bold {colour}"))
+    return Frame(f"holdfast · {run.name}", rows, colour)
 
 
 def print_course_panel(run: RunFolder) -> None:
-    """On stderr, as that of any run."""
-    from rich.console import Console  # noqa: PLC0415
+    from holdfast.show.panel import print_frame  # noqa: PLC0415
 
-    console = Console(stderr=True)
-    with console.capture() as captured:
-        console.print(course_panel(run))
-    sys.stderr.write(captured.get())
-    sys.stderr.flush()
+    print_frame(run, course_panel(run))
 
 
-def _rows(run: RunFolder, course: Course, outcome: str, style: str) -> Iterator[tuple[str, str, str]]:
+def _rows(run: RunFolder, course: Course, outcome: str, style: str) -> Iterator[Row]:
     from holdfast.show.report import HTML  # noqa: PLC0415
 
     yield outcome, style, course.ended.reason if course.ended is not None else "the run has not ended"

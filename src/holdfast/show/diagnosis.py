@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from holdfast.record.folder import RunFolder
+from holdfast.show.frame import Frame
 from holdfast.show.panel import COLOURS, SEVERITY_COLOURS
 from holdfast.show.plain import printable
 from holdfast.show.summary import summary_of
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.act.diagnosing import Diagnosis
+    from holdfast.show.frame import Row
 
-Row = tuple[str, str, str]
-"""A label, its style, and what it says."""
 MOST_EVIDENCE = 4
 MOST_REMEDIES = 3
 
@@ -38,9 +35,9 @@ def show(diagnosis: Diagnosis, *, report: Path | None, as_json: bool) -> None:
         print(as_json_text({**as_builtins(diagnosis), "report": [str(file) for file in files]}))
         return
     console = Console(file=sys.stdout)
-    console.print(panel(diagnosis))
+    console.print(panel(diagnosis), soft_wrap=True)
     for file in files:
-        console.print(Text(f"  {file}"))
+        console.print(Text(f"  {file}"), soft_wrap=True)
 
 
 def as_json_text(told: dict[str, Any]) -> str:
@@ -70,19 +67,14 @@ def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def panel(diagnosis: Diagnosis) -> Panel:
+def panel(diagnosis: Diagnosis) -> Frame:
     came_to = diagnosis.verdict
     outcome = (
         came_to.outcome.value if came_to is not None else "not ended" if diagnosis.picture.attempts else "settings"
     )
     colour = COLOURS.get(outcome, "cyan")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, style, text in _rows(diagnosis, outcome, colour):
-        grid.add_row(Text(label, style=style), Text(_shown(text)))
-    title = Text(f" holdfast · diagnose {_shown(diagnosis.reading.name, 80)} ")
-    return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
+    rows = ((label, style, _shown(text)) for label, style, text in _rows(diagnosis, outcome, colour))
+    return Frame(f"holdfast · diagnose {_shown(diagnosis.reading.name, 80)}", rows, colour)
 
 
 def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:

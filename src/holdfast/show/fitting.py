@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.show.plain import duration, printable, size
+from holdfast.judge.amounts import size
+from holdfast.show.plain import duration, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

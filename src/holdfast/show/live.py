@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from holdfast.show.plain import as_words, plural, printable
+from holdfast.show.done_again import done_again
+from holdfast.show.line_start import LineStart
+from holdfast.show.plain import as_words, printable
 from holdfast.show.progress import progress
 from holdfast.words import events
 from holdfast.words.verdicts import Action
@@ -33,14 +35,15 @@ class Narrator:
         self._later = later
         self._next_progress = 0.0
         self._stream = stream if stream is not None else sys.stderr
+        self._line_start = LineStart(run)
 
     def __call__(self, event: events.Event, picture: Picture) -> None:
-        line = self._progress(event, picture) if isinstance(event, events.Epoch) else self._line(event)
+        line = self._line(event, picture)
         if line is None:
             return
-        # A progress bar may stand in this line, and its last state is worth keeping.
-        start = "\n" if self._stream.isatty() else ""
         try:
+            # A progress bar may stand in this line, and its last state is worth keeping; or what the user types, on a terminal.
+            start = "\n" if self._stream.isatty() else self._line_start.before_a_line(self._stream)
             self._stream.write(f"{start}holdfast: {printable(line, 1000)}\n")
             self._stream.flush()
         except OSError:
@@ -53,7 +56,11 @@ class Narrator:
         self._next_progress = event.at + PROGRESS_S
         return progress(picture, self._plan, self._later)
 
-    def _line(self, event: events.Event) -> str | None:
+    def _line(self, event: events.Event, picture: Picture) -> str | None:
+        if isinstance(event, events.Epoch):
+            return self._progress(event, picture)
+        if isinstance(event, events.Replayed):
+            return _replayed(event, picture)
         if isinstance(event, events.AttemptStarted) and event.attempt == 1:
             return f"watching; the record is in {self._run.path}"
         say = _SAYINGS.get(type(event))
@@ -95,10 +102,10 @@ def _restored(event: events.Restored) -> str:
     return f"the training has the state of step {event.step}{exactly}"
 
 
-def _replayed(event: events.Replayed) -> str | None:
-    if event.differs_at is not None:
-        return None  # a rule says so
-    return f"what was done again ({plural(event.compared, 'batch', 'batches')}) came out the same, bit for bit"
+def _replayed(event: events.Replayed, picture: Picture) -> str | None:
+    if event.differs_at is not None or len(picture.attempts) < 2:
+        return None  # a rule says what differs
+    return done_again(*picture.attempts[-2:])
 
 
 def _stage_started(event: events.StageStarted) -> str:
@@ -115,7 +122,6 @@ _SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
     events.FindingMade: _finding,
     events.DecisionMade: _decision,
     events.Restored: _restored,
-    events.Replayed: _replayed,
     events.Remark: _remark,
     events.StageStarted: _stage_started,
     events.StageEnded: lambda event: (

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
+from holdfast.judge.amounts import size
 from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.usable import checkpoints, last_good
-from holdfast.show.plain import as_words, duration, plural, printable, shares, size
+from holdfast.show.done_again import done_again
+from holdfast.show.frame import Frame
+from holdfast.show.line_start import LineStart
+from holdfast.show.plain import as_words, duration, plural, printable, shares
 from holdfast.show.report import HTML
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
@@ -22,10 +23,9 @@ from holdfast.words.verdicts import Action
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.record.folder import RunFolder
+    from holdfast.show.frame import Row
 
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
@@ -36,29 +36,25 @@ MOST_NEXT = 3
 ESSENTIAL = ("steps", "losses", "movement")
 """Kinds of evidence whose absence a user should know of."""
 
-Row = tuple[str, str, str]
-"""A label, its style, and what it says."""
 
-
-def panel(run: RunFolder, picture: Picture) -> RenderableType:
+def panel(run: RunFolder, picture: Picture) -> Frame:
     ended = picture.ended
     outcome = ended.verdict if ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, style, text in _rows(run, picture, outcome, colour):
-        grid.add_row(Text(label, style=style), Text(printable(text)))
-    title = Text(f" holdfast · {run.name} ")
-    return Panel(grid, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
+    rows = ((label, style, printable(text)) for label, style, text in _rows(run, picture, outcome, colour))
+    return Frame(f"holdfast · {run.name}", rows, colour)
 
 
 def print_panel(run: RunFolder, picture: Picture) -> None:
+    print_frame(run, panel(run, picture))
+
+
+def print_frame(run: RunFolder, frame: Frame) -> None:
     """On stderr, so that stdout stays the training's own. Raises OSError where nobody is there to read it."""
     console = Console(stderr=True)
     with console.capture() as captured:
-        console.print(panel(run, picture))
-    sys.stderr.write(captured.get())
+        console.print(frame, soft_wrap=True)
+    sys.stderr.write(LineStart(run).before_a_line(sys.stderr) + captured.get())
     sys.stderr.flush()
 
 
@@ -81,7 +77,7 @@ def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterat
 
 
 def _figures(picture: Picture) -> str:
-    last = max((attempt.last_step for attempt in picture.attempts), default=0)
+    last = picture.last_step
     spent = goodput(picture)
     facts = [plural(len(picture.attempts), "attempt"), plural(last, "step"), duration(spent["wall_s"])]
     memory = max((attempt.memory.most_rss for attempt in picture.attempts), default=0)
@@ -96,6 +92,7 @@ def _attempts(picture: Picture, told: str) -> Iterator[Row]:
     shown = picture.attempts[-MOST_ATTEMPTS:]
     if len(shown) < len(picture.attempts):
         yield "", "", f"({len(picture.attempts) - len(shown)} earlier attempts are in the journal)"
+    following = {attempt.number: after for attempt, after in pairwise(picture.attempts)}
     for attempt in shown:
         yield f"attempt {attempt.number}", "bold", _life(attempt)
         cause = cause_of(attempt)
@@ -115,13 +112,13 @@ def _attempts(picture: Picture, told: str) -> Iterator[Row]:
             yield label, "", decision.why
             for change in decision.changes:
                 yield "  changed", "", as_words(change)
+        again = done_again(attempt, following.get(attempt.number))
+        if again:
+            yield "  lost", "", again
 
 
 def _life(attempt: AttemptPicture) -> str:
     steps = f"steps {attempt.first_step} to {attempt.last_step}" if attempt.steps else "no step seen"
-    replayed = attempt.snapshots.replayed
-    if replayed is not None and replayed.differs_at is None:
-        steps += f" ({plural(replayed.compared, 'batch', 'batches')} done again, bit for bit the same)"
     ended = attempt.ended
     if ended is None:
         return f"{steps}, running"

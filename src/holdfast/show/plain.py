@@ -28,14 +28,6 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
 def plural(count: int, thing: str, things: str | None = None) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {things or thing + 's'}"
 

@@ -6,8 +6,9 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from holdfast.judge.amounts import size
 from holdfast.judge.ledger import ledger_of
-from holdfast.show.plain import duration, size
+from holdfast.show.plain import duration
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import Picture

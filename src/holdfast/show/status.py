@@ -15,7 +15,7 @@ from holdfast.record.folder import stage_folders
 from holdfast.record.journal import replay
 from holdfast.record.lock import holder_of, is_live
 from holdfast.show.course import course_summary, has_stages
-from holdfast.show.plain import duration, printable, shares, size
+from holdfast.show.plain import duration, printable, shares
 from holdfast.show.progress import progress
 from holdfast.show.summary import summary_of
 
@@ -101,11 +101,24 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     for finding in status["findings"]:
         if finding["message"] != status["reason"]:
             print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
-    if status["state"] == "its supervisor is gone" or status["verdict"] in ("interrupted", "failed"):
-        print(f"  next: holdfast resume {status['reference']}")
+    resume = _how_to_resume(status)
+    if resume is not None:
+        print(f"  next: {resume}")
     if status["supervisor"] is not None:
         print(f"  to end it: kill {status['supervisor']} (it can be resumed)")
     print(f"  record: {status['dir']}")
+
+
+def _how_to_resume(status: dict[str, Any]) -> str | None:
+    """As the panel says it: not where the same would only happen again."""
+    command = f"holdfast resume {status['reference']}"
+    explained = status.get("explanation")
+    if status["state"] == "its supervisor is gone":
+        return command
+    if status["state"] != "ended" or explained is None:
+        return command if status["verdict"] in ("interrupted", "failed") else None
+    step = next((step for step in explained["next_steps"] if step["command"] == command), None)
+    return None if step is None else f"{step['text']}: {command}"
 
 
 def _print_attempts(attempts: list[dict[str, Any]]) -> None:
@@ -135,5 +148,3 @@ def _print_now(now: dict[str, Any]) -> None:
     ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
     phase = now["phase"] if now["alive"] else "its process is gone"
     print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
-    if now["memory"] is not None and now["alive"]:
-        print(f"  memory {size(now['memory'])}, {size(now['available'])} left on the machine")

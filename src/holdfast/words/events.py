@@ -424,6 +424,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     memory_total: int | None = None
     memory_budget: int | None = None
     """What the plan lets the training hold, where it says so."""
+    observe_only: bool = False
+    """The user wants nothing to be changed: what Holdfast would mend in the training's process stays as it is."""
     environment: dict[str, str] = {}
     """From an allow-list."""
     tuning: dict[str, dict[str, float | str]] = {}

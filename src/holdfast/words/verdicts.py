@@ -27,6 +27,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How sure the conclusion is, where the evidence leaves room for another."""
     again: bool = False
     """The same as was found before, with the numbers as they stand at the end of the attempt."""
+    withdrawn: bool = False
+    """What was found before about the newest course no longer held when the attempt ended: from here on it does not stand."""
     since: int | None = None
     """The step from which on the training's state is spoiled: what was saved before it is still good."""
 

@@ -33,11 +33,7 @@ FRESH_PROCESS = Rung(
 def _as_it_is(now: Situation) -> Remedy | None:
     if not now.progressed or now.again_before():
         return None
-    since = now.finding.since if now.finding is not None else None
-    place = f", from what was saved before step {since}" if since is not None else ""
-    return Remedy(
-        "as-it-is", f"It goes on as it is{place}: what ended it may have been chance, and may not come again."
-    )
+    return Remedy("as-it-is", "Once more as it is: what ended it may have been chance, and may not come again.")
 
 
 AS_IT_IS = Rung(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.judge.device_kind import kind_of
 from holdfast.judge.ladder.batches import accumulated_as_before, update_of
 from holdfast.judge.ladder.rung import Remedy, Rung, remedy
-from holdfast.judge.ladder.situation import kind_of
 
 if TYPE_CHECKING:
     from holdfast.judge.ladder.situation import Situation

@@ -66,8 +66,7 @@ def _half_rate(now: Situation) -> Remedy | None:
     changes, before, after = found
     return whole_remedy(
         "half-rate",
-        f"Half the learning rate, {after:g} in place of {before:g}, from what was saved before: this is another training than "
-        "the one that was asked for.",
+        f"Half the learning rate, {after:g} in place of {before:g}: this is another training than the one that was asked for.",
         *changes,
     )
 

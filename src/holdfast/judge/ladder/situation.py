@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.judge.death import exception_words
+from holdfast.judge.device_kind import device_kind
 from holdfast.judge.ladder.command_line import OTHER_NAMES, known_as, spelling_of, values_in
 from holdfast.judge.rules import by_id
 from holdfast.judge.versions import versions_of
@@ -173,7 +174,7 @@ def situation_of(picture: Picture, plan: Plan, cause: str) -> Situation:
         finding=attempt.found(cause),
         settings=settings,
         ultralytics=ultralytics,
-        device=_device_kind(attempt, settings),
+        device=device_kind(attempt, settings),
         in_validation=_in_validation(attempt),
         validation_is_peak=any(
             one.during.rss + one.during.driver > one.training.rss + one.training.driver
@@ -227,21 +228,6 @@ def _lowered_by_itself(attempt: AttemptPicture) -> int | None:
     line = attempt.printed.get("device-out-of-memory")
     found = _LOWERED.search(line.text) if line is not None else None
     return int(found[1]) if found else None
-
-
-def _device_kind(attempt: AttemptPicture, settings: Mapping[str, Any]) -> str:
-    seen = attempt.memory.device
-    if seen is not None and seen.device != "cpu":
-        return kind_of(seen.device)
-    return kind_of(settings.get("device")) or ("cpu" if seen is not None else "")
-
-
-def kind_of(device: Any) -> str:
-    """`0`, `0,1`, `cuda:1` and `gpu` are one kind."""
-    name = str(device).strip("[]() ").lower().partition(":")[0] if device is not None else ""
-    if name == "gpu" or re.fullmatch(r"-?\d+(, ?-?\d+)*", name):
-        return "cuda"
-    return "" if name in ("", "none", "auto") else name
 
 
 def _in_validation(attempt: AttemptPicture) -> bool:

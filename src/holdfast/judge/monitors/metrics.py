@@ -100,6 +100,11 @@ class Metrics:
             if value is not None:
                 self.tracks.setdefault(name, Track()).add(Point(event.epoch or len(self.history), value, event.step))
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Its points have epochs of the training's own, which go on after a restart; numbers of validations begin again."""
+        return bool(self.history) and self.history[-1].epoch is not None
+
     def names(self) -> list[str]:
         return list(self.history[-1].values) if self.history else []
 
@@ -120,12 +125,36 @@ def over_attempts(several: Sequence[Metrics], name: str) -> Track:
     points: list[Point] = []
     for metrics in several:
         again = metrics.series(name)
-        if again:
+        if again and metrics.counts_epochs:
             points = [point for point in points if point.epoch < again[0].epoch] + again
+        elif again:
+            kept = [point for point in points if point.step < again[0].step]
+            points = kept + [point._replace(epoch=len(kept) + n) for n, point in enumerate(again, 1)]
     track = Track()
     for point in points:
         track.add(point)
     return track
+
+
+def history_over(several: Sequence[Metrics]) -> list[events.Metrics]:
+    """The validations of all attempts of a run, in the same way."""
+    told: list[events.Metrics] = []
+    for metrics in several:
+        if metrics.history:
+            first = metrics.history[0]
+            told = [each for each in told if _is_before(each, first)] + metrics.history
+    return told
+
+
+def _is_before(earlier: events.Metrics, again: events.Metrics) -> bool:
+    if again.epoch is None or earlier.epoch is None:
+        return earlier.step < again.step
+    return earlier.epoch < again.epoch
+
+
+def newest_of(several: Sequence[Metrics]) -> Metrics | None:
+    """Of the newest attempt that came to a validation."""
+    return next((metrics for metrics in reversed(several) if metrics.history), None)
 
 
 class Best(NamedTuple):
@@ -141,7 +170,7 @@ class Best(NamedTuple):
 
 def best_of(several: Sequence[Metrics]) -> Best | None:
     """By the score that chooses the best checkpoint, else by the validation loss; None where neither was seen."""
-    names = next((metrics for metrics in reversed(several) if metrics.history), None)
+    names = newest_of(several)
     if names is None:
         return None
     score = next((name for name in names.scores() if is_known_score(name)), None)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.judge.advice import go_back, lower_the_rate
 from holdfast.judge.cases_relations import look, steps
 from holdfast.judge.history import started, trains
 from holdfast.judge.rule import Case, Rule
@@ -31,8 +32,8 @@ ID = "gradients-not-finite"
 LIMITS = {"looks": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
 REMEDIES = [
     "find the operation: torch.autograd.set_detect_anomaly(True) for a few steps",
+    "halve the learning rate, and clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
     "add a small number under roots and logarithms and in divisions",
-    "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0), and halve the learning rate",
 ]
 
 
@@ -49,7 +50,7 @@ def judge(picture: Picture) -> Finding | None:
         return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
     norms = gradients.bad_norms
     if looks.count >= limits["looks"] or norms.count >= limits["norms"]:
-        return _lasting(attempt, looks if looks.count >= limits["looks"] else norms)
+        return _lasting(picture, looks if looks.count >= limits["looks"] else norms)
     seen = looks if looks.count else norms
     if seen.until is None or attempt.last_step < seen.until:  # a scaler may still skip it
         return None
@@ -63,7 +64,8 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _lasting(attempt: AttemptPicture, seen: Streak) -> Finding:
+def _lasting(picture: Picture, seen: Streak) -> Finding:
+    attempt = picture.attempt
     return Finding(
         rule=ID,
         severity="fatal",
@@ -71,7 +73,7 @@ def _lasting(attempt: AttemptPicture, seen: Streak) -> Finding:
         since=seen.since,
         message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
         evidence=_evidence(attempt, seen),
-        remedies=["go back to a checkpoint from before that step", *REMEDIES],
+        remedies=[*lower_the_rate(attempt, seen.since), *go_back(picture, seen.since), *REMEDIES],
     )
 
 

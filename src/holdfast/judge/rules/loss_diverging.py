@@ -27,6 +27,7 @@ import statistics
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from holdfast.judge.advice import go_back
 from holdfast.judge.cases_series import note, steps
 from holdfast.judge.history import started, trains
 from holdfast.judge.monitors.losses import EARLY, LEAP
@@ -62,10 +63,11 @@ def judge(picture: Picture) -> Finding | None:
         return None
     if not is_positive(attempt) or not is_one(attempt):
         return None
-    return _far_off(attempt, limits) or _leapt(attempt, limits)
+    return _far_off(picture, limits) or _leapt(picture, limits)
 
 
-def _far_off(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+def _far_off(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
+    attempt = picture.attempt
     losses = attempt.losses
     if losses.far_steps < limits["steps"]:
         return None
@@ -76,10 +78,11 @@ def _far_off(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | 
         return None
     proven = times > limits["times_of_proof"] and _rises(stretch) and _gradients_grew(attempt)
     said = f"every one of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
-    return _finding(attempt, level, began, losses.far_steps, said, proven=proven)
+    return _finding(picture, level, began, losses.far_steps, said, proven=proven)
 
 
-def _leapt(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+def _leapt(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
+    attempt = picture.attempt
     losses, began = attempt.losses, attempt.loss.first
     if losses.left_steps < limits["steps_after_a_leap"] or losses.left_after >= EARLY:
         return None
@@ -90,11 +93,11 @@ def _leapt(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | No
     if _resumed(attempt) or is_detector(attempt) or _comes_down(stretch):
         return None
     said = f"every one of the last {losses.left_steps} losses is more than {LEAP:g} times the very first"
-    return _finding(attempt, level, began, losses.left_steps, said, proven=False)
+    return _finding(picture, level, began, losses.left_steps, said, proven=False)
 
 
-def _finding(attempt: AttemptPicture, level: float, began: float, steps: int, said: str, *, proven: bool) -> Finding:
-    since = attempt.last_step - steps + 1
+def _finding(picture: Picture, level: float, began: float, steps: int, said: str, *, proven: bool) -> Finding:
+    since = picture.attempt.last_step - steps + 1
     return Finding(
         rule="loss-diverging",
         severity="fatal" if proven else "warn",
@@ -102,7 +105,7 @@ def _finding(attempt: AttemptPicture, level: float, began: float, steps: int, sa
         f"above it since step {since}" + (", still rising: this does not come back." if proven else "."),
         evidence=[said, f"the newest are about {level:.4g}, at the start it was {began:.4g}"],
         remedies=[
-            f"go back to a checkpoint from before step {since}",
+            *go_back(picture, since),
             "divide the learning rate by ten, or add warm-up",
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
             "check that inputs are normalised and that gradients are cleared in each step",

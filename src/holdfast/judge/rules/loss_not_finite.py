@@ -19,29 +19,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.judge.advice import go_back, lower_the_rate
 from holdfast.judge.history import losses, started, trains, window
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
-    from holdfast.judge.monitors import Metrics
     from holdfast.judge.picture import Picture
 
 LIMITS = {"in_a_row": 5}
 EPOCHS = 2
-REMEDIES = [
-    "look at the inputs of that batch: is there a NaN, an infinity, or a division by zero in them?",
-    "halve the learning rate, or add warm-up",
-    "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-    "go back to a checkpoint from before that",
-]
+INPUTS = "look at the inputs of that batch: is there a NaN, an infinity, or a division by zero in them?"
+HALVE = "halve the learning rate, or add warm-up"
+CLIP = "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
 
 
 def judge(picture: Picture) -> Finding | None:
     loss = picture.attempt.loss
     if not loss.bad:
-        return _by_epoch(picture.attempt.metrics)
+        return _by_epoch(picture)
     lasting = loss.bad_in_a_row >= picture.tuned("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
@@ -54,16 +51,22 @@ def judge(picture: Picture) -> Finding | None:
             else f"The loss was not finite at step {loss.last_bad_step}."
         ),
         evidence=[f"{loss.bad} losses were NaN or infinite, the last {loss.bad_in_a_row} in a row"],
-        remedies=REMEDIES,
+        remedies=_remedies(picture, loss.bad_since if lasting else loss.last_bad_step),
     )
+
+
+def _remedies(picture: Picture, since: int | None) -> list[str]:
+    lower = lower_the_rate(picture.attempt, since)
+    return [*(lower or [INPUTS, HALVE]), CLIP, *([INPUTS] if lower else []), *go_back(picture, since)]
 
 
 def _epoch_loss(epoch: int, loss: float | str) -> events.AnyEvent:
     return events.Metrics(at=float(epoch), step=0, epoch=epoch, values={"loss": loss}, source="log")
 
 
-def _by_epoch(metrics: Metrics) -> Finding | None:
+def _by_epoch(picture: Picture) -> Finding | None:
     """Where only whole epochs are known: the loss of the training in the newest ones."""
+    metrics = picture.attempt.metrics
     if not metrics.history or metrics.epochs_not_finite < EPOCHS:
         return None
     epochs = metrics.history[-metrics.epochs_not_finite :]
@@ -73,7 +76,7 @@ def _by_epoch(metrics: Metrics) -> Finding | None:
         severity="fatal",
         message=f"The loss is not finite since epoch {since}: the weights are lost from there on.",
         evidence=[f"a training loss was NaN or infinite in each of the last {len(epochs)} epochs"],
-        remedies=REMEDIES,
+        remedies=_remedies(picture, epochs[0].step or None),
         since=epochs[0].step or None,
     )
 

@@ -8,8 +8,9 @@ the command ended.
 half precision on a device that cannot do it (ultralytics 8.0.142 with torch 2.0.1), labels of the validation set that do not match
 the classes, a confidence threshold above all predictions, an NMS that ran out of its time.
 
-**What to do.** Validate the checkpoint on the CPU: `yolo val model=best.pt device=cpu`. If that is not 0, the device is at fault.
-If it is, look at the predictions of a few training pictures at a low confidence (`conf=0.001`).
+**What to do.** Where the losses fall and only a few hundred steps were made, train longer: a detector that starts from nothing finds
+nothing before that. Else validate the checkpoint on the CPU, where another device trained: `yolo val model=best.pt device=cpu`. If that
+is not 0, the device is at fault. If it is, look at the predictions of a few training pictures at a low confidence (`conf=0.001`).
 
 **What it needs to see.** A note after 3 validations. A warning where the loss has clearly fallen all the same, after 10 validations
 and 30% of the planned epochs (20 validations where the plan is not known). Fatal where the command ended well after 5 validations
@@ -25,8 +26,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_series import epoch, final, steps, validations
+from holdfast.judge.device_kind import device_kind
 from holdfast.judge.history import ended, losses, started
-from holdfast.judge.monitors.metrics import is_known_score, is_loss, is_score, is_train, over_attempts
+from holdfast.judge.monitors.metrics import is_known_score, is_loss, is_score, is_train, newest_of, over_attempts
 from holdfast.judge.rule import Case, Rule
 from holdfast.judge.series import fall
 from holdfast.words import events
@@ -36,7 +38,9 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.judge.monitors import Metrics
     from holdfast.judge.picture import AttemptPicture, Picture
+    from holdfast.judge.series import Series
     from holdfast.words.verdicts import Severity
 
 LIMITS = {
@@ -45,6 +49,7 @@ LIMITS = {
     "share_to_warn": 0.3,
     "validations_without_a_plan": 20,
     "validations_of_a_whole_run": 5,
+    "few_steps": 300,
 }
 ZERO_EPOCHS = 2
 ZERO_STEPS = 20
@@ -52,10 +57,16 @@ ZERO_STEPS = 20
 
 def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
-    names = attempt.metrics.scores()
-    if not names or not all(attempt.metrics.tracks[name].all_zero for name in names) or _again_not_zero(attempt):
+    several = picture.validated
+    newest = newest_of(several)
+    names = newest.scores() if newest is not None else []
+    if (
+        newest is None
+        or not names
+        or not all(newest.tracks[name].all_zero for name in names)
+        or _again_not_zero(newest)
+    ):
         return None
-    several = [earlier.metrics for earlier in picture.attempts]
     tracks = [over_attempts(several, name) for name in names]
     if not all(track.all_zero for track in tracks):
         return None
@@ -67,11 +78,14 @@ def judge(picture: Picture) -> Finding | None:
         return None
     if not any(map(is_known_score, names)):  # who knows what it counts: it may be best at 0
         severity = "note"
+    brief = attempt.finished and not zero_losses and 0 < attempt.last_step < limits["few_steps"] and _fell(picture.loss)
     ending = {
         "fatal": "it ended well, and what it saved finds nothing" if attempt.finished else "and so are the losses",
         "warn": "although the loss has fallen",
         "note": "which is usual in the first epochs only",
     }[severity]
+    if brief and severity == "fatal":
+        ending = f"the loss has fallen, but {attempt.last_step} steps are few, and what was saved finds nothing yet"
     return Finding(
         rule="metrics-all-zero",
         severity=severity,
@@ -82,7 +96,14 @@ def judge(picture: Picture) -> Finding | None:
         ]
         + ([zero_losses] if zero_losses else []),
         remedies=[
-            "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if that is not 0, the device is at fault",
+            *([f"train longer: {attempt.last_step} steps are very few, and the loss was falling"] if brief else []),
+            *(
+                [
+                    "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if that is not 0, the device is at fault"
+                ]
+                if device_kind(attempt, attempt.settings) != "cpu"
+                else []
+            ),
             "look at predictions of training pictures at a low confidence (conf=0.001)",
             "check that the labels of the validation set have the same classes",
         ],
@@ -102,16 +123,19 @@ def _severity(
         if planned is None
         else max(limits["validations_to_warn"], limits["share_to_warn"] * planned)
     )
-    if count >= enough:
-        move = fall(attempt.loss)
-        if move is not None and move.beyond_noise:
-            return "warn"
+    if count >= enough and _fell(attempt.loss):
+        return "warn"
     return "note" if count >= limits["validations"] else None
 
 
-def _again_not_zero(attempt: AttemptPicture) -> bool:
+def _fell(loss: Series) -> bool:
+    move = fall(loss)
+    return move is not None and move.beyond_noise
+
+
+def _again_not_zero(metrics: Metrics) -> bool:
     """The checkpoint's own validation at the end found something."""
-    last = attempt.metrics.final
+    last = metrics.final
     return last is not None and any(as_number(value) for name, value in last.values.items() if is_score(name))
 
 
@@ -141,6 +165,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
+    of_now=True,
     cases=[
         Case("ended well with nothing", [*started(), *FALLS, *_nothing(10), *ended(0, last_step=200)], "fatal"),
         Case(
@@ -149,6 +174,11 @@ RULE = Rule(
                 *started(),
                 *validations(train__box_loss=[0.0] * 4, train__cls_loss=[3.4, 0.0, 0.0, 0.0], metrics__mAP50=[0.0] * 4),
             ],
+            "fatal",
+        ),
+        Case(
+            "a loss that falls, in few steps",
+            [*started(), *FALLS[:48], *_nothing(6), *ended(0, last_step=48)],
             "fatal",
         ),
         Case("losses are zero too", [*started(), *losses(*[0.0] * 20), *_nothing(1)], "fatal"),
@@ -175,9 +205,9 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the checkpoint finds something in the end",
+            "the checkpoint finds something in the end: taken back",
             [*started(), *_nothing(6), *final(metrics__mAP50=0.4), *ended(0, last_step=60)],
-            "note",
+            None,
         ),
         Case(
             "losses only",

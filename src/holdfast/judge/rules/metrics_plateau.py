@@ -35,7 +35,7 @@ LIMITS = {"validations": 15, "share": 0.33, "gain": 0.01, "full_score": 0.99}
 
 def judge(picture: Picture) -> Finding | None:
     limits = picture.tuned("metrics-plateau", LIMITS)
-    several = [attempt.metrics for attempt in picture.attempts]
+    several = picture.validated
     if sum(len(each.history) for each in several) <= limits["validations"]:
         return None
     best = best_of(several)
@@ -73,6 +73,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
+    of_now=True,
     cases=[
         Case("no gain for twenty validations", [*started(), *validations(fitness=[*RISES, *[0.48] * 20])], "note"),
         Case(

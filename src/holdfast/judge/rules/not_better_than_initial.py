@@ -52,7 +52,7 @@ def judge(picture: Picture) -> Finding | None:
 
 
 def _by_score(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
-    several = [attempt.metrics for attempt in picture.attempts]
+    several = picture.validated
     name = next(filter(is_known_score, picture.attempt.metrics.scores()), None)
     if name is None:
         return None

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.judge.cases_series import parts, validations
 from holdfast.judge.history import started
-from holdfast.judge.monitors.metrics import best_of, is_validation_loss, over_attempts
+from holdfast.judge.monitors.metrics import best_of, is_validation_loss, newest_of, over_attempts
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
 from holdfast.words.verdicts import Finding
@@ -37,9 +37,9 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.judge import series
     from holdfast.judge.monitors.metrics import Point
     from holdfast.judge.picture import Picture
-    from holdfast.judge.series import Series
 
 LIMITS = {"validations": 8, "since_the_best": 5, "rise": 0.15, "fall": 0.02}
 NOISE = 3.0
@@ -59,13 +59,13 @@ class Rise(NamedTuple):
 
 
 def judge(picture: Picture) -> Finding | None:
-    metrics = picture.attempt.metrics
     limits = picture.tuned("overfitting", LIMITS)
-    several = [attempt.metrics for attempt in picture.attempts]
-    if sum(len(each.history) for each in several) < limits["validations"]:
+    several = picture.validated
+    newest = newest_of(several)
+    if newest is None or sum(len(each.history) for each in several) < limits["validations"]:
         return None
     risen = []
-    for name in filter(is_validation_loss, metrics.names()):
+    for name in filter(is_validation_loss, newest.names()):
         track = over_attempts(several, name)
         if track.lowest is None or len(track.points) - 1 - track.lowest < limits["since_the_best"]:
             continue
@@ -123,26 +123,33 @@ def _rise(name: str, points: list[Point], lowest: int, limits: Mapping[str, floa
 def _training_fell(picture: Picture, name: str, best: Point, least: float) -> str | None:
     """That the training counterpart of a validation loss is lower than it was at the best validation, in words."""
     part = PREFIX.sub("", name)
-    several = [attempt.metrics for attempt in picture.attempts]
+    several = picture.validated
     for wanted in (f"train/{part}", f"train_{part}", f"training_{part}", f"train_{part}_epoch", part):
         points = over_attempts(several, wanted).points
         then = [point.value for point in points if abs(point.epoch - best.epoch) <= 1]
         now = [point.value for point in points if point.epoch > best.epoch][-3:]
         if then and now:
             return _lower(wanted, statistics.median(then), statistics.median(now), least)
-    losses = picture.attempt.losses
-    series = losses.parts.get(part) or (losses.whole if len(losses.parts) < 2 else None)
-    if series is None or not series.points:
-        return None
-    then_and_now = _levels(series, best.step)
+    then_and_now = _levels(_by_step(picture, part), best.step)
     return None if then_and_now is None else _lower(f"the training's {part}", *then_and_now, least)
 
 
-def _levels(series: Series, step: int) -> tuple[float, float] | None:
+def _by_step(picture: Picture, part: str) -> list[series.Point]:
+    """A part of the training loss over all attempts; what a later one did again replaces what it was before."""
+    points: list[series.Point] = []
+    for attempt in picture.lineage:
+        losses = attempt.losses
+        again = losses.parts.get(part) or (losses.whole if len(losses.parts) < 2 else None)
+        if again is not None and again.points and attempt.first_step is not None:
+            points = [point for point in points if point.step < attempt.first_step] + again.points
+    return points
+
+
+def _levels(points: list[series.Point], step: int) -> tuple[float, float] | None:
     """Around a step, and at the end: a tenth of all points each."""
-    wide = max(3, len(series.points) // 10)
-    before = [point.mean for point in series.points if point.step <= step][-wide:]
-    after = [point.mean for point in series.points if point.step > step][-wide:]
+    wide = max(3, len(points) // 10)
+    before = [point.mean for point in points if point.step <= step][-wide:]
+    after = [point.mean for point in points if point.step > step][-wide:]
     return (statistics.fmean(before), statistics.fmean(after)) if len(before) >= 3 <= len(after) else None
 
 
@@ -159,6 +166,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
+    of_now=True,
     cases=[
         Case(
             "cls rises on the validation set only",

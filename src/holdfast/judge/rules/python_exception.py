@@ -30,15 +30,18 @@ def judge(picture: Picture) -> Finding | None:
     frames = frames_of(gone)
     own = own_frame(frames)
     if own is not None:
-        remedy = f"mend line: {own}" if own is frames[-1] else f"mend what leads to it: {own}"
+        remedies = [f"mend line: {own}" if own is frames[-1] else f"mend what leads to it: {own}"]
     else:
-        remedy = "it was raised inside a library: look for its message among that library's issues"
+        remedies = [
+            f"no line of yours is in its traceback; mend what it says, in the command or the data: {line}",
+            "or look for its message among the library's issues",
+        ]
     return Finding(
         rule="python-exception",
         severity="fatal",
         message=f"The training raised {where(picture.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
-        remedies=[remedy] if frames else [],
+        remedies=remedies if frames else [],
     )
 
 

@@ -7,7 +7,8 @@ not loaded. Everything works until its first operator is needed, with detectors 
 for Linux beside a CPU build of torch, a torch that was upgraded alone, a CPU torchvision beside a CUDA torch.
 
 **What to do.** Install both together, from the same place, in versions that belong together (torch 2.9 and torchvision 0.24).
-Where no such wheel can be had, a detector's NMS can be done by torch alone (Ultralytics has `TorchNMS`).
+Where no such wheel can be had, a detector's NMS can be done by torch alone: Holdfast does so in the trainings that it starts, but not
+with `--observe-only`.
 
 It comes with every run: another attempt before this is mended fails the same way.
 
@@ -16,6 +17,7 @@ Sources: pytorch/vision#9077, pytorch/vision#8289, pytorch/vision#6725, ultralyt
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_signatures import raises
@@ -36,6 +38,8 @@ _WORDS = (
     r"Could not run 'torchvision::\w+' with arguments from the '\w+' backend",
 )
 
+MENDED = "run it without --observe-only: Holdfast then does nms in plain torch, and the rest of torchvision loads"
+
 
 def judge(picture: Picture) -> Finding | None:
     gone = death(picture)
@@ -48,10 +52,18 @@ def judge(picture: Picture) -> Finding | None:
         message=f"torchvision's compiled operators are missing {where(picture.attempt)}: it was built for another torch.",
         evidence=[words],
         remedies=[
+            *([MENDED] if _would_be_mended(picture, words) else []),
             f"install both together, from the same place{_twins(picture)}: pip install -U torch torchvision",
             "for a CPU build of torch, take torchvision from the same CPU index",
         ],
     )
+
+
+def _would_be_mended(picture: Picture, words: str) -> bool:
+    """Holdfast stands in for `nms` alone, and not where it may change nothing."""
+    named = re.search(r"torchvision::(\w+)", words)
+    only_watched = picture.started is not None and picture.started.observe_only
+    return only_watched and (named is None or named[1] in ("nms", "qnms"))
 
 
 def _twins(picture: Picture) -> str:

@@ -46,7 +46,7 @@ def judge(picture: Picture) -> Finding | None:
     if metrics.final is None:
         return None
     limits = picture.tuned("validation-disagrees", LIMITS)
-    several = [attempt.metrics for attempt in picture.attempts]
+    several = picture.validated
     best = best_of(several)
     for name, said in metrics.final.values.items():
         again = as_number(said)

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.show.plain import duration, size
+from holdfast.judge.amounts import size
+from holdfast.show.plain import duration
 from holdfast.show.report.charts import MOST_POINTS, Chart, line_of, not_finite, spans_decades, step_time
 from holdfast.show.report.wording import NOTHING, clean, count, number
 from holdfast.words.events import as_number
@@ -136,7 +137,7 @@ def _came_out(picture: Picture) -> dict[str, str]:
     came: dict[str, str] = {
         "verdict": picture.ended.verdict if picture.ended is not None else "not ended",
         "attempts": str(len(attempts)),
-        "steps": count(max(attempt.last_step for attempt in attempts)),
+        "steps": count(picture.last_step),
         **_losses("loss", picture.loss),
         "a step took": step_time(spent / steps) if steps else NOTHING,
         "waiting for data": f"{sum(p.data_wait for p in pace) / spent:.0%}" if spent else NOTHING,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.show.plain import duration
@@ -43,7 +45,7 @@ class Dot(NamedTuple):
 class Line:
     name: str
     strokes: tuple[tuple[Dot, ...], ...]
-    """One for each attempt: nothing was measured between two."""
+    """One for each attempt, or for each part of it: nothing was measured between two."""
     beside: bool = False
     """Of the run that this one is compared with."""
 
@@ -99,6 +101,21 @@ def joined(dots: list[Dot]) -> Dot:
     n = sum(dot.n for dot in dots)
     mean = math.fsum(dot.mean * (dot.n / n) for dot in dots)
     return Dot(dots[-1].x, mean, min(dot.low for dot in dots), max(dot.high for dot in dots), n)
+
+
+FAR_APART = 10
+"""Times the usual distance between two points: nobody may take what is drawn between them for measured."""
+
+
+def unbroken(stroke: tuple[Dot, ...]) -> list[tuple[Dot, ...]]:
+    """A stroke in pieces, where points are far apart. A point of many values reaches back over as many steps."""
+    if len(stroke) < 3:
+        return [stroke]
+    usual = median(after.x - before.x for before, after in pairwise(stroke))
+    breaks = [
+        n for n, (before, after) in enumerate(pairwise(stroke), 1) if after.x - after.n - before.x > FAR_APART * usual
+    ]
+    return [stroke[begin:end] for begin, end in pairwise([0, *breaks, len(stroke)])]
 
 
 def spans_decades(lines: Iterable[Line]) -> bool:

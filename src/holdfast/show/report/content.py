@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.judge.amounts import size
 from holdfast.judge.explanation import decisive, explain
 from holdfast.judge.rules import by_id
 from holdfast.judge.usable import checkpoints, last_good
-from holdfast.show.plain import duration, plural, size
+from holdfast.show.plain import duration, plural
 from holdfast.show.report.beside import Beside, beside_of
 from holdfast.show.report.charts import SEVERE, Chart
 from holdfast.show.report.curves import charts_of
@@ -36,8 +37,8 @@ MOST_LAST_WORDS = 40
 TONES = {"learned": "good", "unproven": "open", "not-learned": "bad", "failed": "bad", "interrupted": "open"}
 ANSWERS = {"holds": "✓", "fails": "✗", "missing": "?", "does not apply": "·"}
 BUCKETS = {
-    "training": "training steps",
-    "data_wait": "waiting for data",
+    "training": "training steps, computing",
+    "data_wait": "training steps, waiting for data",
     "evaluation": "evaluation",
     "saving": "saving checkpoints",
     "start_up": "starting up, before the first step",
@@ -173,7 +174,7 @@ def report_of(picture: Picture, *, title: str, reference: str | None = None, bes
         why=_lines(explained.why),
         proofs=_proofs(picture),
         timeline=timeline_of(picture),
-        charts=charts_of(picture, [(n, each[0]) for n, each in numbered[:MOST_FINDINGS]]),
+        charts=charts_of(picture, numbered[:MOST_FINDINGS]),
         findings=_findings(picture, numbered, explained),
         findings_left_out=max(0, len(numbered) - MOST_FINDINGS),
         unknown=_lines(explained.unknown, 600),
@@ -208,7 +209,7 @@ def _figures(picture: Picture) -> list[str]:
         return []
     attempt = picture.attempt
     facts = [plural(len(picture.attempts), "attempt")]
-    last = max(each.last_step for each in picture.attempts)
+    last = picture.last_step
     if last or not attempt.epoch:
         facts.append(f"{count(last)} steps" if last != 1 else "1 step")
     if attempt.epoch:
@@ -277,9 +278,10 @@ def _where(group: Group, *, several: bool) -> str:
     said = [f"attempt {finding.attempt}"] if several else []
     said += [f"step {count(finding.step)}"] if finding.step else []
     said += [f"epoch {finding.epoch}"] if finding.epoch else []
-    others = sorted({other.attempt for other in group[1:]} - {finding.attempt})
+    others = {other.attempt: other.step for other in reversed(group[1:]) if other.attempt != finding.attempt}
     if others:
-        numbers = ", ".join(map(str, others[:6])) + (", …" if len(others) > 6 else "")
+        steps = [f"{n} (step {count(step)})" if step else str(n) for n, step in sorted(others.items())]
+        numbers = ", ".join(steps[:6]) + (", …" if len(steps) > 6 else "")
         said.append(f"also in attempt{'s' if len(others) > 1 else ''} {numbers}")
     return ", ".join(said)
 
@@ -327,7 +329,7 @@ def _price(picture: Picture, wall: float, useful: float) -> str:
         return f"{took}{steps}. The model did not learn: that time is lost.{kept}"
     if not any(attempt.steps for attempt in picture.attempts):
         return f"{took}." if picture.attempt.epoch else f"{took}; no training step was seen in it."
-    said = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) was training that counts."
+    said = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) went into training steps that count."
     if verdict in ("failed", "interrupted") and tone_of(picture.attempt) != "good":
         last = picture.attempt.last_step
         if good is None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from holdfast.judge.amounts import size
 from holdfast.judge.monitors.metrics import is_loss, is_score, is_train
 from holdfast.judge.rules import by_id
-from holdfast.show.plain import duration, size
+from holdfast.show.plain import duration
 from holdfast.show.report.charts import (
     FEWEST_POINTS,
     MOST_LINES,
@@ -31,6 +32,7 @@ from holdfast.show.report.charts import (
     spans_decades,
     step_time,
     thinned,
+    unbroken,
 )
 from holdfast.show.report.wording import clean, count, number
 from holdfast.words.events import as_number
@@ -39,9 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.judge.monitors.memory import Point as Sample
+    from holdfast.judge.monitors.pace import EpochPace
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.show.report.charts import Across
     from holdfast.words.verdicts import Finding
+
+    Numbered = Sequence[tuple[int, Sequence[Finding]]]
 
 FEWEST_NORMS = 10
 """Gradients that are looked at now and then make no curve."""
@@ -53,8 +58,8 @@ PLENTY = 4
 MOST_SINGLE_METRICS = 3
 
 
-def charts_of(picture: Picture, numbered: Sequence[tuple[int, Finding]]) -> tuple[Chart, ...]:
-    """Every chart that the record has values for. `numbered` are the findings as the report counts them."""
+def charts_of(picture: Picture, numbered: Numbered) -> tuple[Chart, ...]:
+    """Every chart that the record has values for. `numbered` are the findings as the report counts them, the told one first."""
     attempts = [attempt for attempt in picture.attempts if attempt.steps or attempt.memory.points]
     attempts = (attempts or picture.attempts)[-MOST_STROKES:]
     found = [
@@ -160,11 +165,15 @@ def _rate(attempts: list[AttemptPicture]) -> Chart | None:
 
 
 def _gradient(attempts: list[AttemptPicture]) -> Chart | None:
-    line = line_of("gradient norm", (attempt.gradients.norms for attempt in attempts))
+    whole = line_of("gradient norm", (attempt.gradients.norms for attempt in attempts))
+    line = replace(whole, strokes=tuple(piece for stroke in whole.strokes for piece in unbroken(stroke)))
     bad = not_finite(attempts, lambda attempt: attempt.gradients.norms)
     if len(line.dots) < FEWEST_NORMS:
         return None
-    return Chart("gradient", "Gradient norm", course(line, bad), (line,), bad=bad, log=spans_decades([line]))
+    caption = course(line, bad)
+    if len(line.strokes) > len(whole.strokes):
+        caption += " Where the line is broken, gradients were not looked at."
+    return Chart("gradient", "Gradient norm", caption, (line,), bad=bad, log=spans_decades([line]))
 
 
 def _memory(attempts: list[AttemptPicture]) -> Chart | None:
@@ -221,15 +230,16 @@ def _pace(attempts: list[AttemptPicture]) -> Chart | None:
 
 
 def _epoch_pace(attempts: list[AttemptPicture]) -> Chart | None:
-    ends = [epoch.last_step for attempt in attempts for epoch in attempt.pace.epochs]
+    timed = _whole_epochs(attempts)
+    ends = [epoch.last_step for epochs in timed for epoch in epochs]
     # A training that goes on may count its epochs from one again; its steps it does not.
     across: Across = "step" if len(set(ends)) == len(ends) and all(ends) else "epoch"
     strokes = [
         [
             Dot(epoch.last_step if across == "step" else epoch.epoch, epoch.seconds, epoch.seconds, epoch.seconds)
-            for epoch in attempt.pace.epochs
+            for epoch in epochs
         ]
-        for attempt in attempts
+        for epochs in timed
     ]
     line = Line("seconds an epoch", connected(strokes, MOST_POINTS))
     if len(line.dots) < 3:
@@ -239,23 +249,42 @@ def _epoch_pace(attempts: list[AttemptPicture]) -> Chart | None:
         f"{duration(line.dots[0].mean)} at first, {duration(line.dots[-1].mean)} at last, {duration(slowest.high)} at most "
         f"({'epoch' if across == 'epoch' else 'up to step'} {count(slowest.x)}). Evaluation, saving and sleep are left out."
     )
+    if sum(map(len, timed)) < sum(len(attempt.pace.epochs) for attempt in attempts):
+        caption += " So are epochs that a restart cut in two."
     return Chart("epochs", "Epoch time", caption, (line,), across=across, unit="seconds", log=spans_decades([line]))
+
+
+def _whole_epochs(attempts: list[AttemptPicture]) -> list[list[EpochPace]]:
+    """Of each attempt, without the rest of an epoch that the attempt before it had begun."""
+    timed: list[list[EpochPace]] = []
+    ends: set[int] = set()
+    for attempt in attempts:
+        epochs = list(attempt.pace.epochs)
+        begun = attempt.resumed.step if attempt.resumed is not None else 0
+        if begun and epochs and len(epochs) == attempt.pace.epochs_done:
+            first = epochs[0].last_step
+            epochs = epochs if begun in ends and first > begun else epochs[1:]
+        timed.append(epochs)
+        ends |= {epoch.last_step for epoch in attempt.pace.epochs}
+    return timed
 
 
 # --- what is marked in them -------------------------------------------------------------------------------------------
 
 
-def _placed(chart: Chart, attempts: list[AttemptPicture], numbered: Sequence[tuple[int, Finding]]) -> Chart:
+def _placed(chart: Chart, attempts: list[AttemptPicture], numbered: Numbered) -> Chart:
     """With the findings and restarts, where the chart goes by steps or epochs."""
     if chart.across == "time":
         return chart
-    marks = [
-        Mark(place, n, finding.severity, f"{clean(finding.rule, 60)}, {chart.across} {count(place)}")
-        for n, finding in numbered
-        if (place := finding.step if chart.across == "step" else finding.epoch) is not None
-        and _concerns(finding.rule, chart.name)
-    ]
-    gravest = sorted(marks, key=lambda mark: (SEVERE[mark.severity], mark.number))[:MOST_MARKS]
+    told: dict[tuple[float, int], Mark] = {}
+    others: dict[tuple[float, int], Mark] = {}
+    for n, group in numbered:
+        for nth, finding in enumerate(group if _concerns(group[0].rule, chart.name) else ()):
+            place = finding.step if chart.across == "step" else finding.epoch
+            if place is not None and (place, n) not in told:
+                says = f"{clean(finding.rule, 60)}, {chart.across} {count(place)}"
+                (others if nth else told)[place, n] = Mark(place, n, finding.severity, says)
+    gravest = [*sorted(told.values(), key=_gravity), *sorted(others.values(), key=_gravity)][:MOST_MARKS]
     marks = sorted(gravest, key=lambda mark: (mark.x, mark.number))
     if chart.across == "epoch":
         return replace(chart, marks=tuple(marks))
@@ -268,6 +297,10 @@ def _placed(chart: Chart, attempts: list[AttemptPicture], numbered: Sequence[tup
             float(max(attempt.last_step for attempt in started)),
         )
     return replace(chart, marks=tuple(marks), restarts=restarts, extent=extent)
+
+
+def _gravity(mark: Mark) -> tuple[int, int]:
+    return SEVERE[mark.severity], mark.number
 
 
 SHOWS = {

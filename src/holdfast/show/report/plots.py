@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.judge.amounts import GIB, MIB
 from holdfast.show.report.charts import SEVERE
 from holdfast.show.report.wording import number, short_count
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SIDE = 1000
 """The SVG's own width and height; whole numbers in it are finer than the pixels of most screens."""
 FEW_DOTS = 40
-"""A line of no more points than this shows each of them."""
+"""A line of no more points than this shows each of them; any line shows those that stand alone."""
 MARK_ROOM = 5.0
 """Percent of the width that the badge of a finding takes on a phone."""
 MOST_ROWS = 4
@@ -144,7 +145,7 @@ def _time_ticks(scale: Scale) -> tuple[Tick, ...]:
     return tuple(Tick(round(100 * scale(value * each), 2), f"{value:g} {unit}") for value in values)
 
 
-SIZES = {"bytes": (1e9, 1e6), "seconds": (3600.0, 60.0)}
+SIZES = {"bytes": (GIB, MIB), "seconds": (3600.0, 60.0)}
 """In which sizes amounts are counted, so that ticks stand at whole ones."""
 
 
@@ -171,7 +172,7 @@ def _value(value: float, unit: str, digits: int) -> str:
     if abs(value) < 1e-12:
         return "0" if abs(value) < TINY or unit else number(value, digits)
     if unit == "bytes":
-        return f"{value / 1e9:g} GB" if value >= 1e9 else f"{value / 1e6:g} MB"
+        return f"{value / GIB:g} GiB" if value >= GIB else f"{value / MIB:g} MiB"
     if unit == "seconds":
         if value >= 60:
             return f"{value / 3600:.3g} h" if value >= 7200 else f"{value / 60:.3g} min"
@@ -193,8 +194,9 @@ def _line(line: Line, place: int, across: Scale, up: Scale, *, banded: bool) -> 
     path = "".join(_path(stroke, across, up) for stroke in line.strokes)
     drawn = f'<path class="band {colour}" d="{band}"/>' if band else ""
     drawn += f'<path class="line {colour}" d="{path}"/>'
-    if len(line.dots) <= FEW_DOTS:
-        dots = "".join(f"M{_place(dot.x, dot.mean, across, up)}h0" for dot in line.dots)
+    shown = line.dots if len(line.dots) <= FEW_DOTS else [stroke[0] for stroke in line.strokes if len(stroke) == 1]
+    if shown:
+        dots = "".join(f"M{_place(dot.x, dot.mean, across, up)}h0" for dot in shown)
         drawn += f'<path class="dots {colour}" d="{dots}"/>'
     return drawn
 

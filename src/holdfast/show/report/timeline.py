@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.judge.ledger import lost_steps
 from holdfast.judge.policy import cause_of
-from holdfast.show.plain import as_words, duration, plural
+from holdfast.show.done_again import done_again
+from holdfast.show.plain import as_words, duration
 from holdfast.show.report.wording import clean, count
 from holdfast.words.verdicts import Action
 
@@ -222,7 +223,4 @@ def _then(attempt: AttemptPicture, following: AttemptPicture | None) -> str:
         said = f"no further attempt: {said}" if decision.action is Action.STOP else f"another attempt: {said}"
         if decision.changes:
             said += "; changed: " + "; ".join(clean(as_words(change), 200) for change in decision.changes)
-    lost = lost_steps(attempt, following)
-    if lost:
-        said += f"{'; ' if said else ''}{plural(lost, 'step')} had to be done again"
-    return said
+    return "; ".join(part for part in (said, done_again(attempt, following)) if part)

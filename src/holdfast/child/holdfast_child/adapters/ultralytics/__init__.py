@@ -3,8 +3,11 @@
 watcher     loss components, labelled objects, epochs, metrics, checkpoints
 exact       snapshots of the whole training between any two batches, and going on from one: as if nothing had been
   tested      the versions whose inside that was tried on
+  sameness    whether a training is the one that a snapshot is of, and what of it has changed
   state       what a trainer is made of
   loading     its endless loader, its workers and their mosaic buffers
+  loop        its loop while it runs
+  last        copies of last.pt, which Ultralytics goes back to after a NaN
 checkpoint  going on from its own last.pt, where there is no snapshot: at the last epoch's end, and not exactly
 wishes      what a training is to do otherwise than its command says, read from the supervisor
   settings    settings of its own from outside, and what it really runs with

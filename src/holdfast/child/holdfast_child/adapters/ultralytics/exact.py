@@ -7,36 +7,37 @@ is the one that would have come next.
 """
 
 import builtins
-import ctypes
+import contextlib
 import os
-import sys
 import time
 import weakref
 
 from ... import protocol
 from ...bootstrap import is_multiprocessing_helper
 from ...snapshots.ahead import ReadAhead
-from ...snapshots.fingerprint import differences, fingerprint
+from ...snapshots.fingerprint import differences
 from ...snapshots.randomness import draw_on_from, drawn_so_far
 from ...snapshots.store import Store
 from ...snapshots.taking import snapshots_of_this_run
 from ...snapshots.trace import Trace
-from . import best, last
+from . import best
+from .last import Copies
 from .loading import Loading
-from .state import TrainerState
+from .loop import LOOP, advance_bar, frame_of, set_local
+from .sameness import asked, changed_settings, fingerprint_of, why_another
+from .state import TrainerState, give_csv_back
 from .tested import why_not_exact
 from .validation import told_apart_by
 from .watcher import SOURCE, wrap_method
 
-LOOP = "_do_train"
 SEEN = "seen: ultralytics, between any two batches"
-NOT_COMPARED = frozenset(
-    ("save_dir", "name", "project", "exist_ok", "resume", "device", "verbose", "plots", "save_period")
-)
-"""Settings that change no number, or that the fingerprint knows in another way."""
-OF_THE_SAME = ("task", "data", "epochs", "model")
-"""What two trainings that are the same have in common."""
-OF_THE_ORDER = ("batch", "data", "fraction", "rect", "workers")
+OF_THE_ORDER = ("batch", "data", "fraction", "pictures", "rect", "workers")
+OF_THE_BEGINNING = ("pretrained", "seed")
+"""Settings that nothing follows from any more, once a training has begun."""
+
+
+class CannotGoOn(RuntimeError):
+    """The snapshot was given back by half: what would be trained from there is no state that this training ever had."""
 
 
 class Exact(object):
@@ -61,7 +62,8 @@ class Exact(object):
         self._position = 0
         self._saved = None
         """The epoch that last.pt is of."""
-        self._keeping = None
+        self._copies = None
+        self._said = set()
         self._trace = None
         self._snapshots = None
         self._expected = None
@@ -90,7 +92,7 @@ class Exact(object):
         found = self._found_for(self._trainings + 1)
         if found is None or os.environ.get(protocol.RESUME) == SOURCE:
             return False
-        return _why_another(found.header.get("asked", {}), _asked(overrides)) is None
+        return why_another(found.header.get("asked", {}), asked(overrides)) is None
 
     def _found_for(self, number):
         folder = self._run_folder if number == 1 else os.path.join(self._run_folder, "training-%d" % number)
@@ -106,7 +108,7 @@ class Exact(object):
     def _around_init(self, original, trainer, args, kwargs):
         with self._watcher.never_raising("finding a snapshot"):
             overrides = (args[1] if len(args) > 1 else kwargs.get("overrides")) or {}
-            trainer._holdfast_asked = _asked(overrides)
+            trainer._holdfast_asked = asked(overrides)
             goes_on = self.goes_on(overrides)
             self._trainings += 1
             if not goes_on:
@@ -117,7 +119,11 @@ class Exact(object):
                     args = (args[0], overrides, *args[2:])
                 else:
                     kwargs = dict(kwargs, overrides=overrides)
-        return original(trainer, *args, **kwargs)
+        made = original(trainer, *args, **kwargs)
+        if self._found is not None:  # at once: a death before the first batch must not cost the rows that there were
+            with self._noted("results.csv could not be given its rows back"):
+                give_csv_back(trainer, self._found.state["trainer"])
+        return made
 
     def _on_train_start(self, trainer):
         self._trainer = self._loading = self._going_on = None
@@ -129,9 +135,10 @@ class Exact(object):
             return
         self._trainer = weakref.ref(trainer)
         self._state = TrainerState(self._torch, trainer)
-        self._fingerprint = self._fingerprint_of(trainer)
+        self._fingerprint = fingerprint_of(self._torch, trainer, self._validation)
         self._position, self._saved = 0, None
         self._snapshots = snapshots_of_this_run(self._torch, Store(self._folder), self._tell)
+        self._copies = Copies(Store(self._folder))
         # On a device a loss is read later: asking for it here would make the training wait.
         self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
@@ -147,6 +154,8 @@ class Exact(object):
         if why is not None:
             self._watcher.note("the snapshot is of another model: the training starts over", why)
             self._probe.starts_over()
+            with self._noted("results.csv could not be removed"):
+                os.unlink(str(trainer.csv))
         elif found is None and os.environ.get(protocol.RESUME) == "snapshot":
             self._watcher.note("there is no snapshot that this training can go on from", self._folder)
             if not trainer.args.resume:
@@ -154,6 +163,8 @@ class Exact(object):
         if found is None or why is not None:
             if self._trace is not None:
                 self._trace.begins()
+            with self._watcher.never_raising("copies of last.pt"):
+                self._copies.clear()
             return
         os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
         self._going_on = found
@@ -164,7 +175,7 @@ class Exact(object):
     def _on_model_save(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
             self._saved = trainer.epoch
-            self._keeping = last.Keeping(self._folder, trainer)
+            self._copies.keep(trainer)
 
     def _around_save(self, original, trainer, args, kwargs):
         self._wait_for_last()
@@ -172,17 +183,16 @@ class Exact(object):
 
     def _wait_for_last(self):
         """Until what was saved before is copied."""
-        keeping, self._keeping = self._keeping, None
-        with self._watcher.never_raising("keeping last.pt"):
-            if keeping is not None:
-                keeping.wait()
+        with self._noted("last.pt could not be copied beside the snapshots"):
+            if self._copies is not None:
+                self._copies.wait()
 
     def _on_train_end(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
             self._snapshots.settle()
             self._wait_for_last()
             Store(self._folder).clear()
-            last.clear(self._folder)
+            self._copies.clear()
             self._trainer = None
 
     # --- the loop ------------------------------------------------------------------------------------------------
@@ -242,7 +252,7 @@ class Exact(object):
             self._snapshots.make_room(expected)
 
     def _take(self, trainer, done, count):
-        frame = _frame_of(LOOP)
+        frame = frame_of(LOOP)
         if frame is None:
             self._snapshots = None
             self._probe.see("snapshots", "not seen: the training loop was not found")
@@ -270,58 +280,84 @@ class Exact(object):
         }
         # A batch that is read here and now is time in which nothing of the training changes.
         reads_next = done < count and not trainer.train_loader.num_workers
+        self._copies.snapshot_taken(self._position, self._saved)
         self._snapshots.take(self._position, self._probe.step, collect, more, beside=reads_next)
 
     def _give_back(self, trainer, count):
         """Returns the number of the epoch's first batch that is still to be made."""
         found, self._going_on = self._going_on, None
-        other = differences(found.header.get("fingerprint", {}), self._fingerprint)
-        changed = _changed(found.header.get("fingerprint", {}), self._fingerprint)
-        state, place = found.state, found.state["place"]
-        frame = _frame_of(LOOP)
-        self._state.give_back(trainer, state["trainer"], changed)
-        if found.header.get("fingerprint", {}).get(best.BY) != self._fingerprint.get(best.BY):
-            best.forget(trainer)
+        then = found.header.get("fingerprint", {})
+        other, changed = differences(then, self._fingerprint), changed_settings(then, self._fingerprint)
+        with self._whole_or_not_at_all(found):
+            self._state.give_back(trainer, found.state["trainer"], changed)
+            if then.get(best.BY) != self._fingerprint.get(best.BY):
+                best.forget(trainer)
+            first = self._set_place(found, count, changed)
+        self._give_last_back(trainer)
+        with self._watcher.never_raising("where it goes on"):
+            if self._trace is not None:
+                self._trace.goes_on_from(found.position)
+            self._watcher.batches_done(first)
+            advance_bar(first)
+            unheard = ", ".join(name for name in OF_THE_BEGINNING if name in changed)
+            if unheard:
+                self._watcher.note("these settings have no effect on a training that goes on: " + unheard)
+        with self._whole_or_not_at_all(found):
+            draw_on_from(self._torch, found.state["rng"])
+        self._tell("restored", step=found.step, path=found.path, exact=not other, why="; ".join(other)[:500])
+        return first
+
+    def _set_place(self, found, count, changed):
+        """In the training, its epoch and its loader. Returns the first batch that is still to be made."""
+        place = found.state["place"]
+        self._position, self._saved = found.position, place["saved"]
         first = place["done"]
         if place["of"] != count or any(name in changed for name in OF_THE_ORDER):
             first = count if first >= place["of"] else round(first * count / place["of"])
             self._loading.begin_at(first if first < count else 0)
             stepped = place["epoch"] * count + first - 1
         else:
-            self._loading.go_on(state["loading"])
+            self._loading.go_on(found.state["loading"])
             stepped = place["last_opt_step"]
+        frame = frame_of(LOOP)
         if frame is not None:
             set_local(frame, "last_opt_step", stepped)
-        self._saved = place["saved"]
-        last.give_back(self._folder, trainer, self._saved)
-        self._position = found.position
-        if self._trace is not None:
-            self._trace.goes_on_from(found.position)
-        self._watcher.batches_done(first)
-        _advance_bar(first)
-        draw_on_from(self._torch, state["rng"])
-        self._tell("restored", step=found.step, path=found.path, exact=not other, why="; ".join(other)[:500])
         return first
+
+    def _give_last_back(self, trainer):
+        not_so = "last.pt could not be set to what it was at the snapshot"
+        with self._noted(not_so):
+            why = self._copies.give_back(self._torch, trainer, self._position, self._saved)
+            if why is not None:
+                self._watcher.note(not_so, why + "; after a NaN Ultralytics would go on from the one that is there")
+
+    @contextlib.contextmanager
+    def _noted(self, what):
+        """Around a file that the training can do without: on a full disk, say, it is told once that it is not there."""
+        with self._watcher.never_raising(what):
+            try:
+                yield
+            except OSError as error:
+                if what not in self._said:
+                    self._said.add(what)
+                    self._watcher.note(what, str(error))
+
+    @contextlib.contextmanager
+    def _whole_or_not_at_all(self, found):
+        """The one place at which a training is ended: going on from half of a state would spoil it without a sign."""
+        try:
+            yield
+        except Exception as error:
+            raise CannotGoOn(
+                "Holdfast could not set this training to its snapshot %s (%s: %s), and ended it before anything was trained from half of it. "
+                "If that can be mended, go on with `holdfast resume`; or remove %s first: then it goes on from its last.pt, or from the start."
+                % (found.path, type(error).__name__, str(error)[:500], self._folder)
+            ) from error
 
     # --- small parts ---------------------------------------------------------------------------------------------
 
     def _is_ours(self, trainer):
         return self._trainer is not None and self._trainer() is trainer
-
-    def _fingerprint_of(self, trainer):
-        found = fingerprint(self._torch, {"model": trainer.model})
-        from ultralytics import __version__
-
-        found["ultralytics"] = __version__
-        opencv = sys.modules.get("cv2")
-        found["opencv"] = getattr(opencv, "__version__", None)
-        found["pictures"] = _pictures(trainer.train_loader.dataset)
-        found["workers"] = trainer.train_loader.num_workers
-        found.update(self._validation)
-        for name, value in vars(trainer.args).items():
-            if name not in NOT_COMPARED:
-                found["setting " + name] = str(value)
-        return found
 
     def _torn(self, path, why):
         self._tell("snapshot-torn", path=path, why=why)
@@ -342,55 +378,3 @@ def _why_not_this(trainer):
     if getattr(trainer.args, "compile", False):
         return "compile=%s was not tried" % trainer.args.compile
     return None
-
-
-def _asked(overrides):
-    """A training's own words, as far as they tell it from others."""
-    return {name: str(overrides[name]) for name in OF_THE_SAME if overrides.get(name) is not None}
-
-
-def _why_another(then, now):
-    """What shows that a snapshot is of another training, or None."""
-    both = [name for name in OF_THE_SAME if name in then and name in now and name != "epochs"]
-    return next(("%s is %s there and %s here" % (n, then[n], now[n]) for n in both if then[n] != now[n]), None)
-
-
-def _changed(then, now):
-    """Names of settings that are not what they were."""
-    names = [name for name in set(then) | set(now) if then.get(name) != now.get(name)]
-    return {name.split(" ", 1)[-1] for name in names if name.startswith("setting ")} | {
-        name for name in names if name in ("workers", "pictures")
-    }
-
-
-def _pictures(dataset):
-    """Which pictures there are, in few letters."""
-    import hashlib
-
-    files = getattr(dataset, "im_files", None)
-    if files is None:
-        return len(dataset)
-    return hashlib.sha256("\n".join(os.path.basename(str(path)) for path in files).encode("utf-8")).hexdigest()[:16]
-
-
-def _frame_of(name):
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != name:
-        frame = frame.f_back
-    return frame
-
-
-def set_local(frame, name, value):
-    """A local variable of a function that is running. Python 3.13 writes through by itself."""
-    known = frame.f_locals
-    known[name] = value
-    if sys.version_info < (3, 13):
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-
-
-def _advance_bar(done):
-    """The progress bar begins where the epoch does."""
-    frame = _frame_of("__iter__")
-    bar = None if frame is None else frame.f_locals.get("self")
-    if bar is not None and hasattr(bar, "n") and hasattr(bar, "last_print_n"):
-        bar.n = bar.last_print_n = done

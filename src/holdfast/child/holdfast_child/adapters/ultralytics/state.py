@@ -94,15 +94,18 @@ class TrainerState(object):
         if kept["criterion"] is not None:
             if getattr(self._model, "criterion", None) is None:
                 self._model.criterion = self._model.init_criterion()
-            vars(self._model.criterion).update(kept["criterion"])
-        if kept["csv"] is not None:
-            _replace(trainer.csv, kept["csv"])
+            numbers = dict(kept["criterion"])
+            if "overlap_mask" in changed:
+                numbers.pop("overlap", None)
+            vars(self._model.criterion).update(numbers)
 
     def _give_objects_back(self, trainer, kept, changed, same_optimizer):
         rates_changed = not same_optimizer or any(name in changed for name in OF_THE_RATE)
         if not same_optimizer:
             kept = dict(kept, optimizer={"state": trainer.optimizer.state_dict()})
         own = [{k: v for k, v in group.items() if k != "params"} for group in trainer.optimizer.param_groups]
+        if "freeze" in changed:
+            kept = dict(kept, model=dict(kept["model"], frozen=self._frozen()))
         if rates_changed:
             kept = dict(kept, scheduler={"state": trainer.scheduler.state_dict()})
         self._objects.give_back(kept)
@@ -110,7 +113,17 @@ class TrainerState(object):
             for group, options in zip(trainer.optimizer.param_groups, own):
                 group.update(options)
         if changed:
-            trainer.optimizer.zero_grad()
+            # None, not zero: the optimizer has parameters that are frozen too, and would still move them by what it remembers.
+            trainer.optimizer.zero_grad(set_to_none=True)
+
+    def _frozen(self):
+        """Names of the parameters that are not trained, as the trainer has set its model up."""
+        found = self._model.state_dict(keep_vars=True)
+        return [
+            name
+            for name, value in found.items()
+            if isinstance(value, self._torch.nn.Parameter) and not value.requires_grad
+        ]
 
     def _on_device(self, value, device):
         if isinstance(value, self._torch.Tensor):
@@ -131,6 +144,12 @@ def _numbers_of(criterion):
     return {name: value for name, value in vars(criterion).items() if type(value) in PLAIN}
 
 
+def give_csv_back(trainer, kept):
+    """Ultralytics removes results.csv as a trainer is made. Raises OSError."""
+    if kept["csv"] is not None:
+        _replace(trainer.csv, kept["csv"])
+
+
 def _content(path):
     try:
         with open(str(path), "rb") as file:
@@ -141,6 +160,11 @@ def _content(path):
 
 def _replace(path, content):
     temporary = "%s.%d.tmp" % (path, os.getpid())
-    with open(temporary, "wb") as file:
-        file.write(content)
-    os.replace(temporary, str(path))
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, str(path))
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise

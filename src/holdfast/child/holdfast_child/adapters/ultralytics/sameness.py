@@ -1,0 +1,59 @@
+"""Whether a training is the one that a snapshot is of, and what of it is not as it was."""
+
+import os
+import sys
+
+from ...snapshots.fingerprint import fingerprint
+
+NOT_COMPARED = frozenset(
+    ("save_dir", "name", "project", "exist_ok", "resume", "device", "verbose", "plots", "save_period")
+)
+"""Settings that change no number, or that the fingerprint knows in another way."""
+OF_THE_SAME = ("task", "data", "epochs", "model")
+"""What two trainings that are the same have in common."""
+
+
+def asked(overrides):
+    """A training's own words, as far as they tell it from others."""
+    return {name: str(overrides[name]) for name in OF_THE_SAME if overrides.get(name) is not None}
+
+
+def why_another(then, now):
+    """What shows that a snapshot is of another training, or None."""
+    both = [name for name in OF_THE_SAME if name in then and name in now and name != "epochs"]
+    return next(("%s is %s there and %s here" % (n, then[n], now[n]) for n in both if then[n] != now[n]), None)
+
+
+def changed_settings(then, now):
+    """Names of settings that are not what they were."""
+    names = [name for name in set(then) | set(now) if then.get(name) != now.get(name)]
+    return {name.split(" ", 1)[-1] for name in names if name.startswith("setting ")} | {
+        name for name in names if name in ("workers", "pictures")
+    }
+
+
+def fingerprint_of(torch, trainer, validation):
+    """All that its numbers follow from. `validation` is what was wished for of it."""
+    found = fingerprint(torch, {"model": trainer.model})
+    from ultralytics import __version__
+
+    found["ultralytics"] = __version__
+    opencv = sys.modules.get("cv2")
+    found["opencv"] = getattr(opencv, "__version__", None)
+    found["pictures"] = _pictures(trainer.train_loader.dataset)
+    found["workers"] = trainer.train_loader.num_workers
+    found.update(validation)
+    for name, value in vars(trainer.args).items():
+        if name not in NOT_COMPARED:
+            found["setting " + name] = str(value)
+    return found
+
+
+def _pictures(dataset):
+    """Which pictures there are, in few letters."""
+    import hashlib
+
+    files = getattr(dataset, "im_files", None)
+    if files is None:
+        return len(dataset)
+    return hashlib.sha256("\n".join(os.path.basename(str(path)) for path in files).encode("utf-8")).hexdigest()[:16]

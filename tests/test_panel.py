@@ -1,0 +1,193 @@
+"""The panel, and the lines that are printed while a run lives: whole paths, lines of their own, one wording, one unit."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+from histories import seen
+from rich.console import Console
+
+from holdfast.judge.history import GIB, losses, started, trains
+from holdfast.record.folder import RunFolder
+from holdfast.record.journal import JournalWriter
+from holdfast.show.frame import Frame, wrapped
+from holdfast.show.line_start import LineStart
+from holdfast.show.live import Narrator
+from holdfast.show.panel import panel, print_panel
+from holdfast.show.report.content import report_of
+from holdfast.show.report.markdown import as_markdown
+from holdfast.show.status import print_status, status_of
+from holdfast.words import events
+
+LONG = "/data/someone/experiments/2026/detect/shapes-large/attempts/weights/best-of-all-epochs.pt"
+
+
+def printed(renderable, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable, soft_wrap=True)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_path_is_never_broken(width):
+    """It has a line of its own where it does not fit; everything else stays within the frame."""
+    shown = printed(Frame("holdfast · x", [("best", "", f"kept in {LONG} (stage large)")], "green"), width)
+    assert LONG in shown
+    over = [line for line in shown.splitlines() if len(line) > width]
+    assert all(line.endswith(LONG) for line in over)
+    assert [line for line in shown.splitlines() if len(line) < width and LONG not in line] == []
+
+
+def test_a_short_path_moves_to_the_next_line_as_a_whole():
+    assert list(wrapped("going on from /tmp/run/last.pt (step 3)", 20)) == [
+        "going on from",
+        "/tmp/run/last.pt",
+        "(step 3)",
+    ]
+
+
+def test_words_that_are_twice_as_wide_stay_in_the_frame():
+    lines = printed(Frame("holdfast · 訓練", [("訓練", "bold", "数据 " * 40)], "red"), 60).splitlines()
+    assert {Console().measure(line).maximum for line in lines} == {60}
+
+
+def test_what_is_printed_is_not_cut_off(tmp_path, capsys):
+    """The console itself would cut lines to its width."""
+    run = RunFolder(tmp_path / ("long" * 30) / "x-1")
+    print_panel(run, seen(started()))
+    assert str(run.path) in capsys.readouterr().err
+
+
+def killed_and_restored(compared=3, differs_at=None):
+    """Killed after step 221 with a snapshot of step 217; the loss of the last batch was not written any more."""
+    restored = events.Restored(at=102.0, step=217, path="s", exact=True, why="")
+    replayed = events.Replayed(at=103.0, step=220, compared=compared, differs_at=differs_at)
+    first = events.AttemptEnded(
+        at=99.0, attempt=1, code=None, signal="SIGKILL", first_step=1, last_step=221, seconds=98.0
+    )
+    again = events.AttemptStarted(
+        at=101.0, attempt=2, pid=101, command=["x"], resume=events.Resume("snapshot", "s", 217)
+    )
+    return [
+        *started(),
+        *trains(),
+        *losses(*[1.0] * 220),
+        first,
+        again,
+        restored,
+        *losses(*[1.0] * 4, first=218),
+        replayed,
+    ]
+
+
+def test_what_was_done_again_is_told_in_one_wording(tmp_path):
+    """Four steps were lost and the losses of three could be compared: panel, report and live line say the same of it."""
+    picture = seen(killed_and_restored())
+    told = "4 steps had to be done again; 3 batches could be compared with the first time: bit for bit the same"
+    assert told in _unframed(printed(panel(RunFolder(tmp_path), picture)))
+    assert told in as_markdown(report_of(picture, title="x"))
+    stream = io.StringIO()
+    Narrator(RunFolder(tmp_path), stream)(picture.attempt.snapshots.replayed, picture)
+    assert stream.getvalue() == f"holdfast: {told}\n"
+
+
+def test_what_came_out_otherwise_is_not_called_the_same(tmp_path):
+    shown = _unframed(printed(panel(RunFolder(tmp_path), seen(killed_and_restored(differs_at=219)))))
+    assert "4 steps had to be done again; not as the first time from step 219 on" in shown
+    assert "bit for bit the same" not in shown
+
+
+def _unframed(shown):
+    return re.sub(r"[\s│]+", " ", shown)
+
+
+# --- where a line begins ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path):
+    """With an attempt that has printed."""
+    folder = RunFolder(tmp_path)
+    (tmp_path / "attempts").mkdir()
+    folder.make_attempt(1)
+    return folder
+
+
+def said(run, stream):
+    before = stream.tell()
+    Narrator(run, stream)(events.Signalled(at=1.0, signal="SIGTERM", action="ending the training"), seen(started()))
+    return stream.getvalue()[before:]
+
+
+def test_a_line_of_ours_begins_after_the_trainings_own(run):
+    """A progress bar that has not ended its line is ended first; whole lines are followed at once."""
+    log = run.attempt(1).stderr_log
+    line = "holdfast: SIGTERM: ending the training\n"
+    assert said(run, io.StringIO()) == line
+    log.write_bytes(b"epoch 1\n")
+    assert said(run, io.StringIO()) == line
+    log.write_bytes(b"epoch 1\n\r 3/8 0.2s")
+    assert said(run, io.StringIO()) == "\n" + line
+
+
+def test_a_bar_is_ended_once(run):
+    """After a line of ours the next one needs no fresh line, unless the training has printed since."""
+    start, stream = LineStart(run), io.StringIO()
+    log = run.attempt(1).stderr_log
+    log.write_bytes(b"\r 3/8")
+    assert [start.before_a_line(stream) for _ in range(2)] == ["\n", ""]
+    log.write_bytes(b"\r 3/8\r 4/8")
+    assert start.before_a_line(stream) == "\n"
+
+
+def test_the_output_of_a_stage_counts(tmp_path):
+    stage = RunFolder(tmp_path / "stages" / "1-small")
+    (stage.path / "attempts").mkdir(parents=True)
+    stage.plan.write_text("")
+    stage.journal.write_text("")
+    stage.make_attempt(1)
+    stage.attempt(1).stderr_log.write_bytes(b"\r 3/8")
+    assert LineStart(RunFolder(tmp_path)).before_a_line(io.StringIO()) == "\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_lines_can_be_found_in_a_file(tmp_path, stream):
+    """Both streams in one file, a bar in either: every line of Holdfast's begins where a line does."""
+    script = tmp_path / "bar.py"
+    script.write_text(
+        f"import sys, time\nsys.{stream}.write('\\r 3/8 0.2s')\nsys.{stream}.flush()\ntime.sleep(.5)\nsys.exit(3)\n"
+    )
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "run", "--max-attempts", "1", "--", sys.executable, str(script)],
+            cwd=tmp_path,
+            stdout=out,
+            stderr=out,
+            check=False,
+            timeout=120,
+        )
+    text = (tmp_path / "out").read_bytes().decode()
+    assert "3/8 0.2s\n" in text
+    assert re.findall(r"(?m)(?<!^)holdfast: .*", text) == []
+    assert len(re.findall(r"(?m)^holdfast: ", text)) >= 2
+
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_memory_once(tmp_path, capsys):
+    run = RunFolder(tmp_path)
+    run.plan.write_text("")
+    writer = JournalWriter(run.journal)
+    sample = events.Sample(at=3.0, rss=GIB // 2, processes=1, available=3 * GIB, swap=0, disk_free=GIB)
+    for event in [*started(), sample]:
+        writer.append(event)
+    writer.close()
+    print_status(status_of(run), as_json=False)
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"\bmemory \d", shown)) == 1
+    assert "memory 512 MiB of 3.5 GiB" in shown
