@@ -188,6 +188,7 @@ def test_containers_keep_their_kind_and_own_their_tensors():
     assert given["queue"].maxlen == 2
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_numpy_arrays_on_disk_are_kept_whole_and_other_kinds_refused(tmp_path):
     mapped = np.memmap(tmp_path / "m", dtype="f4", mode="w+", shape=(3,))
     mapped[:] = [1, 2, 3]

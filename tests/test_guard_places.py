@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import json
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from holdfast.child.holdfast_child.guard import guard
+from holdfast.child.holdfast_child.snapshots import claim
 from holdfast.child.holdfast_child.snapshots.claim import InUse
 
 EVERY_BATCH = 0.0
@@ -118,58 +120,60 @@ class Drawn(torch.utils.data.Dataset):
         return index, random.random() + float(np.random.rand()) + torch.rand(1).item()  # noqa: NPY002
 
 
+def two_loaders():
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(1)
+    return [
+        torch.utils.data.DataLoader(Drawn(), batch_size=2, shuffle=shuffle, num_workers=2, persistent_workers=True)
+        for shuffle in (True, False)
+    ]
+
+
 def read_two_loaders(folder, die_after):
-    """A life in a fork: what it drew; none where it was to die."""
+    """A life: what it drew."""
+    model, loaders = nn.Linear(1, 1), two_loaders()
+    with guard(folder=folder, model=model, max_loss=EVERY_BATCH) as run:
+        for epoch in run.epochs(2):
+            for loader in loaders:
+                for index, drawn in run.batches(loader):
+                    if len(run.state.setdefault("seen", [])) == die_after:
+                        run._snapshots.settle()
+                        os._exit(9)
+                    run.state["seen"].append([epoch, index.tolist(), drawn.tolist()])
+    return run.state["seen"]
 
-    def live():
-        model = nn.Linear(1, 1)
-        torch.manual_seed(1)
-        random.seed(2)
-        np.random.seed(3)  # noqa: NPY002
-        trained, validated = (
-            torch.utils.data.DataLoader(Drawn(), batch_size=2, shuffle=shuffle, num_workers=2, persistent_workers=True)
-            for shuffle in (True, False)
-        )
-        with guard(folder=folder, model=model, max_loss=EVERY_BATCH) as run:
-            for epoch in run.epochs(2):
-                for loader in (trained, validated):
-                    for index, drawn in run.batches(loader):
-                        if len(run.state.setdefault("seen", [])) == die_after:
-                            run._snapshots.settle()
-                            os._exit(9)
-                        run.state["seen"].append((epoch, index.tolist(), drawn.tolist()))
-        answer.put(run.state["seen"])
 
-    context = multiprocessing.get_context("fork")
-    answer = context.SimpleQueue()
-    process = context.Process(target=live)
-    process.start()
-    seen = answer.get() if die_after is None else None
-    process.join(60)
-    assert process.exitcode == (0 if die_after is None else 9)
-    return seen
+def in_a_fork(life, *args):
+    """What it comes to; None where it dies. Workers that it leaves behind are ended."""
+    answer, told = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setpgid(0, 0)
+        with os.fdopen(told, "w") as file:
+            json.dump(life(*args), file)
+        os._exit(0)
+    os.close(told)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with os.fdopen(answer) as file:
+        return json.load(file) if status == 0 else None
 
 
 @pytest.fixture(scope="module")
 def unguarded():
     """What the same loop draws without a guard."""
-    torch.manual_seed(1)
-    random.seed(2)
-    np.random.seed(3)  # noqa: NPY002
-    loaders = [
-        torch.utils.data.DataLoader(Drawn(), batch_size=2, shuffle=shuffle, num_workers=2, persistent_workers=True)
-        for shuffle in (True, False)
-    ]
+    loaders = two_loaders()
     return [
-        (epoch, index.tolist(), drawn.tolist()) for epoch in range(2) for loader in loaders for index, drawn in loader
+        [epoch, index.tolist(), drawn.tolist()] for epoch in range(2) for loader in loaders for index, drawn in loader
     ]
 
 
 @pytest.mark.parametrize("die_after", [None, 3, 6, 10, 14])
 def test_two_loaders_whose_workers_live_on_draw_on_each_by_itself(tmp_path, unguarded, die_after):
     if die_after is not None:
-        read_two_loaders(tmp_path, die_after)
-    assert read_two_loaders(tmp_path, None) == unguarded
+        assert in_a_fork(read_two_loaders, tmp_path, die_after) is None
+    assert in_a_fork(read_two_loaders, tmp_path, None) == unguarded
 
 
 def test_one_training_after_another_has_snapshots_of_its_own(tmp_path):
@@ -189,18 +193,13 @@ def test_one_training_after_another_has_snapshots_of_its_own(tmp_path):
             ends.append((run.restored, weights(model)))
         return ends
 
-    def in_a_process(stop, answer):
+    def killed(stop):
         with contextlib.suppress(Stop):
-            answer.put(life(tmp_path / "killed", stop=stop))
-        answer.put(None)
+            return life(tmp_path / "killed", stop=stop)
+        return None
 
-    context = multiprocessing.get_context("fork")
-    for stop in (True, False):
-        answer = context.SimpleQueue()
-        process = context.Process(target=in_a_process, args=(stop, answer))
-        process.start()
-        ends = answer.get()
-        process.join(60)
+    assert in_a_fork(killed, True) is None
+    ends = in_a_fork(killed, False)
     restored, ended = zip(*ends, strict=True)
     assert restored == (None, None, 2)
     assert list(ended) == [one for _, one in life(tmp_path / "whole", stop=False)]
@@ -210,25 +209,17 @@ def test_two_trainings_at_once_do_not_share_a_folder(tmp_path):
     """In one process the second has its own; in two it is told, before anything is trained."""
     model, _ = regression()
 
-    def enter(answer):
+    def enter():
+        claim._open.clear()  # as in a process that was started by itself
         try:
             guard(folder=tmp_path, model=model).__enter__()
         except InUse as error:
-            answer.put(str(error))
-        answer.put("entered")
+            return str(error)
+        return "entered"
 
     with guard(folder=tmp_path, model=model) as first, guard(folder=tmp_path, model=model) as second:
         assert first._store.folder != second._store.folder
-        answer = multiprocessing.get_context("spawn").SimpleQueue()
-        pid = os.fork()
-        if not pid:
-            from holdfast.child.holdfast_child.snapshots import claim
-
-            claim._open.clear()  # as in a process that was started by itself
-            enter(answer)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        said = answer.get()
+        said = in_a_fork(enter)
     assert "keeps its snapshots in" in said
     assert "folder=..." in said
     assert not any(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from holdfast.child.holdfast_child.snapshots.objects import Objects
 from holdfast.child.holdfast_child.snapshots.store import Store
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
-PICTURES, BATCHES = 22, 6
+PICTURES, BATCHES, EPOCHS = 22, 6, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,12 +30,12 @@ def loaded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """What comes out of Ultralytics as it is."""
-    return Lives(make_squares(tmp_path_factory.mktemp("bare"), PICTURES), bare=True).to_the_end()
+    return Lives(make_squares(tmp_path_factory.mktemp("bare"), PICTURES), bare=True, epochs=EPOCHS).to_the_end()
 
 
 def killed(folder, at=8, pictures=PICTURES, **options):
     """A training that died in its second epoch."""
-    training = Lives(make_squares(folder, pictures), **options)
+    training = Lives(make_squares(folder, pictures), **{"epochs": EPOCHS, **options})
     assert training.live(("after a batch", at)) is None
     return training
 
@@ -154,7 +154,7 @@ def test_a_state_that_cannot_be_given_back_ends_it(tmp_path, bare, monkeypatch):
 def test_last_pt_is_the_snapshots_however_many_were_saved_since(tmp_path):
     """After a NaN Ultralytics goes back to that file: it is not to be one of an epoch that is still to come."""
     whole = Lives(make_squares(tmp_path / "whole", PICTURES), bare=True, nan_at=9).to_the_end()
-    training = killed(tmp_path / "killed", nan_at=9)
+    training = killed(tmp_path / "killed", nan_at=9, epochs=4)
     later = Lives(training.folder, nan_at=9, most_lost=3600.0)
     assert later.live(("in a backward", 3 * BATCHES + 2)) is None  # two epochs later, and no snapshot of them
     assert training.to_the_end() == whole
