@@ -127,12 +127,13 @@ def test_what_cannot_be_read_is_not_trusted(tmp_path, content):
     assert left(tmp_path) == [known.name]
 
 
-def test_things_that_are_no_files_are_left_alone(tmp_path):
-    """A pipe that is read would never end."""
+def test_things_that_are_no_files_are_not_read(tmp_path):
+    """A pipe that is read would never end. What could not be known is not gone on from; a folder stays."""
     (tmp_path / part_name(14, 0, 1)).mkdir()
     os.mkfifo(tmp_path / part_name(15, 0, 1))
     forget_spoiled(tmp_path, {}, SINCE)
     forget_spoiled(tmp_path / "nothing", {}, SINCE)
+    assert [path.name for path in tmp_path.iterdir()] == [part_name(14, 0, 1)]
 
 
 def test_a_long_header_takes_no_more_memory_than_its_length(tmp_path):

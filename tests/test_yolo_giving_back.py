@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,7 @@ PICTURES, BATCHES, EPOCHS = 22, 6, 2
 @pytest.fixture(scope="module", autouse=True)
 def loaded(tmp_path_factory):
     """Once, before all forks."""
-    os.environ.update(YOLO_CONFIG_DIR=str(tmp_path_factory.mktemp("config")), YOLO_OFFLINE="true")
-    return import_ultralytics()
+    return import_ultralytics(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(scope="module")

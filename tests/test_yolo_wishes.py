@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import os
 import random
 import subprocess
 import sys
@@ -37,8 +36,7 @@ RARELY = {"validation": {"every": 2, "best_by": "mAP50", "batch": 3, "max_det": 
 @pytest.fixture(scope="module", autouse=True)
 def loaded(tmp_path_factory):
     """Once, before all forks."""
-    os.environ.update(YOLO_CONFIG_DIR=str(tmp_path_factory.mktemp("config")), YOLO_OFFLINE="true")
-    import_ultralytics()
+    import_ultralytics(tmp_path_factory.mktemp("config"))
     from ultralytics.models.yolo.detect import DetectionValidator
 
     original = DetectionValidator.get_stats

@@ -38,8 +38,10 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def import_ultralytics():
-    """With Holdfast's own stand-in for torchvision's operators, which a CPU build of torch may not load (F26)."""
+def import_ultralytics(config=None):
+    """Offline, with settings of its own in this folder, and with Holdfast's own stand-in for torchvision's operators, which a CPU build of torch may not load (F26)."""
+    if config is not None:
+        os.environ.update(YOLO_CONFIG_DIR=str(config), YOLO_OFFLINE="true")
     torchvision.install(Probe([]))
     importlib.import_module("torchvision")
     importlib.import_module("ultralytics.models.yolo.detect")

@@ -9,6 +9,7 @@ Entering gives every object the state of the newest good snapshot. Between two b
 with the supervisor and without; in a notebook too.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -184,14 +185,9 @@ class Guard(object):
         return {"parts": self._objects.state(), "place": place, "own": self.state}
 
     def _give_back(self, snapshot):
-        try:
+        with self._in_words(snapshot.path):
             self._objects.give_back(snapshot.state["parts"])
             self._loaders.go_on(snapshot.state["place"]["loaders"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CannotGoOn(
-                "%s is of another training: %s. Start fresh with another folder, or remove %s."
-                % (snapshot.path, error, self._store.folder)
-            ) from None
         self.state.update(own(self._torch, snapshot.state["own"]))
         self._ahead = snapshot.state
         self._position = snapshot.position
@@ -212,12 +208,23 @@ class Guard(object):
     def _arrive(self):
         """At the place of the snapshot: what the program did on its way here, it had done before that was taken. Returns the pass to go on with."""
         state, self._ahead = self._ahead, None
-        self._objects.give_back(state["parts"])
+        with self._in_words("the snapshot"):
+            self._objects.give_back(state["parts"])
         # No containers: the program may hold those that it was given.
         self.state.update((name, value) for name, value in state["own"].items() if isinstance(value, UNCHANGING))
         if state["place"]["pass"] is None:
             draw_on_from(self._torch, state["place"]["rng"])
         return state["place"]["pass"]
+
+    @contextlib.contextmanager
+    def _in_words(self, snapshot):
+        try:
+            yield
+        except (ValueError, KeyError, TypeError) as error:
+            raise CannotGoOn(
+                "%s is of another training: %s. Start fresh with another folder, or remove %s."
+                % (snapshot, error, self._store.folder)
+            ) from None
 
     def _torn(self, path, why):
         self._tell("snapshot-torn", path=path, why=why)
