@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from holdfast.child.holdfast_child.snapshots.capture import Capture
+from holdfast.child.holdfast_child.snapshots.costs import FORGIVEN_SECONDS, Costs
 from holdfast.child.holdfast_child.snapshots.files import Files
 from holdfast.child.holdfast_child.snapshots.interval import (
     expected_life,
@@ -180,3 +181,39 @@ def test_a_run_that_keeps_dying_may_spend_what_its_lives_are_worth():
     assert loan_for(0.02, known=None) == 0.25
     assert loan_for(0.02, known=10.0) == pytest.approx(10.0 / seconds_between(0.02, 10.0) * 0.02)
     assert loan_for(0.0001, known=10.0) == 0.25
+
+
+def costs_of(*seconds):
+    costs = Costs()
+    for one in seconds:
+        costs.another()
+        costs.add(one)
+    return costs
+
+
+def test_a_snapshot_costs_what_it_usually_does():
+    """The median of the last five, in however many parts the training waited."""
+    assert Costs().usual == 0.02
+    costs = costs_of(0.3, 0.01, 0.01)
+    costs.add(0.02)
+    assert costs.newest == pytest.approx(0.03)
+    assert costs.usual == pytest.approx(0.03)
+    assert costs_of(0.3, 0.3, 0.01, 0.02, 0.03, 0.04, 0.05).usual == 0.03
+
+
+def test_one_that_waited_for_a_busy_machine_does_not_keep_the_next_waiting():
+    """0.3 s at 5 ms each are thirty seconds of a budget of one percent."""
+    usual = [0.005] * 4
+    assert costs_of(*usual, 0.3).counted == pytest.approx(0.32 - FORGIVEN_SECONDS)
+    assert costs_of(*usual, 0.1).counted == pytest.approx(0.02 + 3 * 0.005)
+    assert costs_of(0.1, *usual).counted == pytest.approx(
+        0.02 + 3 * 0.005
+    )  # the first, once others have shown what is usual
+    assert costs_of(*usual, 0.1, *usual, *usual).counted == pytest.approx(0.06 + 3 * 0.005)  # and for good
+
+
+def test_those_that_always_wait_are_counted():
+    """What is forgiven has an end: one percent stays one percent."""
+    often = [0.005, 0.005, 0.1] * 20
+    assert costs_of(*often).counted == pytest.approx(sum(often) - FORGIVEN_SECONDS)
+    assert costs_of(*[0.5] * 10).counted == pytest.approx(5.0)

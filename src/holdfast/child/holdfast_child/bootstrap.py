@@ -8,6 +8,7 @@ import sys
 import time
 
 from . import protocol
+from .collection import Start
 from .imports import after_import
 
 INTERPRETERS_LIMIT = 256 * 1024
@@ -30,10 +31,16 @@ def wake():
         from . import rehearsal
 
         rehearsal.begin()
-    after_import("torch", lambda torch: _torch_imported(torch, attempt_dir, helper))
+    start = Start()
+    quiet = not helper and not os.environ.get(protocol.OBSERVE_ONLY)
+    after_import(
+        "torch",
+        lambda torch: _torch_imported(torch, attempt_dir, helper, start),
+        before=start.begins if quiet else None,
+    )
 
 
-def _torch_imported(torch, attempt_dir, helper):
+def _torch_imported(torch, attempt_dir, helper, start):
     if not helper:
         _append_line(
             attempt_dir,
@@ -46,7 +53,7 @@ def _torch_imported(torch, attempt_dir, helper):
         from . import rehearsal
 
         rehearsal.before_probe(torch)
-    probe.install(torch, attempt_dir)
+    probe.install(torch, attempt_dir, start)
     if not helper and os.environ.get(protocol.CHECK):
         rehearsal.from_environment(torch, probe.current())
 

@@ -8,26 +8,29 @@ have had.
 import sys
 
 _waiting = {}  # type: ignore[var-annotated]
+_before = {}  # type: ignore[var-annotated]
 _finder = None
 
 
-def after_import(name, function):
-    """Calls `function(module)` once `name` is imported: now, if it already is. Errors of `function` are swallowed."""
+def after_import(name, function, before=None):
+    """Calls `function(module)` once `name` is imported: now, if it already is; and `before()` as that begins. Their errors are swallowed."""
     global _finder
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         _call(function, module)
         return
     _waiting.setdefault(name, []).append(function)
+    if before is not None:
+        _before.setdefault(name, []).append(before)
     if _finder is None:
         _finder = _Finder()
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
 
-def _call(function, module):
+def _call(function, *args):
     try:
-        function(module)
+        function(*args)
     except Exception:
         pass
 
@@ -70,6 +73,8 @@ def _watch_loader(loader, name):
 
     def watched(*args, **kwargs):
         vars(loader).pop(method, None)
+        for function in _before.pop(name, ()):
+            _call(function)
         result = original(*args, **kwargs)
         _imported(name)
         return result

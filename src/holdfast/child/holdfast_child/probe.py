@@ -11,6 +11,7 @@ import time
 
 from . import heartbeat, protocol, stacks
 from .budget import Budget
+from .collection import Start
 from .heartbeat import FRESH_SECONDS, IN_EVERY_STEP
 from .loaders import Loaders
 from .losses import Losses
@@ -53,12 +54,12 @@ _parked = []  # type: ignore[var-annotated]
 """What a fork inherited and must never free: it may lie on a device that the forked process cannot reach."""
 
 
-def install(torch, attempt_dir):
-    """Hooks torch, once a process. The probe stays asleep until something trains."""
+def install(torch, attempt_dir, start=None):
+    """Hooks torch, once a process. The probe stays asleep until something trains; that is when `start` has ended."""
     global _probe
     if _probe is not None:
         return
-    _probe = Probe(torch, attempt_dir)
+    _probe = Probe(torch, attempt_dir, start or Start())
     from . import doors
 
     doors.install(_probe)
@@ -72,8 +73,9 @@ def current():
 
 
 class Probe(object):
-    def __init__(self, torch, attempt_dir):
+    def __init__(self, torch, attempt_dir, start):
         self.torch = torch
+        self._start = start
         self.attempt_dir = attempt_dir
         self.looks = []
         self._look_calls = {}
@@ -306,6 +308,7 @@ class Probe(object):
     def _claim(self):
         import atexit
 
+        self._start.ended()
         pid = os.getpid()
         self.rank, self.world_size = self._rank_and_world()
         self.writer = Writer(self.attempt_dir, self.rank, pid)
@@ -383,6 +386,7 @@ class Probe(object):
     def forked(self):
         """In the child of a fork: everything that was opened belongs to the parent."""
         try:
+            self._start.ended()
             if self.writer is not None:
                 self.writer.forget()
             if self.heart is not None:

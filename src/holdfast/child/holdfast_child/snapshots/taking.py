@@ -7,6 +7,7 @@ import time
 from .. import protocol
 from ..collection import NoCollection
 from .capture import Capture
+from .costs import Costs
 from .interval import BUDGET, LIFE_SECONDS, expected_life, loan_for, seconds_between, seconds_until_earned
 from .values import NotPlain
 
@@ -16,7 +17,6 @@ AHEAD = 16
 COMMIT_SECONDS = 60.0
 """How long rank 0 waits for the other ranks' parts."""
 POLL_SECONDS = 0.02
-FIRST_COST_SECONDS = 0.02
 WORTH_IT = 0.5
 """The part of the usual time between two, after which one more may be taken at a good place."""
 AGAIN_SECONDS = 30.0
@@ -43,8 +43,7 @@ class Snapshots(object):
         self._budget = budget
         self._life = life
         self._born = time.monotonic()
-        self._costs = []
-        self._spent = 0.0
+        self._costs = Costs()
         self._write_seconds = 0.0
         self._making_room = None
         self._writing = None
@@ -60,7 +59,7 @@ class Snapshots(object):
 
     def make_room(self, size):
         """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
-        if not self._costs:
+        if not self._costs.any:
             self._making_room = _started(self._capture.make_room, size)
 
     def due(self, position):
@@ -120,9 +119,8 @@ class Snapshots(object):
             return False
         self._store.at = position
         self._asked_seen = asked
-        self._costs = self._costs[-4:]
-        self._costs.append(0.0)
-        self._waited(began)
+        self._costs.another()
+        self._costs.add(time.monotonic() - began)
         self._taken_at = began
         self._next_at = self._next_after(began)
         copying = threading.Event() if beside else None
@@ -139,34 +137,25 @@ class Snapshots(object):
             began = time.monotonic()
             self._copying.wait()
             self._copying = None
-            self._waited(began)
-
-    def _waited(self, since):
-        seconds = time.monotonic() - since
-        self._costs[-1] += seconds
-        self._spent += seconds
+            self._costs.add(time.monotonic() - began)
 
     def settle(self, timeout=None):
         """Waits for what is being written."""
         if self._writing is not None:
             self._writing.join(timeout)
 
-    def _cost(self):
-        """What one costs, usually: the first has to find memory for the copy."""
-        return sorted(self._costs)[len(self._costs) // 2] if self._costs else FIRST_COST_SECONDS
-
     def _between(self, now):
         life = expected_life(LIFE_SECONDS if self._life is None else self._life, now - self._born)
-        return seconds_between(self._cost(), life, self._most_lost, self._write_seconds)
+        return seconds_between(self._costs.usual, life, self._most_lost, self._write_seconds)
 
     def _next_after(self, now):
         due = now + self._between(now)
         return due if self._most_lost is not None else max(due, self._earned_at(now))
 
     def _earned_at(self, now):
-        cost = self._cost()
+        cost = self._costs.usual
         loan = loan_for(cost, self._life)
-        return now + seconds_until_earned(cost, self._spent, now - self._born, self._budget, loan)
+        return now + seconds_until_earned(cost, self._costs.counted, now - self._born, self._budget, loan)
 
     def _write(self, position, step, header, asked, copying):
         """In a thread of its own: it copies, writes and hashes bytes, during which the training runs."""
@@ -191,7 +180,7 @@ class Snapshots(object):
             position=position,
             path=path,
             bytes=self._capture.bytes,
-            stall=round(self._costs[-1], 6),
+            stall=round(self._costs.newest, 6),
             seconds=round(took, 6),
             asked=bool(asked),
         )
