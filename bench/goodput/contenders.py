@@ -118,7 +118,6 @@ def run(contender: str, program: str, config: dict[str, Any], kills: list[int], 
         if (folder / "run").exists():
             result["holdfast"] = _summary(folder / "run")
             if kept is not None:
-                shutil.rmtree(kept, ignore_errors=True)
                 shutil.copytree(folder / "run", kept)
         return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -22,12 +23,13 @@ README = contenders.HERE / "README.md"
 RESULTS = contenders.ROOT / "bench/results"
 BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
 SEED = 4
-ORDERS = {
-    "plain loop": ("bare", "holdfast", "bare", "torchrun", "holdfast --max-loss 1", "lightning", "bare"),
-    "YOLO11n": ("bare", "holdfast", "bare", "ultralytics' own resume", "bare"),
-    "YOLO11n, three times as long": ("bare", "holdfast", "bare"),
+"""Of the first storm; each further one of Holdfast's has the next."""
+PAIRS = 3
+PEERS = {
+    "plain loop": ("torchrun", "holdfast --max-loss 1", "lightning"),
+    "YOLO11n": ("ultralytics' own resume",),
+    "YOLO11n, three times as long": (),
 }
-"""Each is held against the bare runs nearest before and after it."""
 SIZES = {
     "plain loop": {"epochs": 12, "batches": 256},
     "YOLO11n": {"epochs": 14, "batches": 32, "batch": 8, "imgsz": SIDE, "validated": 16},
@@ -59,7 +61,10 @@ def arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="short trainings, 3 kills: tries the bench, proves nothing"
     )
     parser.add_argument("--kills", type=int, help="how many (default 6; quick 3)")
-    parser.add_argument("--program", choices=[*ORDERS], help="only this one")
+    parser.add_argument(
+        "--pairs", type=int, help=f"how many runs of Holdfast, in turns with bare ones (default {PAIRS}; quick 1)"
+    )
+    parser.add_argument("--program", choices=[*PEERS], help="only this one")
     parser.add_argument("--only", help="only these contenders, comma-separated; bare runs always")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
     parser.add_argument("--keep-runs", type=Path, metavar="DIR", help="leave Holdfast's run folders here, to look into")
@@ -77,6 +82,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.count = options.kills or (3 if options.quick else 6)
+        self.pairs = options.pairs or (1 if options.quick else PAIRS)
         self.began = time.monotonic()
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         self.paths = [RESULTS / f"goodput-{stamp}.json"] + ([options.json] if options.json else [])
@@ -103,7 +109,7 @@ class Bench:
         contenders.ensure_lightning()
         contenders.compile_holdfast()
         with contenders.scratch() as shared:
-            for program in ORDERS:
+            for program in PEERS:
                 if self.options.program in {None, program}:
                     self.measure_program(program, self.config(program, shared))
 
@@ -119,34 +125,48 @@ class Bench:
     def measure_program(self, program: str, config: dict[str, Any]) -> None:
         short = contenders.run("bare", program, {**config, "epochs": 2}, [], None)  # it warms the caches of files too
         needed = config["epochs"] * config["batches"]
-        kills = places(needed, self.count)
-        self.say(f"{program}: {config['epochs']} epochs, {needed} batches, killed after {kills}")
+        self.say(f"{program}: {config['epochs']} epochs, {needed} batches")
         runs: list[Run] = []
-        measured = {"name": program, **config, "needed": needed, "kills": kills, "runs": runs}
+        measured = {"name": program, **config, "needed": needed, "runs": runs}
         for private in ("settings", "data"):
             measured.pop(private, None)
         self.results["programs"].append(measured)
-        wanted = {"bare", *(self.options.only.split(",") if self.options.only else ORDERS[program])}
-        order = [name for name in ORDERS[program] if name in wanted]
-        for name in order:
-            runs.append(self.attempt(name, program, config, kills))
+        order = self.order(program)
+        for name, storm in order:
+            runs.append(self.attempt(name, program, config, places(needed, self.count, storm)))
             self.keep()
         if program == "plain loop":  # of YOLO's there is one script for all
-            measured["same_program"] = self.without_kills(program, config, short, set(order))
+            measured["same_program"] = self.without_kills(program, config, short, {name for name, _ in order})
         self.keep()
+
+    def order(self, program: str) -> list[tuple[str, int]]:
+        """Who runs when, and through which storm. Each is held against the bare runs nearest before and after it."""
+        wanted = self.options.only.split(",") if self.options.only else ["holdfast", *PEERS[program]]
+        pairs = self.pairs if "holdfast" in wanted else 0
+        order = [("bare", 0)]
+        for pair in range(pairs):
+            order += [("holdfast", pair), ("bare", 0)]
+        peers = [(name, 0) for name in PEERS[program] if name in wanted]
+        return [*order, *peers, ("bare", 0)] if peers else order
 
     def attempt(self, name: str, program: str, config: dict[str, Any], kills: list[int]) -> Run:
         """A contender that fails costs its own row only."""
-        kept = kills and self.options.keep_runs and self.options.keep_runs / f"{program} {name}".replace(" ", "-")
+        kept = kills and self.options.keep_runs and self.folder_for(program, name)
         before = os.getloadavg()[0]
         try:
             run = contenders.run(name, program, config, [] if name == "bare" else kills, kept or None)
         except RunFailed as error:
             run = {"contender": name, "error": str(error)}
-        run["load"] = [before, os.getloadavg()[0]]
+        run |= {"load": [before, os.getloadavg()[0]], "places": [] if name == "bare" else kills}
         said = run.get("error") or f"{run['wall_s']:.1f} s, {run['batches_made']} batches, weights {run['weights']}"
         self.say(f"{program}, {name}: {said}")
         return run
+
+    def folder_for(self, program: str, name: str) -> Path:
+        """Where the next run folder of this contender's is kept."""
+        words = f"{program} {name}".replace(" ", "-")
+        names = (self.options.keep_runs / f"{words}-{number}" for number in itertools.count(1))
+        return next(path for path in names if not path.exists())
 
     def without_kills(self, program: str, config: dict[str, Any], short: Run, names: set[str]) -> dict[str, bool]:
         """Whether a contender's own version of the program, left alone, ends with the bare one's weights: else bits could never be compared."""
@@ -157,9 +177,9 @@ class Bench:
         return same
 
 
-def places(needed: int, count: int) -> list[int]:
-    """One in each of so many equal parts of the training, at a random batch of it: the same for every contender."""
-    chosen = random.Random(SEED)
+def places(needed: int, count: int, storm: int) -> list[int]:
+    """One in each of so many equal parts of the training, at a random batch of it: the same for every contender in the same storm."""
+    chosen = random.Random(SEED + storm)
     return [int(needed * (part + chosen.random()) / count) + 1 for part in range(count)]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 LIMIT = 1.10
+JUDGED = "holdfast"
 SUM_TOLERANCE_S = 0.05
 """Ten buckets, each rounded to a millisecond."""
 LABELS = {
@@ -17,8 +19,9 @@ LABELS = {
 }
 COLUMNS = (
     *("program", "contender", "kills", "wall s", "uninterrupted s", "start s", "restart s", "batches made again"),
-    *("goodput", "ratio", "limit", "bit-identical", ""),
+    *("goodput", "ratio", "bit-identical"),
 )
+JUDGEMENT = ("program", "runs of Holdfast", "median ratio", "lowest", "highest", "limit", "all bit-identical", "")
 BUCKETS = (
     *("start_up", "data_wait", "training", "evaluation", "saving"),
     *("snapshot_stall", "lost_work", "restart", "waiting", "other"),
@@ -31,12 +34,11 @@ def rows_of(program: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for place, run in enumerate(runs):
         row = {"program": program["name"], "contender": run["contender"], "label": LABELS[run["contender"]]}
-        row |= {"limit": LIMIT if run["contender"] == "holdfast" else None, "met": None, "notes": []}
+        row["notes"] = []
         rows.append(row)
         bare = _bare_around(runs, place)
         if "error" in run or not bare:
             row["notes"].append(f"no result: {run.get('error', 'no bare run to hold it against')}")
-            row["met"] = False if row["limit"] else None
             continue
         uninterrupted = sum(one["wall_s"] for one in bare) / len(bare)
         start = sum(bare_start(one) for one in bare) / len(bare)
@@ -49,11 +51,24 @@ def rows_of(program: dict[str, Any]) -> list[dict[str, Any]]:
             "again": run["batches_made"] - program["needed"],
             "goodput": uninterrupted / run["wall_s"],
             "ratio": run["wall_s"] / (uninterrupted + run["kills"] * start),
-            "ratios": sorted(run["wall_s"] / (one["wall_s"] + run["kills"] * bare_start(one)) for one in bare),
             "same": run["weights"] == bare[0]["weights"],
+            "all_kills": run["kills"] == len(run["places"]),
+            "exit": run["exit"],
         }
-        _judge(row, run, program)
+        _remark(row, run, program)
     return rows
+
+
+def judgement_of(program: dict[str, Any]) -> dict[str, Any] | None:
+    """The median of Holdfast's runs against the limit; None where there was none. One that ended otherwise than the bare run fails them all."""
+    rows = [row for row in rows_of(program) if row["contender"] == JUDGED]
+    if not rows:
+        return None
+    ratios = sorted(row["ratio"] for row in rows if "ratio" in row)
+    same = all(row.get("same") and row["all_kills"] and not row["exit"] for row in rows)
+    median = statistics.median(ratios) if ratios else None
+    met = median is not None and same and median <= LIMIT
+    return {"program": program["name"], "runs": len(rows), "ratios": ratios, "median": median, "same": same, "met": met}
 
 
 def bare_start(run: dict[str, Any]) -> float:
@@ -72,26 +87,17 @@ def _bare_around(runs: list[dict[str, Any]], place: int) -> list[dict[str, Any]]
     return before[-1:] + after[:1]
 
 
-def _judge(row: dict[str, Any], run: dict[str, Any], program: dict[str, Any]) -> None:
-    if run["contender"] != "bare" and run["kills"] != len(program["kills"]):
-        row["notes"].append(f"{run['kills']} of {len(program['kills'])} kills fired")
+def _remark(row: dict[str, Any], run: dict[str, Any], program: dict[str, Any]) -> None:
+    if not row["all_kills"]:
+        row["notes"].append(f"{run['kills']} of {len(run['places'])} kills fired")
     if run["exit"]:
         row["notes"].append(f"exit status {run['exit']}")
     if program.get("same_program", {}).get(run["contender"]) is False:
         row["notes"].append("its program differs from the bare one even where nothing kills it")
-    ours = run.get("holdfast")
-    if ours is not None:
-        row["notes"] += _said_by_holdfast(ours, run)
-    if row["limit"]:
-        fair = row["same"] and run["kills"] == len(program["kills"]) and not run["exit"]
-        row["met"] = _within(row["ratios"], row["limit"]) if fair and "error" not in (ours or {"error": ""}) else False
-
-
-def _within(ratios: list[float], limit: float) -> bool | str:
-    """Met against each of the bare runs beside it, or against none; else the machine was too busy to tell."""
-    if ratios[0] <= limit < ratios[-1]:
-        return f"not judged: {ratios[0]:.3f} against one bare run beside it, {ratios[-1]:.3f} against the other"
-    return ratios[-1] <= limit
+    if "holdfast" in run:
+        row["notes"] += _said_by_holdfast(run["holdfast"], run)
+    if run["places"]:
+        row["notes"].append(f"killed after batches {', '.join(map(str, run['places']))}")
 
 
 def _said_by_holdfast(ours: dict[str, Any], run: dict[str, Any]) -> list[str]:
@@ -114,15 +120,19 @@ def _said_by_holdfast(ours: dict[str, Any], run: dict[str, Any]) -> list[str]:
 
 
 def unmet(results: dict[str, Any]) -> list[str]:
-    """Limits that are not met, that could not be judged, or that nothing was measured for."""
-    judged = [row for program in results["programs"] for row in rows_of(program) if row["met"] is not None]
-    missed = [f"{row['program']}, {row['label']}: {_word(row)}" for row in judged if row["met"] is not True]
+    """Limits that are not met, or that nothing was measured for."""
+    judged = [found for program in results["programs"] if (found := judgement_of(program)) is not None]
+    missed = [f"{found['program']}: {_figure(found['median'])}" for found in judged if not found["met"]]
     return missed if judged else ["nothing was measured"]
+
+
+def _figure(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3f}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     if "wall_s" not in row:
-        return [row["program"], row["label"], *["-"] * (len(COLUMNS) - 3), _word(row)]
+        return [row["program"], row["label"], *["-"] * (len(COLUMNS) - 2)]
     bare = row["contender"] == "bare"
     return [
         row["program"],
@@ -135,16 +145,14 @@ def _cells(row: dict[str, Any]) -> list[str]:
         "" if bare else str(row["again"]),
         f"{row['goodput']:.3f}",
         f"{row['ratio']:.3f}",
-        f"{row['limit']:.2f}" if row["limit"] else "",
         "yes" if row["same"] else "no",
-        _word(row),
     ]
 
 
-def _word(row: dict[str, Any]) -> str:
-    if isinstance(row["met"], str):
-        return row["met"]
-    return {None: "", True: "met", False: "NOT MET"}[row["met"]]
+def _judgement_cells(found: dict[str, Any]) -> list[str]:
+    ends = [_figure(ratio) for ratio in (found["ratios"][:1] + found["ratios"][-1:])] or ["-", "-"]
+    same, met = ("yes" if found["same"] else "no"), ("met" if found["met"] else "NOT MET")
+    return [found["program"], str(found["runs"]), _figure(found["median"]), *ends, f"{LIMIT:.2f}", same, met]
 
 
 def _ledgers(results: dict[str, Any]) -> list[list[str]]:
@@ -162,16 +170,17 @@ def _ledgers(results: dict[str, Any]) -> list[list[str]]:
 
 
 def _tables(results: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str]]]]:
-    first = [_cells(row) for program in results["programs"] for row in rows_of(program)]
+    judged = [found for program in results["programs"] if (found := judgement_of(program)) is not None]
+    rows = [_cells(row) for program in results["programs"] for row in rows_of(program)]
     names = ("Holdfast's own ledger, s", *(name.replace("_", " ") for name in BUCKETS), "sum", "wall", "useful")
-    return [(COLUMNS, first), (names, _ledgers(results))]
+    return [(JUDGEMENT, [_judgement_cells(found) for found in judged]), (COLUMNS, rows), (names, _ledgers(results))]
 
 
 def _remarks(results: dict[str, Any]) -> list[str]:
     remarks = []
     for program in results["programs"]:
         epoch = f"{program['epochs']} epochs of {program['batches']} batches"
-        remarks.append(f"{program['name']}: {epoch}; killed after batches {', '.join(map(str, program['kills']))}")
+        remarks.append(f"{program['name']}: {epoch}")
         remarks += [f"{row['program']}, {row['label']}: {note}" for row in rows_of(program) for note in row["notes"]]
     return remarks
 
