@@ -227,4 +227,4 @@ def test_a_state_that_no_memory_can_hold_does_not_end_the_training(tmp_path, mon
         assert list(run.batches(range(5))) == list(range(5))
     said = capsys.readouterr().err
     assert said.count("snapshot failed") == 1
-    assert "a copy of the state takes 268435456 MB" in said
+    assert "a copy of the state takes 268435456 MiB" in said

@@ -223,7 +223,7 @@ def test_tensors_of_ever_new_sizes_do_not_fill_the_memory():
 
 
 def test_a_copy_needs_room():
-    with pytest.raises(NoRoom, match="takes 4 MB, and 1 MB are free"):
+    with pytest.raises(NoRoom, match="takes 4 MiB, and 1 MiB are free"):
         Capture(torch, room=lambda: 1 << 20).take({"w": torch.zeros(1 << 20)})
 
 

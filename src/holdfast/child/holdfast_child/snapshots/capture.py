@@ -133,7 +133,7 @@ class Capture(object):
     def _reserved(self, size):
         room = self._room()
         if room is not None and size > room:
-            raise NoRoom("a copy of the state takes %d MB, and %d MB are free" % (size >> 20, room >> 20))
+            raise NoRoom("a copy of the state takes %d MiB, and %d MiB are free" % (size >> 20, room >> 20))
         size = max(size, ALIGNED)
         try:
             try:
@@ -141,7 +141,7 @@ class Capture(object):
             except (OSError, OverflowError):
                 block = _large_pages(size)
         except OSError as error:
-            raise NoRoom("a copy of the state takes %d MB: %s" % (size >> 20, error.strerror)) from None
+            raise NoRoom("a copy of the state takes %d MiB: %s" % (size >> 20, error.strerror)) from None
         return self._torch.frombuffer(block, dtype=self._torch.uint8)
 
     def _copy(self, tensors, places):

@@ -84,7 +84,7 @@ def _verified(torch, path):
             _refuse_others(file, size)
             room = available_memory()
             if room is not None and size > room:
-                raise Torn("it takes %d MB of memory, and %d MB are free" % (size >> 20, room >> 20))
+                raise Torn("it takes %d MiB of memory, and %d MiB are free" % (size >> 20, room >> 20))
             block = torch.empty(size, dtype=torch.uint8)
             into = _memory(block)
             filled = 0
