@@ -113,3 +113,17 @@ def test_taking_a_process_down_is_no_work():
         dies(12.5, 2, 7.5, 3, code=0),
     )
     assert spent == {"start_up": 3.0, "training": 3.0, "lost_work": 3.5, "restart": 2.0, "other": 1.0}
+
+
+def test_time_in_which_nothing_ran_is_nobodys():
+    """The machine loses power two seconds after step 4, of which the heartbeat tells, and is found an hour later."""
+    spent = run(
+        begins(),
+        steps(1, 4, at=4.0),
+        [events.RunContinued(at=3600.0, supervisor=7, holdfast="0.1.0")],
+        dies(9.0, 1, 0.0, 6),
+        begins(at=3600.5, attempt=2, step=3),
+        steps(4, 6, at=3603.5),
+        dies(3605.5, 2, 3600.5, 6, code=0),
+    )
+    assert spent == {"start_up": 3.0, "training": 6.0, "lost_work": 3.0, "waiting": 0.5, "restart": 2.0}

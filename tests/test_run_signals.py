@@ -14,6 +14,7 @@ import termios
 import time
 
 import psutil
+import pytest
 from running import AGAIN, SAVES, command, environment, holdfast, holdfast_run, training
 
 from holdfast.child.holdfast_child import heartbeat
@@ -154,6 +155,10 @@ def test_killed_supervisor_stops_the_training_at_its_next_step(tmp_path):
     assert first["stopped_by"] == "supervisor gone"
     assert first["last_step"] >= 22
     assert (second["resumed"]["step"] % 5, second["last_step"]) == (0, 60)
+    goodput = ran.summary["goodput"]
+    assert sum(goodput["buckets"].values()) == pytest.approx(goodput["wall_s"], abs=0.05)
+    ended, continued = ran.of(events.AttemptEnded)[0], ran.of(events.RunContinued)[0]
+    assert ended.at < continued.at  # when it last gave a sign of life, not when somebody looked for it
     started.process.communicate()
 
 

@@ -144,6 +144,7 @@ class Supervisor:
 
     def go_on(self) -> Verdict:
         """After a takeover: close what the former supervisor left open, then the next attempt."""
+        left_at = self._picture.last_at
         self._recorder.record(
             events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
         )
@@ -152,7 +153,7 @@ class Supervisor:
         attempt = self._picture.attempt
         if attempt.ended is None:
             end_leftovers(_known_processes(attempt), attempt.started.at, self._plan.grace_s)
-            self._recorder.record(self._end_of_an_orphan())
+            self._recorder.record(self._end_of_an_orphan(left_at))
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
             return self.run_to_the_end(first=None, finished=True)  # only the verdict was missing
         self._keep_safe()
@@ -374,14 +375,14 @@ class Supervisor:
         self._recorder.sync()
         return reached
 
-    def _end_of_an_orphan(self) -> events.AttemptEnded:
-        """What can still be known of an attempt whose supervisor was killed."""
+    def _end_of_an_orphan(self, left_at: float) -> events.AttemptEnded:
+        """What can still be known of an attempt whose supervisor was killed: its record ends at `left_at`, and it with its last sign of life."""
         attempt = self._picture.attempt
         beat = heartbeat.read(str(self._run.heartbeat)).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
-        at = max(self._picture.last_at, beat.step_at if beat is not None else 0.0)
+        at = max(left_at, beat.step_at if beat is not None else 0.0)
         return events.AttemptEnded(
-            at=self._world.clock(),
+            at=at,
             attempt=attempt.number,
             code=None,
             first_step=attempt.first_step if attempt.first_step is not None else (1 if last_step else None),

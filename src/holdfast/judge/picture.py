@@ -112,7 +112,9 @@ class Picture:
         """Over all attempts, by the run's own step numbers; steps done again after a restart count again."""
         self.last_at = 0.0
         self.away = 0.0
-        """Seconds in which nobody supervised: between a stop and its resume."""
+        """Seconds in which nothing ran: between a stop, or the last sign of life, and the resume."""
+        self._left_at: float | None = None
+        """Where the record of an attempt ends that nobody saw the end of."""
 
     @property
     def attempt(self) -> AttemptPicture:
@@ -169,10 +171,15 @@ class Picture:
         event = entry.event
         if isinstance(event, events.RunContinued):
             self.away += max(0.0, event.at - self.last_at)
+            self._left_at = self.last_at
             if self.attempts:
                 self.attempt.signals.clear()  # who goes on has taken back what they asked for
+        elif isinstance(event, events.AttemptEnded) and self._left_at is not None and event.at < self.last_at:
+            # It may have lived on for a while after the last of its events that are known.
+            self.away -= max(0.0, event.at - self._left_at)
         self.last_at = max(self.last_at, event.at)
         if isinstance(event, events.AttemptStarted):
+            self._left_at = None
             self._begin(event)
         elif isinstance(event, events.RunStarted):
             self.started = event
