@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -176,6 +179,40 @@ def test_full_disk_loses_nothing(run, tmp_path):
     )
     subprocess.run([sys.executable, script], check=True)
     assert [entry.event.at for entry in replay(run)] == [float(n) for n in range(100)]
+
+
+def test_a_disk_that_stays_full_still_takes_the_last_words(run, monkeypatch):
+    """Room that was taken at the beginning is given back at the end: how it ended is in the record, whatever filled the disk."""
+    reserve, write_really = run.path / "reserve", os.write
+    journal = JournalWriter(run.journal)
+    journal.append(started()[0])
+    assert reserve.stat().st_size == 1 << 20
+
+    def full(handle, data):
+        if reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_really(handle, data)
+
+    monkeypatch.setattr(os, "write", full)
+    for event in (*started()[1:], *ended(1)):
+        journal.append(event)
+    assert journal.trouble == "No space left on device"
+    journal.close()
+    assert [entry.event for entry in replay(run)] == [*started(), *ended(1)]
+    assert not reserve.exists()
+
+
+def test_a_disk_that_is_full_from_the_start_is_not_filled_up_by_the_reserve(run, monkeypatch):
+    def half(path, data):
+        with path.open("wb") as file:
+            file.write(data[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", half)
+    journal = JournalWriter(run.journal)
+    journal.append(started()[0])
+    assert [path.name for path in run.path.iterdir()] == ["journal.jsonl"]
+    journal.close()
 
 
 def test_many_windows_replay(run):

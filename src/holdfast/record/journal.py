@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.record.folder import RunFolder
+from holdfast.record.reserve import Reserve
 from holdfast.words import events
 from holdfast.words.errors import JournalUnreadable
 
@@ -39,10 +40,11 @@ class Entry(NamedTuple):
 
 
 class JournalWriter:
-    """Appends events. A disk that is full loses nothing that fits in memory until there is room again."""
+    """Appends events. A disk that is full loses nothing that fits in memory until there is room again, and that there is at the end."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._reserve = Reserve(path.with_name("reserve"))
         self._pending: deque[bytes] = deque(maxlen=PENDING_EVENTS)
         size = os.fstat(self._handle).st_size
         self._torn = size > 0 and os.pread(self._handle, 1, size - 1) != b"\n"
@@ -78,6 +80,7 @@ class JournalWriter:
             self.trouble = error.strerror
 
     def close(self) -> None:
+        self._reserve.give_back()
         self.flush()
         os.close(self._handle)
 
