@@ -211,7 +211,7 @@ def test_a_disk_that_is_full_from_the_start_is_not_filled_up_by_the_reserve(run,
     monkeypatch.setattr(pathlib.Path, "write_bytes", half)
     journal = JournalWriter(run.journal)
     journal.append(started()[0])
-    assert [path.name for path in run.path.iterdir()] == ["journal.jsonl"]
+    assert sorted(path.name for path in run.path.iterdir()) == ["attempts", "journal.jsonl"]
     journal.close()
 
 
