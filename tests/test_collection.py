@@ -1,4 +1,4 @@
-"""Full collections of Python's collector wait while a training is imported, and come back as they were."""
+"""Full collections of Python's collector wait while a training is imported; nothing that a program can see of it is changed."""
 
 import gc
 import time
@@ -8,24 +8,22 @@ import pytest
 from probe_harness import run
 
 from holdfast.child.holdfast_child import collection
-from holdfast.child.holdfast_child.collection import NEVER, Start
+from holdfast.child.holdfast_child.collection import Start
 
 KEPT = 120_000
 """So many new objects have Python look through all of them several times over."""
 OF_A_TRAINING = """
     import gc
-    SET_UP
     before = gc.get_threshold()
     import torch
-    print("starting", gc.get_threshold() == before, gc.get_threshold()[:2] == before[:2])
     kept = [[] for _ in range(120_000)]
     full = gc.get_stats()[2]["collections"]
-    print("collected", full)
+    print("starting", gc.get_threshold() == before, full)
     model = torch.nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
-    print("training", gc.get_threshold() == before, gc.get_freeze_count() > 10_000)
     more = [[] for _ in range(1500)]
-    print("collected", gc.get_stats()[2]["collections"] - full)
+    print("training", gc.get_threshold() == before, gc.get_freeze_count() > 10_000, gc.get_stats()[2]["collections"] - full)
+    print("callbacks", len(gc.callbacks))
 """
 
 
@@ -43,127 +41,130 @@ def as_python_starts():
     yield
     gc.callbacks[:] = callbacks
     gc.unfreeze()
-    gc.enable()
     gc.set_threshold(*before)
+
+
+@pytest.fixture
+def start():
+    made = Start()
+    made.begins()
+    yield made
+    made.ended()
 
 
 def full_collections():
     return gc.get_stats()[2]["collections"]
 
 
-def test_only_full_collections_wait():
+def make(count=KEPT):
+    """Objects that stay, so that the collector has something to look through."""
+    return [[] for _ in range(count)]
+
+
+def test_only_full_collections_wait(start):
     """Young garbage goes as ever: a start that reads much data in circles keeps none of it."""
-    start, before = Start(), full_collections()
-    start.begins()
+    before = full_collections()
     young = weakref.ref(InACycle())
-    kept = [[] for _ in range(KEPT)]
+    kept = make()
     assert len(kept) == KEPT
     assert young() is None
     assert full_collections() == before
-    start.ended()
     assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_without_a_start_they_do_not_wait():
     """What the test above would show if nothing was put off."""
     before = full_collections()
-    kept = [[] for _ in range(10 * KEPT)]
-    assert len(kept) == 10 * KEPT
+    assert len(make(10 * KEPT)) == 10 * KEPT
     assert full_collections() > before
 
 
-def test_none_is_owed_when_the_training_has_begun():
-    """What was put off is not made up for at the first batch; what is new is counted from there."""
-    start, before = Start(), full_collections()
-    start.begins()
-    kept = [[[]] for _ in range(KEPT)]
+def test_none_is_owed_when_the_training_has_begun(start):
+    """What was put off is not made up for at the first batch; later ones come as ever."""
+    before = full_collections()
+    kept = make()
     start.ended()
-    more = [[] for _ in range(2000)]
+    more = make(2000)
     assert (len(kept), len(more)) == (KEPT, 2000)
     assert full_collections() == before
+    assert len(make(10 * KEPT)) == 10 * KEPT
+    assert full_collections() > before
 
 
-def test_garbage_of_the_start_is_still_found():
+def test_garbage_of_the_start_is_still_found(start):
     """Nothing stays frozen."""
-    start = Start()
-    start.begins()
     old = InACycle()
     gone = weakref.ref(old)
+    kept = make()
     start.ended()
     del old
     gc.collect()
-    assert gone() is None
+    assert (gone(), len(kept)) == (None, KEPT)
 
 
-def test_thresholds_that_the_program_set_meanwhile_stay():
-    """It knows what it wants of the collector."""
-    start = Start()
-    start.begins()
-    gc.set_threshold(5000, 20, 30)
+def test_what_the_program_sets_up_is_its_own(start):
+    """Thresholds that it reads, doubles or puts back later are those that it would have found."""
+    first, second, full = gc.get_threshold()
+    gc.set_threshold(first * 2, second * 2, full * 2)
     start.ended()
-    assert gc.get_threshold() == (5000, 20, 30)
+    assert gc.get_threshold() == (1400, 20, 20)
 
 
-def test_what_the_program_has_frozen_stays_frozen():
+def test_what_the_program_has_frozen_stays_frozen(start):
     """As is done before processes are forked, so that they share memory."""
-    start = Start()
-    start.begins()
     gc.freeze()
-    start.ended()
+    kept = make()
     assert gc.get_freeze_count() > 1000
-    assert gc.get_threshold() == (700, 10, 10)
+    assert len(kept) == KEPT
 
 
-def test_a_first_threshold_of_the_programs_own_stays():
-    """`gc.set_threshold(n)` leaves the others as they are; ours is taken back all the same."""
-    start = Start()
-    start.begins()
-    gc.set_threshold(5000)
-    start.ended()
-    assert gc.get_threshold() == (5000, 10, 10)
-
-
-def test_a_collector_without_full_collections_is_left_alone():
-    """Somebody has switched them off."""
-    gc.set_threshold(700, 10, 0)
-    start = Start()
-    start.begins()
-    assert gc.get_threshold() == (700, 10, 0)
-    start.ended()
-    assert gc.get_threshold() == (700, 10, 0)
-
-
-def test_a_start_that_takes_too_long_is_none(monkeypatch):
-    """A program that prepares data for hours before it trains collects as ever after a minute, without being asked."""
-    start, now = Start(), time.monotonic()
-    start.begins()
-    assert gc.get_threshold()[2] == NEVER
-    monkeypatch.setattr(collection.time, "monotonic", lambda: now + collection.STARTING_SECONDS + 5)
-    kept = [[] for _ in range(2000)]
-    assert len(kept) == 2000
-    assert gc.get_threshold() == (700, 10, 10)
-    assert not [one for one in gc.callbacks if getattr(one, "__self__", None) is start]
+def test_callbacks_of_the_programs_own_hear_both_ends(start, monkeypatch):
+    """Also of the collection at which the start turns out to be none."""
+    heard = []
+    gc.callbacks.append(lambda phase, _: heard.append(phase))
+    monkeypatch.setattr(collection.time, "monotonic", lambda: 1e18)
+    assert len(make()) == KEPT
+    assert heard[::2] == ["start"] * (len(heard) // 2)
+    assert heard[1::2] == ["stop"] * (len(heard) // 2)
 
 
 @pytest.mark.parametrize(
-    ("set_up", "variables", "starting"),
-    [
-        ("pass", {}, "False True"),
-        ("gc.set_threshold(1000, 15, 20)", {}, "False True"),
-        ("pass", {"HOLDFAST_OBSERVE_ONLY": "1"}, "True True"),
-    ],
-    ids=["as it is", "own settings", "observe only"],
+    ("what", "value"),
+    [("STARTING_SECONDS", -1.0), ("YOUNG_COLLECTIONS", 2), ("MEMORY_BYTES", -1)],
+    ids=["too long", "too much made", "too much memory"],
 )
-def test_in_a_real_training(tmp_path, set_up, variables, starting):
+def test_what_does_more_than_start_collects_as_ever(monkeypatch, what, value):
+    """A program that prepares data for hours, or has gone through gigabytes, before it trains."""
+    monkeypatch.setattr(collection, what, value)
+    start, before = Start(), full_collections()
+    start.begins()
+    assert len(make(10 * KEPT)) == 10 * KEPT
+    assert full_collections() > before
+    start.ended()
+
+
+def test_time_is_looked_at(monkeypatch):
+    """And not only when it begins."""
+    start, now = Start(), time.monotonic()
+    start.begins()
+    kept, before = make(), full_collections()
+    monkeypatch.setattr(collection.time, "monotonic", lambda: now + collection.STARTING_SECONDS + 5)
+    assert len(make(10 * KEPT)) + len(kept) == 11 * KEPT
+    assert full_collections() > before
+    start.ended()
+
+
+@pytest.mark.parametrize("observes", [False, True], ids=["as it is", "observe only"])
+def test_in_a_real_training(tmp_path, observes):
     """Put off from the import of torch to the first backward; never where nothing may be changed."""
-    probed = run(tmp_path, OF_A_TRAINING.replace("SET_UP", set_up), **variables)
-    lines = probed.out.splitlines()
-    assert lines[0] == f"starting {starting}"
-    assert lines[2] == "training True False"
-    waits = not variables
-    assert (lines[1] == "collected 0") == waits, lines
-    if waits:
-        assert lines[3] == "collected 0"
+    probed = run(tmp_path, OF_A_TRAINING, **({"HOLDFAST_OBSERVE_ONLY": "1"} if observes else {}))
+    starting, training, callbacks = probed.out.splitlines()
+    assert starting.startswith("starting True ")
+    assert (starting == "starting True 0") is not observes
+    assert training.startswith("training True False ")
+    if not observes:
+        assert training == "training True False 0"
+    assert callbacks == "callbacks 0"
 
 
 def test_a_forked_process_collects_as_ever(tmp_path):
@@ -172,13 +173,12 @@ def test_a_forked_process_collects_as_ever(tmp_path):
         tmp_path,
         """
         import gc, os
-        before = gc.get_threshold()
         import torch
         if os.fork() == 0:
-            print(gc.get_threshold() == before, flush=True)
+            print(len(gc.callbacks), flush=True)
             os._exit(0)
         os.wait()
-        print(gc.get_threshold() == before)
+        print(len(gc.callbacks))
         """,
     )
-    assert probed.out.split() == ["True", "False"]
+    assert probed.out.split() == ["0", "1"]

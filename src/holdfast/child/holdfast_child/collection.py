@@ -5,11 +5,15 @@ For a training with Ultralytics that takes 0.2 s. What is made and let go again 
 """
 
 import gc
+import sys
 import time
 
-NEVER = 2**31 - 1
 STARTING_SECONDS = 60.0
-"""What has not begun to train by then is no start any more."""
+YOUNG_COLLECTIONS = 150
+MEMORY_BYTES = 1 << 30
+"""What takes longer than this, makes more than this or has grown by more than this before it trains does something else than start: its
+garbage may be large. Ultralytics: 3 s, 90 young collections, 0.5 GiB.
+"""
 
 
 class NoCollection(object):
@@ -28,41 +32,55 @@ class NoCollection(object):
 class Start(object):
     """From the import of torch to the first batch. Nearly all that is made there stays: each full collection looks through all of it once
     more and finds next to nothing (with Ultralytics five of them, 0.4 s of a start of 2.7 s). They wait; young garbage is collected as ever.
+
+    A full collection is due when so many young ones have been since the last. After each of those, what is left counts as looked
+    through: nothing that a program can see or set is touched.
     """
 
     def __init__(self):
         """Before any of the program's own lines."""
-        self._until = None
         self._frozen = gc.get_freeze_count()
         """Python 3.12 freezes some of its own."""
+        self._putting_off = False
 
     def begins(self):
-        first, second, self._full = gc.get_threshold()
-        if not self._full:
-            return  # as somebody wants it
-        gc.set_threshold(first, second, NEVER)
-        self._until = time.monotonic() + STARTING_SECONDS
-        gc.callbacks.append(self._collecting)
-
-    def _collecting(self, *_):
-        if self._until is not None and time.monotonic() > self._until:
-            self._as_it_was()
-
-    def ended(self):
-        """It trains. What there is by now counts as looked through: the next full collection comes when Python's rule finds enough that is new."""
-        if self._until is None or not self._as_it_was():
+        if not _has_generations():
             return
-        if gc.isenabled() and gc.get_freeze_count() == self._frozen:  # what somebody has frozen is not ours to thaw
+        self._until = time.monotonic() + STARTING_SECONDS
+        self._left = YOUNG_COLLECTIONS
+        self._most_memory = _most_memory() + MEMORY_BYTES
+        self._putting_off = True
+        gc.callbacks.append(self._collected)
+
+    def _collected(self, phase, info):
+        if not self._putting_off or phase != "stop" or info["generation"] != 1:
+            return
+        self._left -= 1
+        # What somebody has frozen is not ours to thaw.
+        if self._left < 0 or time.monotonic() > self._until or gc.get_freeze_count() != self._frozen:
+            self._putting_off = False
+        elif _most_memory() > self._most_memory:
+            self._putting_off = False
+        else:
             gc.freeze()
             gc.unfreeze()
+            self._frozen = 0
 
-    def _as_it_was(self):
-        """False where the program has set the collector up in its own way meanwhile."""
-        self._until = None
-        if self._collecting in gc.callbacks:
-            gc.callbacks.remove(self._collecting)
-        first, second, full = gc.get_threshold()
-        if full != NEVER:
-            return False
-        gc.set_threshold(first, second, self._full)
-        return True
+    def ended(self):
+        """It trains. The next full collection comes when Python's own rule says so, counted from here."""
+        self._putting_off = False
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+
+
+def _has_generations():
+    """Whether old objects are looked through all at once: Python 3.14 does it bit by bit, one without a global lock has no generations."""
+    return sys.version_info < (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def _most_memory():
+    """The most that this process has held, in bytes."""
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
