@@ -56,15 +56,17 @@ class Start(object):
         if not self._putting_off or phase != "stop" or info["generation"] != 1:
             return
         self._left -= 1
-        # What somebody has frozen is not ours to thaw.
-        if self._left < 0 or time.monotonic() > self._until or gc.get_freeze_count() != self._frozen:
-            self._putting_off = False
-        elif _most_memory() > self._most_memory:
+        if self._does_more_than_start():
             self._putting_off = False
         else:
             gc.freeze()
             gc.unfreeze()
             self._frozen = 0
+
+    def _does_more_than_start(self):
+        if self._left < 0 or time.monotonic() > self._until or _most_memory() > self._most_memory:
+            return True
+        return gc.get_freeze_count() != self._frozen  # what somebody has frozen is not ours to thaw
 
     def ended(self):
         """It trains. The next full collection comes when Python's own rule says so, counted from here."""
