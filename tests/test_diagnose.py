@@ -28,6 +28,18 @@ def test_silent_zero_run_is_caught_by_its_first_epoch():
     assert any("exit code" in question for question in found.explanation.unknown)
 
 
+@pytest.mark.parametrize(("device", "blamed"), [("cpu", False), ("null", True), ("mps", True)])
+def test_a_cpu_is_not_blamed_by_the_cpu(tmp_path, device, blamed):
+    """Scores of 0 in five epochs, whose losses are well: nothing is gained by validating on the device that trained."""
+    header = "epoch,train/box_loss,train/cls_loss,metrics/precision(B),metrics/mAP50(B),val/box_loss"
+    rows = [f"{n},{3.1 - n / 10:.3f},{4.2 - n / 10:.3f},0,0,3.{n}" for n in range(1, 6)]
+    written(tmp_path, "results.csv", "\n".join([header, *rows, ""]))
+    written(tmp_path, "args.yaml", f"epochs: 5\ndevice: {device}\nbatch: 4\n")
+    steps = [step.text for step in diagnose(tmp_path).explanation.next_steps]
+    assert steps[0].startswith("train longer")
+    assert any("device is at fault" in step for step in steps) == blamed
+
+
 def test_slow_epoch_is_named_and_its_cause_is_not_guessed():
     """Report 001: epoch 6 took ten hours; the table cannot tell swapping from sleep, and says so."""
     found = judged("phase2_killed", 137)

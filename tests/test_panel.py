@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from histories import seen
 from rich.console import Console
 
-from holdfast.judge.history import GIB, losses, started, trains
+from holdfast.cli.claiming import claim
+from holdfast.judge.history import GIB, ended, losses, started, trains
 from holdfast.record.folder import RunFolder
 from holdfast.record.journal import JournalWriter
 from holdfast.show.frame import Frame, wrapped
@@ -22,6 +25,7 @@ from holdfast.show.report.content import report_of
 from holdfast.show.report.markdown import as_markdown
 from holdfast.show.status import print_status, status_of
 from holdfast.words import events
+from holdfast.words.errors import RunExists
 
 LONG = "/data/someone/experiments/2026/detect/shapes-large/attempts/weights/best-of-all-epochs.pt"
 
@@ -33,13 +37,22 @@ def printed(renderable, width=80):
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_path_is_never_broken(width):
-    """It has a line of its own where it does not fit; everything else stays within the frame."""
+def test_a_path_can_be_copied_in_one_piece(width):
+    """Where it does not fit it is folded, and stands whole below the frame; everything else stays within it."""
     shown = printed(Frame("holdfast · x", [("best", "", f"kept in {LONG} (stage large)")], "green"), width)
     assert LONG in shown
     over = [line for line in shown.splitlines() if len(line) > width]
     assert all(line.endswith(LONG) for line in over)
     assert [line for line in shown.splitlines() if len(line) < width and LONG not in line] == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_edge_is_whole_whatever_stands_in_it(width):
+    rows = [("next", "", f"see https://example.org/{'a' * 300} and read {LONG}"), ("record", "", LONG)]
+    lines = printed(Frame("holdfast · x", rows, "green"), width).splitlines()
+    frame = lines[: 1 + next(n for n, line in enumerate(lines) if line.startswith("╰"))]
+    assert {len(line) for line in frame} == {width}
+    assert {line[-1] for line in frame} == {"╮", "│", "╯"}
 
 
 def test_a_short_path_moves_to_the_next_line_as_a_whole():
@@ -179,15 +192,107 @@ def test_lines_can_be_found_in_a_file(tmp_path, stream):
 # --- where it stands --------------------------------------------------------------------------------------------------
 
 
-def test_status_tells_memory_once(tmp_path, capsys):
+def recorded(tmp_path, *history):
     run = RunFolder(tmp_path)
     run.plan.write_text("")
     writer = JournalWriter(run.journal)
-    sample = events.Sample(at=3.0, rss=GIB // 2, processes=1, available=3 * GIB, swap=0, disk_free=GIB)
-    for event in [*started(), sample]:
+    for event in [event for part in history for event in part]:
         writer.append(event)
     writer.close()
-    print_status(status_of(run), as_json=False)
+    return run
+
+
+def test_status_tells_memory_once(tmp_path, capsys):
+    begun = [msgspec.structs.replace(event, pid=os.getpid()) for event in started()[1:]]
+    sample = events.Sample(at=3.0, rss=GIB // 2, processes=1, available=3 * GIB, swap=0, disk_free=GIB)
+    print_status(status_of(recorded(tmp_path, started()[:1], begun, [sample])), as_json=False)
     shown = capsys.readouterr().out
     assert len(re.findall(r"\bmemory \d", shown)) == 1
     assert "memory 512 MiB of 3.5 GiB" in shown
+
+
+def test_no_clock_runs_for_what_is_gone(tmp_path, capsys):
+    """Supervisor and training were killed after 9 s: twenty seconds later nothing is expected of them, and no forecast is made."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    begun = [msgspec.structs.replace(event, pid=gone.pid) for event in started()[1:]]
+    sample = events.Sample(at=9.0, rss=GIB // 2, processes=1, available=3 * GIB, swap=0, disk_free=GIB)
+    status = status_of(recorded(tmp_path, started()[:1], begun, [sample]), now=29.0)
+    print_status(status, as_json=False)
+    shown = capsys.readouterr().out
+    assert "its last sign of life was 20.0 s ago, 9.0 s after its start" in shown
+    assert (status["progress"], status["now"]["for_s"]) == (None, 9.0)
+    assert "for 29.0 s" not in shown
+    assert "memory" not in shown
+
+
+def test_a_killed_supervisor_is_told_in_every_list(tmp_path, capsys):
+    """Nobody saw an exit code: there is none to show."""
+    orphan = events.AttemptEnded(
+        at=9.0, attempt=1, code=None, first_step=1, last_step=3, seconds=9.0, stopped_by="supervisor gone"
+    )
+    history = [*started(), *trains(), *losses(1.0, 0.9, 0.8), orphan]
+    print_status(status_of(recorded(tmp_path, history)), as_json=False)
+    shown = capsys.readouterr().out
+    assert "attempt 1: steps 1 to 3, its supervisor was killed" in shown
+    assert "None" not in shown
+    assert "its supervisor was killed" in _unframed(printed(panel(RunFolder(tmp_path), seen(history))))
+
+
+# --- a folder that is taken ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "says", "not_this"),
+    [
+        ("learned", 0, "choose another --dir; to see what that one came to: holdfast report", "holdfast resume"),
+        ("failed", 1, "holdfast resume", "holdfast report"),
+    ],
+)
+def test_a_folder_that_is_taken_says_what_can_be_done_with_its_run(tmp_path, verdict, code, says, not_this):
+    """A resume of one that has finished would only be refused."""
+    over = events.RunEnded(at=120.0, verdict=verdict, reason="x", exit_status=code)
+    recorded(tmp_path, started(), trains(), losses(1.0), ended(code), [over])
+    with pytest.raises(RunExists) as taken:
+        claim(["python", "x.py"], root=tmp_path, name=None, folder=tmp_path)
+    assert says in taken.value.next_step
+    assert not_this not in taken.value.next_step
+
+
+# --- what it leaves -----------------------------------------------------------------------------------------------------
+
+
+def trained_into(folder, matches="equal", bad=0):
+    best = events.Saved(
+        at=5.0, step=9, path=f"{folder}/weights/best.pt", tensors=4, compared=4, matches=matches, bad=bad
+    )
+    return [events.Settings(at=0.5, source="ultralytics", values={"save_dir": folder}), best]
+
+
+def test_a_command_leaves_its_best_and_its_results(tmp_path):
+    history = [*started(), *trains(), *trained_into("runs/e"), *losses(1.0), *ended(0)]
+    shown = _unframed(printed(panel(RunFolder(tmp_path), seen(history))))
+    assert "best runs/e/weights/best.pt results runs/e " in shown
+    assert "another folder" not in shown
+
+
+def test_a_best_that_cannot_be_used_is_not_offered(tmp_path):
+    history = [*started(), *trains(), *trained_into("runs/e", bad=4), *losses(1.0), *ended(0)]
+    shown = _unframed(printed(panel(RunFolder(tmp_path), seen(history))))
+    assert "unusable runs/e/weights/best.pt" in shown
+    assert " best runs/e" not in shown
+
+
+def test_another_folder_is_said(tmp_path):
+    """Killed before its first snapshot and started over by its own command: Ultralytics takes the next free folder."""
+    over = events.Resume(how="start over", why="it died before its first snapshot")
+    again = events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["yolo"], resume=over)
+    killed = [*started(), *trains(), *trained_into("runs/e")[:1], *ended(signal="SIGKILL", last_step=0)]
+    settings = trained_into("runs/e-2")[0]
+    picture = seen(killed, [again], trains(), [settings])
+    told = "attempt 2 took another folder and started over; what attempt 1 wrote is in runs/e"
+    assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), picture), 200))
+    assert told in as_markdown(report_of(picture, title="x"))
+    stream = io.StringIO()
+    Narrator(RunFolder(tmp_path), stream)(settings, picture)
+    assert stream.getvalue() == f"holdfast: {told}\n"

@@ -20,7 +20,7 @@ from holdfast.judge.policy import (
 from holdfast.judge.rules import by_id
 from holdfast.judge.verdict import verdict
 from holdfast.words import events
-from holdfast.words.plan import Plan
+from holdfast.words.plan import Budget, Plan
 from holdfast.words.verdicts import Action, Finding, Outcome
 
 PLAN = Plan(command=["python", "train.py"], cwd="/work")
@@ -103,6 +103,16 @@ def test_kills_from_outside_spend_attempts_only():
     picture = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"), again(2, 10, signal="SIGKILL"))
     assert decided(picture).action is Action.RESTART
     assert decided(picture, left=0).action is Action.STOP
+
+
+def test_the_last_attempt_says_what_goes_on_all_the_same():
+    picture = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
+    three = msgspec.structs.replace(PLAN, budget=Budget(attempts=3))
+    assert (
+        decided(picture, three, left=0, resume=FROM_FILE).why
+        == "no attempt is left of 3 (--max-attempts); holdfast resume goes on from step 8"
+    )
+    assert decided(picture, three, left=0).why == "no attempt is left of 3 (--max-attempts)"
 
 
 def test_the_users_wish_is_final():

@@ -9,9 +9,11 @@ from importlib.resources import files
 import pytest
 from histories import seen
 
+from holdfast.judge.explanation import explain
 from holdfast.judge.history import ended, losses, started, trains
 from holdfast.judge.ledger import BUCKETS
 from holdfast.record.journal import Entry
+from holdfast.show.progress import progress
 from holdfast.show.report.charts import Chart, Dot, Line, unbroken
 from holdfast.show.report.content import BUCKETS as SAID
 from holdfast.show.report.content import report_of
@@ -155,6 +157,37 @@ def test_head_and_story_count_the_same_steps():
     )
     assert "132 steps" in told.figures
     assert "132 steps" in told.story[0]
+
+
+def passes(*ends):
+    """A loader that was exhausted at these steps: each process counts from 1."""
+    return [
+        events.Epoch(at=float(step), epoch=n, step=step, seconds=1.0, batches=100, source="loader")
+        for n, step in enumerate(ends, 1)
+    ]
+
+
+def by_command(number, step):
+    resume = events.Resume(how="command", checkpoint="state.pt", step=step)
+    return [events.AttemptStarted(at=100.0, attempt=number, pid=100 + number, command=["python"], resume=resume)]
+
+
+def test_epochs_go_on_where_a_command_goes_on():
+    """Killed in the fourth and in the sixth epoch, each time gone on from the checkpoint of the epoch before: eight in all."""
+    killed = ended(signal="SIGKILL", last_step=0)
+    first = [*started(), *trains(), *losses(1.0), *passes(100, 200, 300), *killed]
+    second = [*by_command(2, 300), *losses(1.0, first=301), *passes(400, 500), *killed]
+    third = [*by_command(3, 400), *losses(1.0, first=401), *passes(500, 600, 700, 800), *ended(0, last_step=800)]
+    picture = seen(first, second)
+    assert picture.attempt.epoch == 5
+    assert progress(picture, "").startswith("epoch 5")
+    assert "800 steps, 8 epochs in 3 attempts" in explain(seen(first, second, third)).story[0]
+
+
+def test_epochs_that_nobody_can_count_are_not_counted():
+    """The step of the checkpoint is not known."""
+    picture = seen(started(), trains(), passes(100, 200), ended(1, last_step=250), by_command(2, 0), passes(100))
+    assert picture.attempt.epoch is None
 
 
 def test_what_is_said_of_training_is_the_sum_of_its_rows():

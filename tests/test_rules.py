@@ -142,6 +142,18 @@ def test_scores_of_zero_are_blamed_on_what_there_is(device, steps, first_advice,
     assert any("on the CPU" in text for text in advice) == of_the_cpu
 
 
+def test_scores_of_zero_after_hardly_any_update_are_no_proof():
+    """YOLO, five epochs, batch 4, nbs 64: eight updates in all. Too few is the likeliest reason, and comes first."""
+    settings = events.Settings(at=0.5, source="ultralytics", values={"device": "cpu", "batch": 4, "nbs": 64})
+    nothing = validations(every=1, fitness=[0.0] * 5)
+    found = findings_of([*started(), settings, *losses(*[3.0, 2.9] * 4), *nothing, *ended(0, last_step=8)])
+    made = next(f for f in found if f.rule == "metrics-all-zero" and f.severity == "fatal")
+    assert made.confidence == "possible"
+    assert "8 steps are few" in made.message
+    assert made.remedies[0].startswith("train longer: 8 steps are very few")
+    assert "8 optimizer steps were made in all: with batch=4 and nbs=64, 16 batches go into each" in made.evidence
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

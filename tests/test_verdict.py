@@ -318,7 +318,7 @@ def test_what_earlier_attempts_kept_is_offered_once_a_mistake_is_mended():
     snapshot = events.Snapshot(at=3.0, step=2, position=2, path="/run/snapshots/2", bytes=10, stall=0.0, seconds=0.1)
     offered = [step for step in explain(failed_in_the_second_attempt(snapshot), "case-1").next_steps if step.command]
     assert [(step.text, step.command) for step in offered] == [
-        ("once that is mended, go on from what was saved", "holdfast resume case-1")
+        ("once that is mended, go on from its snapshot of step 2", "holdfast resume case-1")
     ]
     assert not [step for step in explain(failed_in_the_second_attempt(), "case-1").next_steps if step.command]
 
@@ -329,3 +329,60 @@ def test_the_rate_is_named_in_the_attempt_that_started_over_too():
     lost = [*losses(1.0, 2e4), *losses(*["nan"] * 6, first=3), *stopped]
     picture = seen(started(), trains(), lost, goes_on(0, "start over"), trains(), lost)
     assert explain(picture).next_steps[0].text.startswith("lower the learning rate (it was 0.01)")
+
+
+def test_a_gap_in_our_own_record_is_no_missing_work():
+    """The run folder's disk was full after 40 steps; the heartbeat knows of all 100, and the losses that there are fell."""
+    epochs = [events.Epoch(at=40.0, epoch=4, step=40, seconds=4.0, batches=10, planned=10, source="ultralytics")]
+    falls = losses(*[3.0 - n / 20 for n in range(40)])
+    picture = seen(started(), trains(), falls, epochs, ended(0, last_step=100))
+    assert [finding.rule for finding in picture.findings if finding.rule == "steps-missing"] == []
+    proof = next(proof for proof in proofs_of(picture) if proof.name == "planned-steps-done")
+    assert (proof.answer, "gap after step 40" in proof.detail) == ("does not apply", True)
+    assert verdict(picture).outcome is Outcome.LEARNED
+
+
+def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
+    """The second attempt has just started: what ended the first is named, and its silence is not taken for a missing probe."""
+    sees = events.Observed(
+        at=0.4, kinds=dict.fromkeys(("steps", "losses", "movement"), "seen"), step_source="optimizer"
+    )
+    told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
+    assert "Attempt 1 died: The training was ended from outside by SIGKILL after step 10" in told.story[1]
+    assert "Attempt 2 goes on from step 8." in told.story[1]
+    assert told.unknown == []
+    assert explain(seen(started())).unknown == []
+
+
+def killed_three_times():
+    snapshot = events.Snapshot(at=3.0, step=9, position=9, path="/run/snapshots/9", bytes=10, stall=0.0, seconds=0.1)
+    once = [*trains(), *losses(1.0), snapshot, *ended(signal="SIGKILL")]
+    stop = Decision(action=Action.STOP, attempt=3, why="no attempt is left of 3 (--max-attempts)")
+    over = [
+        events.DecisionMade(at=110.0, decision=stop),
+        events.RunEnded(at=120.0, verdict="failed", reason="killed", exit_status=4),
+    ]
+    return seen(started(), once, goes_on(9, "snapshot"), once, goes_on(9, "snapshot"), once, over)
+
+
+def test_attempts_that_are_used_up_are_not_the_end():
+    """What goes on, and from where, comes first; that the signal may come again is no news after three times."""
+    steps = explain(killed_three_times(), "case-1").next_steps
+    assert (steps[0].text, steps[0].command) == ("go on from its snapshot of step 9", "holdfast resume case-1")
+    assert "--max-attempts N" in steps[1].text
+    assert steps[2].text.startswith("find out what sends SIGKILL: it has come 3 times, after 98, 98, 98 s.")
+    assert not any("if it comes again" in step.text for step in steps)
+
+
+def test_an_exit_without_a_word_has_a_next_step():
+    told = explain(seen(started(), ended(1, last_step=0)))
+    assert "It printed nothing." in told.story[1]
+    assert told.next_steps[0].text == "run it by itself and see what it does: python train.py"
+
+
+def test_a_syntax_error_names_file_and_line():
+    """Python prints both above it, and no traceback."""
+    words = ['  File "/home/ann/train.py", line 3', "    def f()", "           ^", "SyntaxError: expected ':'"]
+    told = explain(seen(started(), ended(1, last_step=0, words=words)))
+    assert """SyntaxError: expected ':' (File "/home/ann/train.py", line 3)""" in told.story[1]
+    assert told.next_steps[0].text == 'mend line: File "/home/ann/train.py", line 3'

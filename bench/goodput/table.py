@@ -54,6 +54,7 @@ def rows_of(program: dict[str, Any]) -> list[dict[str, Any]]:
             "same": run["weights"] == bare[0]["weights"],
             "all_kills": run["kills"] == len(run["places"]),
             "exit": run["exit"],
+            "judged_itself": "verdict" in run.get("holdfast", {}),
         }
         _remark(row, run, program)
     return rows
@@ -65,7 +66,7 @@ def judgement_of(program: dict[str, Any]) -> dict[str, Any] | None:
     if not rows:
         return None
     ratios = sorted(row["ratio"] for row in rows if "ratio" in row)
-    same = all(row.get("same") and row["all_kills"] and not row["exit"] for row in rows)
+    same = all(row.get("same") and row["all_kills"] and row["judged_itself"] and not row["exit"] for row in rows)
     median = statistics.median(ratios) if ratios else None
     met = median is not None and same and median <= LIMIT
     return {"program": program["name"], "runs": len(rows), "ratios": ratios, "median": median, "same": same, "met": met}

@@ -23,6 +23,7 @@ from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.verdict import EXIT_STATUS, standing_against_learning, verdict
 from holdfast.observe.foreign import recognise
 from holdfast.observe.foreign.endings import check_exit_code
+from holdfast.observe.foreign.settings import read_settings
 from holdfast.observe.line_watch import LineWatch
 from holdfast.record.journal import Entry
 from holdfast.words import events
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Verdict
 
 FATAL_FOUND = 3
+NOT_SET = ("", "~", "null", "none")
 FEW = 3
 """Fewer values than this say nothing of a course."""
 
@@ -58,7 +60,7 @@ def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
     check_exit_code(exit_code)
     lines = LineWatch(words.needles(), words.rules_speaking_of)
     reading = recognise.read(path, exit_code=exit_code, lines=lines)
-    picture = _judged(reading)
+    picture = _judged(reading, _settings_beside(path))
     came_to = _verdict(reading, picture)
     if came_to is not None:
         ended = events.RunEnded(
@@ -84,7 +86,17 @@ def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
 # --- from entries to findings -----------------------------------------------------------------------------------------
 
 
-def _judged(reading: Reading) -> Picture:
+def _settings_beside(path: Path | None) -> events.Settings | None:
+    """What Ultralytics trained on, as its args.yaml says: advice about devices is for others than the CPU."""
+    folder = path if path is None or path.is_dir() else path.parent
+    told = folder / "args.yaml" if folder is not None else None
+    device = read_settings(told, []).get("device") if told is not None and told.is_file() else None
+    if device is None or device.lower() in NOT_SET:
+        return None
+    return events.Settings(at=0.0, source="args.yaml", values={"device": device})
+
+
+def _judged(reading: Reading, settings: events.Settings | None) -> Picture:
     picture = Picture()
     engine = Engine(picture, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
     senseless = 0
@@ -93,6 +105,8 @@ def _judged(reading: Reading) -> Picture:
             _take(engine, entry)
         except Exception:  # noqa: BLE001 - a record is anybody's: an entry that makes no sense must not hide the others
             senseless += 1
+        if settings is not None and not reading.own and isinstance(entry.event, events.AttemptStarted):
+            _take(engine, Entry(settings, entry.event.attempt, 0))
     if senseless:
         reading.notes.append(f"{senseless} entries make no sense and were left out.")
     return picture

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.judge.plain_loop import is_plain_loop
 from holdfast.record.torn import is_torn
 from holdfast.words.events import Resume
 
@@ -21,6 +22,11 @@ NOT_KNOWN = (
     "how this command goes on from a checkpoint is not known; "
     """tell it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
 ).strip()
+PLAIN_LOOP = (
+    f"{NOT_KNOWN}; or put holdfast.guard around the loop: two lines, and it goes on at the very batch (docs/guard.md)"
+)
+NO_LAST_YET = "it died before its first snapshot and before Ultralytics saved a last.pt"
+NO_STEP = "it had made no step"
 
 
 def how_to_go_on(picture: Picture, plan: Plan, before: int | None = None) -> Resume:
@@ -45,7 +51,9 @@ def _found(picture: Picture, plan: Plan, before: int | None) -> Resume:
         return _from_glob(picture, plan, before)
     if of_ultralytics:
         return _ultralytics(picture, before)
-    return Resume(how="start over", why=NOT_KNOWN)
+    if picture.attempt.torch is not None and not any(attempt.steps for attempt in picture.attempts):
+        return Resume(how="start over", why=NO_STEP)
+    return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(picture) else NOT_KNOWN)
 
 
 def command_for(plan: Plan, resume: Resume | None) -> list[str]:
@@ -120,7 +128,7 @@ def _ultralytics(picture: Picture, before: int | None) -> Resume:
         if _is_whole(path):
             why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
             return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
-    why = "last.pt is torn" if candidates else "Ultralytics had not saved a last.pt yet"
+    why = "last.pt is torn" if candidates else NO_LAST_YET
     return Resume(how="start over", why=why)
 
 

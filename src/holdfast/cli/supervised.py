@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.act import supervisor
 from holdfast.act.notify import words_of
+from holdfast.cli.claiming import claim
 from holdfast.judge import tuning
 from holdfast.judge.picture import picture_of
-from holdfast.record import folder as folders
 from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
@@ -67,7 +67,7 @@ def supervise_new(
 ) -> int:
     if plan.on_event is not None:
         words_of(plan.on_event)
-    run = folders.create(plan.command, root=Path.cwd(), name=name or plan.name, folder=folder)
+    run = claim(plan.command, root=Path.cwd(), name=name or plan.name, folder=folder)
     write_plan(run, plan)
     try:
         return _supervised(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.judge.death import killed_by, where
 from holdfast.judge.engine import WEIGHT
-from holdfast.judge.policy import cause_of, is_mistake
+from holdfast.judge.plain_loop import is_plain_loop
+from holdfast.judge.policy import OUTSIDE, cause_of, is_mistake, is_out_of_attempts
 from holdfast.judge.rules import by_id
 from holdfast.judge.usable import checkpoints, last_good
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.words.verdicts import Confidence, Finding
 
 MOST_STEPS = 8
+GUARD = "so that a death costs minutes at most, put holdfast.guard around the loop: two lines, docs/guard.md"
 ESSENTIAL = ("steps", "losses", "movement")
 """Kinds of evidence whose absence a user should know of."""
 
@@ -31,7 +33,7 @@ class NextStep:
 @dataclass(frozen=True)
 class Explanation:
     story: list[str]
-    """Three sentences: what ran, what became of it, what to do."""
+    """A few sentences: what ran, what became of it, what to do."""
     cause: str | None
     """The rule that explains the end best."""
     confidence: Confidence | Literal["unknown"]
@@ -73,7 +75,8 @@ def decisive(picture: Picture) -> Finding | None:
 
 def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> list[str]:
     attempt = picture.attempt
-    story = [_what_ran(picture)]
+    death = _gone_on_from(picture)
+    story = [_what_ran(picture), *([death] if death is not None else [])]
     if finding is not None:
         doubt = {"proven": "", "likely": "Most likely: ", "possible": "Possibly: "}[finding.confidence]
         story.append(finding.message if "likely" in finding.message else doubt + finding.message)
@@ -82,7 +85,8 @@ def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> 
     elif _died(attempt):
         story.append("The record does not say why it ended.")
     else:
-        story.append("Nothing was found that speaks against it.")
+        since = " since" if death is not None else ""
+        story.append(f"Nothing was found{since} that speaks against it.")
     if steps:
         story.append(f"Next: {steps[0].text}{'' if steps[0].text.endswith(('.', '?', '!')) else '.'}")
     return story
@@ -98,6 +102,21 @@ def _what_ran(picture: Picture) -> str:
         epochs = f", {attempt.epoch}{of} epochs"
     steps = f"{picture.last_step} steps{epochs}" if picture.last_step else epochs.removeprefix(", ") or "no step"
     return f"{name} made {steps} in {tries} and {_how_it_ended(attempt)}."
+
+
+def _gone_on_from(picture: Picture) -> str | None:
+    """The death that the attempt which is under way comes after."""
+    if picture.attempt.ended is not None or len(picture.attempts) < 2:
+        return None
+    before, now = picture.attempts[-2:]
+    if not _died(before):
+        return None
+    cause = cause_of(before)
+    found = before.found(cause) if cause is not None else None
+    why = found.message if found is not None else f"It {_how_it_ended(before)}."
+    resumed = now.resumed
+    how = f"goes on from step {resumed.step}" if resumed is not None and resumed.step else "goes on"
+    return f"Attempt {before.number} died: {why} Attempt {now.number} {'starts over' if now.starts_over else how}."
 
 
 def _how_it_ended(attempt: AttemptPicture) -> str:
@@ -138,9 +157,12 @@ def _unknown(picture: Picture, finding: Finding | None, *, died: bool) -> list[s
         open_questions.append(
             f"Whether it really was {finding.rule}: the evidence fits, but does not exclude another cause."
         )
-    kinds = attempt.observed.kinds if attempt.observed is not None else {}
+    observed = next((each.observed for each in reversed(picture.attempts) if each.observed is not None), None)
+    kinds = observed.kinds if observed is not None else {}
     unseen = [kind for kind in ESSENTIAL if kinds.get(kind, "not seen").startswith("not seen")]
-    if unseen:
+    # A process that has only just started has not had the time to say hello.
+    starting = observed is None and ended is None and attempt.started.pid
+    if unseen and not starting:
         told = next((kinds[kind] for kind in unseen if kind in kinds), "not seen: no probe was in the process")
         open_questions.append(f"{', '.join(unseen).capitalize()}: {told}.")
     return open_questions
@@ -162,9 +184,16 @@ def _next_steps(picture: Picture, finding: Finding | None, reference: str | None
         again = f"holdfast run --rule {stopped_by}=warn -- {shlex.join(picture.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
     if reference is not None and _can_be_resumed(picture):
-        said = "go on from what was saved" if _something_is_kept(picture) else "try it again"
+        said = _how_it_would_go_on(picture)
         said = f"once that is mended, {said}" if is_mistake(picture.attempt) else said
-        steps.insert(min(1, len(steps)), NextStep(said, f"holdfast resume {reference}"))
+        resume = NextStep(said, f"holdfast resume {reference}")
+        if is_out_of_attempts(picture.attempt) and finding is not None and finding.rule in OUTSIDE:
+            more = "give the next run more attempts from its start: --max-attempts N (in a plan: [budget] attempts)"
+            steps[:0] = [resume, NextStep(more)]
+        else:
+            steps.insert(min(1, len(steps)), resume)
+    if _died(picture.attempt) and picture.attempt.steps and is_plain_loop(picture):
+        steps.insert(min(2, len(steps)), NextStep(GUARD))
     seen: set[str] = set()
     return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MOST_STEPS]  # type: ignore[func-returns-value]
 
@@ -176,6 +205,16 @@ def _can_be_resumed(picture: Picture) -> bool:
         return False
     worth_it = not is_mistake(picture.attempt) or _something_is_kept(picture)
     return ended.verdict == "interrupted" or (ended.verdict == "failed" and worth_it)
+
+
+def _how_it_would_go_on(picture: Picture) -> str:
+    snapshot = next((each.snapshots.newest for each in reversed(picture.attempts) if each.snapshots.newest), None)
+    if snapshot is not None:
+        return f"go on from its snapshot of step {snapshot.step}"
+    if not _something_is_kept(picture):
+        return "try it again"
+    told = " (as --checkpoint and --resume-with tell; without them it starts over)" if is_plain_loop(picture) else ""
+    return f"go on from what was saved{told}"
 
 
 def _something_is_kept(picture: Picture) -> bool:

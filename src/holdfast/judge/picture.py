@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from holdfast.judge import monitors
 from holdfast.judge.monitors.losses import add
 from holdfast.judge.series import Series
@@ -43,6 +45,8 @@ class AttemptPicture:
         """When it was done."""
         self.first_step_s = 0.0
         self.last_step = started.resume.step if started.resume else 0
+        self.epochs_before: int | None = 0
+        """Epochs that were done when it began, where they are counted anew in each life; None where that is not known."""
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
         self.losses = monitors.Losses()
@@ -198,8 +202,21 @@ class Picture:
             self.loss = Series()
         elif before is not None and before.back_to is not None and started.resume is not None:
             self.loss = self.loss.until(started.resume.step)
-        self.attempts.append(AttemptPicture(started))
+        attempt = AttemptPicture(started)
+        attempt.epochs_before = self._epochs_before(started.resume)
+        self.attempts.append(attempt)
         self.ended = None
+
+    def _epochs_before(self, resume: events.Resume | None) -> int | None:
+        """A command that goes on from a checkpoint of its own has its loader's passes counted from 1 again."""
+        if resume is None or resume.how not in ("command", "environment"):
+            return 0
+        if not resume.step or any(attempt.epochs_before is None for attempt in self.lineage):
+            return None
+        done = [
+            epoch.epoch for attempt in self.lineage for epoch in attempt.pace.epochs if epoch.last_step <= resume.step
+        ]
+        return max(done, default=0)
 
     def _take_back(self, rule: str) -> None:
         for attempt in self.lineage:
@@ -213,6 +230,8 @@ class Picture:
             add(self.loss, event, event.loss)
             _fold_steps(attempt, event)
         else:
+            if isinstance(event, events.Epoch) and event.source == "loader" and attempt.epochs_before:
+                event = msgspec.structs.replace(event, epoch=attempt.epochs_before + event.epoch)
             for fold in _FOLDS.get(type(event), ()):
                 fold(attempt, event)
 
@@ -260,6 +279,8 @@ def _restored(attempt: AttemptPicture, event: events.Restored) -> None:
 def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
     if event.source != "loader":
         attempt.adapter = event.source
+    elif attempt.epochs_before is None:
+        return
     attempt.epoch = event.epoch
     attempt.planned_epochs = event.planned
 

@@ -44,6 +44,7 @@ MISTAKES = frozenset(
 """Ends that come again at the same place when they come before the first step."""
 OUTSIDE = ("killed-externally",)
 """Ends that say nothing about the training: they spend attempts and nothing else."""
+NO_ATTEMPT_LEFT, ONLY_ATTEMPT = "no attempt is left", "it was the only attempt"
 _TRANSIENT = re.compile(
     r"Connection (reset|refused|aborted|timed out)|Temporary failure in name resolution|Read timed out|"
     r"Resource temporarily unavailable|Address already in use|Too many requests|Service Unavailable|"
@@ -189,7 +190,7 @@ def reason_to_stop(
         (helpless and is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
         (
             attempts_left <= 0 and not ended.planned,
-            "no attempt is left" if plan.budget.attempts > 1 else "it was the only attempt (--max-attempts 1)",
+            _out_of_attempts(plan, resume),
         ),
         (helpless and without_progress(picture), f"{cause} came twice with no progress in between"),
         (
@@ -198,6 +199,20 @@ def reason_to_stop(
         ),
     )
     return next((reason for holds, reason in reasons if holds), None)
+
+
+def _out_of_attempts(plan: Plan, resume: Resume) -> str:
+    allowed = plan.budget.attempts
+    said = f"{ONLY_ATTEMPT} (--max-attempts 1)" if allowed == 1 else f"{NO_ATTEMPT_LEFT} of {allowed} (--max-attempts)"
+    if resume.checkpoint is None:
+        return said
+    at = f" from step {resume.step}" if resume.step else f" from {resume.checkpoint}"
+    return f"{said}; holdfast resume goes on{at}"
+
+
+def is_out_of_attempts(attempt: AttemptPicture) -> bool:
+    """Nothing but the number of attempts keeps it from being started again."""
+    return attempt.decision is not None and attempt.decision.why.startswith((NO_ATTEMPT_LEFT, ONLY_ATTEMPT))
 
 
 def is_mistake(attempt: AttemptPicture) -> bool:

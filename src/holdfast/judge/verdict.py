@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.judge.death import where
 from holdfast.judge.engine import ask
+from holdfast.judge.gap import gap_after
 from holdfast.judge.monitors.metrics import history_over, is_known_score, is_training_loss, newest_of, over_attempts
 from holdfast.judge.objective import is_detector, is_one
 from holdfast.judge.rules import by_id
@@ -270,6 +271,12 @@ def _weights_moved(picture: Picture) -> Proof:
 
 def _plan_done(picture: Picture) -> Proof:
     attempt = next((each for each in reversed(picture.lineage) if each.epoch is not None), picture.attempt)
+    done = attempt.epoch is not None and attempt.planned_epochs is not None and attempt.epoch >= attempt.planned_epochs
+    gap = gap_after(picture.attempt)
+    if gap is not None and not done:
+        place = f" after step {gap}" if gap else ""
+        said = f"not checkable: the record has a gap{place}, while {picture.attempt.last_step} steps were made"
+        return Proof(name="planned-steps-done", answer="does not apply", detail=said)
     if attempt.planned_epochs is None or attempt.epoch is None:
         return _schedule_done(attempt)
     detail = f"{attempt.epoch} of {attempt.planned_epochs} epochs"

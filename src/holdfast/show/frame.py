@@ -1,7 +1,7 @@
-"""The frame around what a run came to: rows with a label each, broken between words only.
+"""The frame around what a run came to: rows with a label each, broken between words.
 
-What people copy from it is a path or a command, so a word that is longer than the frame is wide runs on past its edge: a
-terminal then joins it again when it is copied, which it cannot do with two halves between borders.
+A word that is longer than the frame is wide is folded, so that the edge stays whole. What people copy is such a path or command, which
+no terminal joins again when two halves stand between borders: so it stands once more below the frame, in one piece.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Frame:
                 end = Text(" " * left + " │", style=self._colour) if left >= 0 else Text("")
                 yield _edge(Text.assemble(("│ ", self._colour), shown, line, end), "")
         yield _edge(Text(f"╰{'─' * (inside + 2)}╯"), self._colour)
+        for word in dict.fromkeys(word for _, _, text in self._rows for word in text.split() if cell_len(word) > room):
+            yield _edge(Text(word.rstrip(",;:")), "")
 
 
 def _edge(line: Text, style: str) -> Text:
@@ -55,7 +57,7 @@ def _edge(line: Text, style: str) -> Text:
 
 
 def wrapped(text: str, width: int) -> Iterator[str]:
-    """Lines of whole words; one that does not fit has a line of its own."""
+    """Lines of whole words; one that fits into no line begins its own and is folded."""
     line = ""
     for word in re.findall(r"\s*\S+", text):
         if line and cell_len(line + word) > width:
@@ -63,4 +65,7 @@ def wrapped(text: str, width: int) -> Iterator[str]:
             line = word.lstrip()
         else:
             line += word
+        if cell_len(line) > width:
+            *full, line = chop_cells(line, width)
+            yield from full
     yield line

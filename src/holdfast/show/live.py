@@ -9,6 +9,7 @@ from holdfast.show.done_again import done_again
 from holdfast.show.line_start import LineStart
 from holdfast.show.plain import as_words, printable
 from holdfast.show.progress import progress
+from holdfast.show.results import another_folder
 from holdfast.words import events
 from holdfast.words.verdicts import Action
 
@@ -61,6 +62,8 @@ class Narrator:
             return self._progress(event, picture)
         if isinstance(event, events.Replayed):
             return _replayed(event, picture)
+        if isinstance(event, events.Settings):
+            return another_folder(picture)
         if isinstance(event, events.AttemptStarted) and event.attempt == 1:
             return f"watching; the record is in {self._run.path}"
         say = _SAYINGS.get(type(event))

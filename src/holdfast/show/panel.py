@@ -13,10 +13,12 @@ from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.usable import checkpoints, last_good
 from holdfast.show.done_again import done_again
+from holdfast.show.ending import how_it_ended
 from holdfast.show.frame import Frame
 from holdfast.show.line_start import LineStart
 from holdfast.show.plain import as_words, duration, plural, printable, shares
 from holdfast.show.report import HTML
+from holdfast.show.results import best_of, results_of
 from holdfast.show.summary import goodput, observed
 from holdfast.words.verdicts import Action
 
@@ -32,7 +34,7 @@ SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
 MOST_KEPT = 4
 MOST_ATTEMPTS = 6
 MOST_SPOILED = 3
-MOST_NEXT = 3
+MOST_NEXT = 4
 ESSENTIAL = ("steps", "losses", "movement")
 """Kinds of evidence whose absence a user should know of."""
 
@@ -68,6 +70,7 @@ def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterat
         yield from _attempts(picture, told=picture.ended.reason if picture.ended is not None else "")
     yield from _findings(picture)
     yield from _checkpoints(picture)
+    yield from _results(picture)
     yield from _unseen(picture)
     for step in next_steps(run, picture):
         yield "next", "bold", step
@@ -122,17 +125,7 @@ def _life(attempt: AttemptPicture) -> str:
     ended = attempt.ended
     if ended is None:
         return f"{steps}, running"
-    how = ended.signal or ("finished" if ended.code == 0 else f"exit {ended.code}")
-    if ended.planned:
-        how = "ended on purpose, to go on in a fresh process"
-    elif ended.stopped_by in ("user", "terminate"):
-        how += ", as you asked"
-    elif ended.stopped_by == "budget":
-        how = "its time was used up"
-    elif ended.stopped_by == "supervisor gone":
-        how = "its supervisor was killed"
-    elif ended.stopped_by is not None:
-        how += f", stopped for {ended.stopped_by}"
+    how = how_it_ended(code=ended.code, signal=ended.signal, stopped_by=ended.stopped_by, planned=ended.planned)
     return f"{steps}, {duration(ended.seconds)}, {how}"
 
 
@@ -160,6 +153,14 @@ def _checkpoints(picture: Picture) -> Iterator[Row]:
         yield "good", "green", f"{good.path} (step {good.step}): {good.why}"
 
 
+def _results(picture: Picture) -> Iterator[Row]:
+    best, results = best_of(picture), results_of(picture)
+    if best is not None:
+        yield "best", "bold green", best
+    if results is not None:
+        yield "results", "bold", results
+
+
 def _unseen(picture: Picture) -> Iterator[Row]:
     reasons: dict[str, list[str]] = {}
     for kind, text in observed(picture).items():
@@ -179,7 +180,6 @@ def next_steps(run: RunFolder, picture: Picture) -> list[str]:
         f"{step.text}: {step.command}" if step.command else step.text
         for step in explain(picture, run.reference).next_steps[:MOST_NEXT]
     ]
-    log = run.attempt(picture.attempt.number).stderr_log
-    if ended.verdict == "failed" and log.is_file() and log.stat().st_size:
-        steps.append(f"read {log}")
-    return steps
+    folder = run.attempt(picture.attempt.number)
+    written = [log for log in (folder.stderr_log, folder.stdout_log) if log.is_file() and log.stat().st_size]
+    return [*steps, f"read {written[0]}"] if ended.verdict == "failed" and written else steps

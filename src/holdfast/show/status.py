@@ -15,6 +15,7 @@ from holdfast.record.folder import stage_folders
 from holdfast.record.journal import replay
 from holdfast.record.lock import holder_of, is_live
 from holdfast.show.course import course_summary, has_stages
+from holdfast.show.ending import how_it_ended
 from holdfast.show.plain import duration, printable, shares
 from holdfast.show.progress import progress
 from holdfast.show.summary import summary_of
@@ -41,9 +42,14 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
         else "its supervisor is gone"
     )
     status = {**summary_of(run, picture), "reference": run.reference, "state": state, "supervisor": holder, "now": None}
-    status["progress"] = progress(picture, "") if picture.attempts and picture.ended is None else None
+    status["progress"] = None
     if picture.attempts and picture.ended is None:
         attempt = picture.attempt
+        alive = _alive(attempt.hello.pid if attempt.hello is not None else attempt.started.pid)
+        gone = not live and not alive
+        # No clock runs for what is gone, and nothing is to be expected of it.
+        until = max(picture.last_at, beat.step_at if beat is not None else 0.0) if gone else now
+        status["progress"] = None if gone else progress(picture, "")
         sample = attempt.memory.samples[-1] if attempt.memory.samples else None
         known = beat is not None and beat.pid == (attempt.hello.pid if attempt.hello is not None else beat.pid)
         status["now"] = {
@@ -51,12 +57,13 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
             "step": max(attempt.last_step, beat.step if beat is not None and known else 0),
             "loss": None if beat is None or not math.isfinite(beat.loss) else beat.loss,
             "phase": beat.phase if beat is not None else "starting",
-            "alive": _alive(attempt.hello.pid if attempt.hello is not None else attempt.started.pid),
+            "alive": alive,
             "last_step_s_ago": round(max(0.0, now - beat.step_at), 1) if beat is not None and beat.step_at else None,
             "epoch": attempt.epoch,
             "memory": sample.rss if sample is not None else None,
             "available": sample.available if sample is not None else None,
-            "for_s": round(now - attempt.started.at, 1),
+            "for_s": round(until - attempt.started.at, 1),
+            "last_sign_s_ago": round(max(0.0, now - until), 1) if gone else None,
         }
     return status
 
@@ -125,7 +132,7 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
     for attempt in attempts:
         how = attempt["exit"]
         if how is not None:
-            ended = how["signal"] or f"exit {how['code']}"
+            ended = how_it_ended(**how, stopped_by=attempt["stopped_by"], planned=attempt["planned"])
             cause = f", {attempt['cause']}" if attempt["cause"] else ""
             steps = (
                 f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no step seen"
@@ -145,6 +152,11 @@ def _alive(pid: int) -> bool:
 
 def _print_now(now: dict[str, Any]) -> None:
     loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
+    if now["last_sign_s_ago"] is not None:
+        ago = duration(now["last_sign_s_ago"])
+        sign = f"its last sign of life was {ago} ago, {duration(now['for_s'])} after its start"
+        print(f"  attempt {now['attempt']}: step {now['step']}{loss}, its process is gone; {sign}")
+        return
     ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
     phase = now["phase"] if now["alive"] else "its process is gone"
     print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")

@@ -82,6 +82,7 @@ def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
         "n": attempt.number,
         "exit": {"code": ended.code, "signal": ended.signal} if ended is not None else None,
         "stopped_by": ended.stopped_by if ended is not None else None,
+        "planned": ended.planned if ended is not None else "",
         "first_step": attempt.first_step,
         "last_step": attempt.last_step,
         "seconds": round(ended.seconds, 3) if ended is not None else None,

@@ -16,11 +16,13 @@ import time
 
 from . import protocol
 from .snapshots.claim import Claim
-from .snapshots.fingerprint import differences, fingerprint, settings
+from .snapshots.fingerprint import batches_of, differences, fingerprint, settings
 from .snapshots.giving_back import own
+from .snapshots.groups import GroupsDiffer
 from .snapshots.interval import BUDGET
+from .snapshots.known_loaders import Loaders
 from .snapshots.objects import Objects
-from .snapshots.passes import Loaders, Pass
+from .snapshots.own_state import fill
 from .snapshots.randomness import draw_on_from, drawn_so_far
 from .snapshots.store import Store
 from .snapshots.taking import snapshots_of_this_run
@@ -30,7 +32,6 @@ ALONE = os.path.join(".holdfast", "guard")
 LEAVE_SECONDS = 600.0
 SOURCE = "guard"
 HOLDS = ("parts", "place", "own")
-UNCHANGING = (bool, int, float, complex, str, bytes, type(None))
 ONE_AT_A_TIME = (
     "run.batches goes over one loader at a time, and another pass has not ended. Go over the other loader itself, "
     "or give run.batches one object that yields from both."
@@ -60,12 +61,16 @@ class Guard(object):
         """For numbers of the program's own, as its best score so far: they are kept and given back."""
         self.restored = None
         """The step that it goes on from; None for a fresh start."""
+        self._loops = 0
+        """Loops over epochs that were begun: a program may have one after another."""
         self._epoch = None
         self._call = 0
         """Passes that were begun in this epoch."""
         self._position = 0
         self._asked = False
         self._pass = None
+        self._left_early = None
+        """The last pass, where the program left it before its end and has begun nothing since."""
         self._loaders = Loaders(torch)
         self._ahead = None
         """The state that it goes on from, until the program has come to the place where that was taken."""
@@ -94,21 +99,35 @@ class Guard(object):
             self._trace.begins()
 
     def __exit__(self, kind, error, trace):
+        pauses = self._asked and (kind is None or issubclass(kind, SystemExit)) and self._may_go_on_here()
+        if pauses:
+            self._asked = False
+            self._take()
         self._snapshots.settle(LEAVE_SECONDS)
-        if kind is None and _last_to_leave(self._torch, self._store):
+        ended = kind is None and not pauses
+        if ended and _last_to_leave(self._torch, self._store):
             self._store.clear()
-        self._claim.leave(ended=kind is None)
+        self._claim.leave(ended=ended)
         return False
+
+    def _may_go_on_here(self):
+        """Whether the program leaves in the middle of a pass: one that asks for a snapshot and leaves is not at its end."""
+        self._pass = self._pass or self._left_early
+        return self._pass is not None
 
     def epochs(self, count):
         """The epochs that are still to be made, counted from 0."""
+        loop, self._loops = self._loops, self._loops + 1
+        if self._ahead is not None and loop < self._ahead["place"].get("loop", 0):
+            return  # this loop was over
         first = 0 if self._ahead is None else self._ahead["place"]["epoch"] or 0
         for epoch in range(first, count):
-            self._epoch, self._call = epoch, 0
+            self._epoch, self._call, self._left_early = epoch, 0, None
             if self._ahead is None:
                 self._between()
             elif self._ahead["place"]["pass"] is None:
                 self._arrive()
+            self._loaders.at_a_place()
             began, position = time.monotonic(), self._position
             self._knows_epochs()
             yield epoch
@@ -127,27 +146,39 @@ class Guard(object):
         if self._pass is not None:
             # A snapshot keeps the place in one: the other's would be lost without a word.
             raise RuntimeError(ONE_AT_A_TIME)
+        self._left_early = None
         call, self._call = self._call, self._call + 1
         if self._ahead is not None and self._ahead["place"]["pass"] is not None and call < self._ahead["place"]["call"]:
             self._loaders.meet(call, loader, give_back=False)
             return  # this pass was over
         going_on = None if self._ahead is None else self._arrive()
         place = self._loaders.meet(call, loader, give_back=going_on is None)
-        one = self._pass = Pass(self._torch, loader, going_on, self._loaders.workers_of(place))
+        one = self._pass = self._loaders.pass_over(place, loader, going_on)
+        last = self._last_of(loader)
         reason = one.why_not_exact()
-        if reason is not None and going_on is not None:
-            self._tell("probe-note", what="this resume is not exact", detail=reason)
+        if reason is not None:
+            self._tell("probe-note", what="this resume may not be exact", detail=reason)
         try:
             for batch in one:
-                self._loaders.used(place, one.workers)
                 self._position += 1
                 yield batch
                 if self._trace is not None:
                     self._trace.add(self._position, self._probe.step, self._probe.last_loss)
-                self._between()
+                if one.batches != last:
+                    self._between(again=call > 0)
+        except GeneratorExit:
+            self._left_early = one
+            raise
         finally:
             self._loaders.passed(place, loader)
             self._pass = None
+
+    def _last_of(self, loader):
+        """The batch after which none is taken: who goes on from there finds no batch left, and nothing in the variables that the loop fills. The
+        next epoch is as good a place, or the next pass where there are no epochs.
+        """
+        count = batches_of(self._torch, loader)
+        return None if count == 1 and self._epoch is None else count
 
     def snapshot(self):
         """One at the end of this batch, whether it is due or not. Between two passes, at the next place from which a training can go on: what
@@ -159,8 +190,11 @@ class Guard(object):
 
     # --- between two batches -------------------------------------------------------------------------------------
 
-    def _between(self):
-        if self._snapshots.due(self._position) or self._asked:
+    def _between(self, again=False):
+        """With `again`, in a pass that is not its epoch's first: the passes before it would yield nothing to who goes on from here, so it is not
+        taken before more would be lost than may be.
+        """
+        if self._asked or (self._snapshots.due(self._position) and not (again and self._snapshots.may_wait())):
             self._asked = False
             self._take()
 
@@ -176,17 +210,19 @@ class Guard(object):
     def _collect(self):
         one = self._pass
         place = {
+            "loop": self._loops - 1,
             "epoch": self._epoch,
             "call": self._call - 1 if one is not None else 0,
             "pass": None if one is None else one.state(),
             "rng": drawn_so_far(self._torch) if one is None else None,
             "loaders": self._loaders.state(),
         }
-        return {"parts": self._objects.state(), "place": place, "own": self.state}
+        parts = self._objects.state()
+        return {"parts": parts, "modes": self._objects.modes(), "place": place, "own": self.state}
 
     def _give_back(self, snapshot):
         with self._in_words(snapshot.path):
-            self._objects.give_back(snapshot.state["parts"])
+            self._objects.give_back(snapshot.state["parts"], on_the_way=True)
             self._loaders.go_on(snapshot.state["place"]["loaders"])
         self.state.update(own(self._torch, snapshot.state["own"]))
         self._ahead = snapshot.state
@@ -210,8 +246,9 @@ class Guard(object):
         state, self._ahead = self._ahead, None
         with self._in_words("the snapshot"):
             self._objects.give_back(state["parts"])
-        # No containers: the program may hold those that it was given.
-        self.state.update((name, value) for name, value in state["own"].items() if isinstance(value, UNCHANGING))
+        self._objects.set_modes(state.get("modes", {}))  # older snapshots have none
+        fill(self._torch, self.state, state["own"], self._objects.memory())
+        self._loaders.arrive()
         if state["place"]["pass"] is None:
             draw_on_from(self._torch, state["place"]["rng"])
         return state["place"]["pass"]
@@ -220,6 +257,11 @@ class Guard(object):
     def _in_words(self, snapshot):
         try:
             yield
+        except GroupsDiffer as error:
+            raise CannotGoOn(
+                "%s is good, but %s. Where the optimizer has as many groups as then when guard() is entered, it goes on."
+                % (snapshot, error)
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CannotGoOn(
                 "%s is of another training: %s. Start fresh with another folder, or remove %s."

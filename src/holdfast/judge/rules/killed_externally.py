@@ -23,6 +23,7 @@ from holdfast.words.verdicts import Finding
 if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
 
+MOST_TOLD = 6
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
@@ -37,7 +38,19 @@ def judge(picture: Picture) -> Finding | None:
         severity="fatal",
         message=f"The training was ended from outside by {signal} {where(attempt)}; nothing points to memory.",
         evidence=[f"exit by {signal}", *quoted(gone)],
-        remedies=["nothing in the training has to change; find out what sends the signal if it comes again"],
+        remedies=[_advice(picture, signal)],
+    )
+
+
+def _advice(picture: Picture, signal: str) -> str:
+    before = [each for each in picture.attempts[:-1] if each.found("killed-externally") is not None]
+    lives = [each.ended.seconds for each in (*before, picture.attempt) if each.ended is not None]
+    if not before:
+        return "nothing in the training has to change; find out what sends the signal if it comes again"
+    told = ", ".join(f"{seconds:.0f}" for seconds in lives[-MOST_TOLD:])
+    return (
+        f"find out what sends {signal}: it has come {len(lives)} times, after {told} s. A time limit of a scheduler or a "
+        "container comes after about the same time; else ask who may end your processes"
     )
 
 

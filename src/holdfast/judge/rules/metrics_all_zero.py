@@ -8,7 +8,7 @@ the command ended.
 half precision on a device that cannot do it (ultralytics 8.0.142 with torch 2.0.1), labels of the validation set that do not match
 the classes, a confidence threshold above all predictions, an NMS that ran out of its time.
 
-**What to do.** Where the losses fall and only a few hundred steps were made, train longer: a detector that starts from nothing finds
+**What to do.** Where only some dozens of steps were made, or a few hundred in which the losses fall, train longer: a detector that starts from nothing finds
 nothing before that. Else validate the checkpoint on the CPU, where another device trained: `yolo val model=best.pt device=cpu`. If that
 is not 0, the device is at fault. If it is, look at the predictions of a few training pictures at a low confidence (`conf=0.001`).
 
@@ -51,6 +51,8 @@ LIMITS = {
     "validations_of_a_whole_run": 5,
     "few_steps": 300,
 }
+VERY_FEW_STEPS = 100
+"""Fewer than this are the likeliest reason, whether or not a fall of the loss can be told from noise by then."""
 ZERO_EPOCHS = 2
 ZERO_STEPS = 20
 
@@ -78,14 +80,19 @@ def judge(picture: Picture) -> Finding | None:
         return None
     if not any(map(is_known_score, names)):  # who knows what it counts: it may be best at 0
         severity = "note"
-    brief = attempt.finished and not zero_losses and 0 < attempt.last_step < limits["few_steps"] and _fell(picture.loss)
+    fell, steps = _fell(picture.loss), attempt.last_step
+    ended_well = attempt.finished and not zero_losses
+    very_few = ended_well and 0 < steps < VERY_FEW_STEPS
+    brief = very_few or (ended_well and 0 < steps < limits["few_steps"] and fell)
     ending = {
         "fatal": "it ended well, and what it saved finds nothing" if attempt.finished else "and so are the losses",
         "warn": "although the loss has fallen",
         "note": "which is usual in the first epochs only",
     }[severity]
     if brief and severity == "fatal":
-        ending = f"the loss has fallen, but {attempt.last_step} steps are few, and what was saved finds nothing yet"
+        ending = (
+            f"{'the loss has fallen, but ' if fell else ''}{steps} steps are few, and what was saved finds nothing yet"
+        )
     return Finding(
         rule="metrics-all-zero",
         severity=severity,
@@ -94,22 +101,33 @@ def judge(picture: Picture) -> Finding | None:
             f"{name} is 0 in {len(track.points)} of {len(track.points)} validations"
             for name, track in zip(names[:4], tracks, strict=False)
         ]
-        + ([zero_losses] if zero_losses else []),
-        remedies=[
-            *([f"train longer: {attempt.last_step} steps are very few, and the loss was falling"] if brief else []),
-            *(
-                [
-                    "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if that is not 0, the device is at fault"
-                ]
-                if device_kind(attempt, attempt.settings) != "cpu"
-                else []
-            ),
-            "look at predictions of training pictures at a low confidence (conf=0.001)",
-            "check that the labels of the validation set have the same classes",
-        ],
-        confidence="proven" if severity == "fatal" else "possible",
+        + ([zero_losses] if zero_losses else [])
+        + ([f"{steps} optimizer steps were made in all{_accumulated(attempt)}"] if brief else []),
+        remedies=_remedies(attempt, brief=brief, fell=fell, unknown=ended_well and not steps),
+        confidence="proven" if severity == "fatal" and not very_few else "possible",
         since=attempt.first_step if severity == "fatal" else None,
     )
+
+
+def _remedies(attempt: AttemptPicture, *, brief: bool, fell: bool, unknown: bool) -> list[str]:
+    device = device_kind(attempt, attempt.settings)
+    on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if that is not 0, the device is at fault"
+    longer = f"train longer: {attempt.last_step} steps are very few{', and the loss was falling' if fell else ''}"
+    return [
+        *([longer] if brief else []),
+        *(["train longer, if it made only a few hundred steps of its optimizer"] if unknown else []),
+        *([on_the_cpu] if device not in ("cpu", "") else []),
+        "look at predictions of training pictures at a low confidence (conf=0.001)",
+        "check that the labels of the validation set have the same classes",
+        *([f"if it was not trained on the CPU, {on_the_cpu}"] if not device else []),
+    ]
+
+
+def _accumulated(attempt: AttemptPicture) -> str:
+    batch, nominal = attempt.settings.get("batch"), attempt.settings.get("nbs")
+    if not isinstance(batch, int) or not isinstance(nominal, int) or not 0 < 2 * batch <= nominal:
+        return ""
+    return f": with batch={batch} and nbs={nominal}, {round(nominal / batch)} batches go into each"
 
 
 def _severity(

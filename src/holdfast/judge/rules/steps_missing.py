@@ -15,7 +15,8 @@ the schedules of transformers) that did less than 90% of it and still lived at t
 
 **When it stays silent.** Where the trainer or the output says that it stopped early on purpose; on LinearLR and ConstantLR unless they
 were built for steps and stepped by epoch (they are warm-up, their total is not the training's); on schedulers that were gone before
-the end, whose count is not known; on a schedule that went on past its total.
+the end, whose count is not known; on a schedule that went on past its total. Where lines of Holdfast's own record are missing (the
+run folder's disk was full): then nobody can count.
 
 Sources: transformers#33455 (total steps miscomputed, early end).
 """
@@ -26,6 +27,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.judge.cases_series import epoch, note, schedule, steps
+from holdfast.judge.gap import gap_after
 from holdfast.judge.history import ended, started
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
@@ -43,7 +45,7 @@ WARM_UP = ("LinearLR", "ConstantLR")
 
 def judge(picture: Picture) -> Finding | None:
     attempt = picture.attempt
-    if not attempt.finished or _stopped_on_purpose(attempt):
+    if not attempt.finished or _stopped_on_purpose(attempt) or gap_after(attempt) is not None:
         return None
     share = picture.tuned("steps-missing", LIMITS)["share"]
     return _epochs(attempt) or _schedules(attempt, share)
@@ -206,6 +208,29 @@ RULE = Rule(
                 *steps(*[1.0] * 90),
                 *schedule("CosineAnnealingLR", step=90, planned=30, done=90),
                 *ended(0, last_step=90),
+            ],
+            None,
+        ),
+        Case(
+            "the record ends long before the training did",
+            [
+                *started(),
+                *steps(*[1.0] * 40),
+                *epoch(4, step=40, planned=10, source="ultralytics"),
+                *schedule("OneCycleLR", step=40, planned=100, done=40),
+                *ended(0, last_step=100),
+            ],
+            None,
+        ),
+        Case(
+            "lines were lost in between",
+            [
+                *started(),
+                *steps(*[1.0] * 40),
+                *epoch(4, step=40, planned=10, source="ultralytics"),
+                *note("events were lost: they could not be written", "60 lines"),
+                *steps(1.0, first=100),
+                *ended(0, last_step=100),
             ],
             None,
         ),

@@ -23,6 +23,7 @@ from holdfast.show.report.charts import SEVERE, Chart
 from holdfast.show.report.curves import charts_of
 from holdfast.show.report.timeline import Timeline, timeline_of, tone_of
 from holdfast.show.report.wording import clean, clean_line, count, moment, percent
+from holdfast.show.results import results_of
 from holdfast.show.summary import goodput
 
 if TYPE_CHECKING:
@@ -360,8 +361,8 @@ def _setup(picture: Picture) -> list[tuple[str, str]]:
         facts.append(("device", clean(attempt.memory.device.device, 80)))
     if attempt is not None and attempt.adapter is not None:
         facts.append(("framework", clean(attempt.adapter, 80)))
-    if attempt is not None and attempt.settings.get("save_dir"):
-        facts.append(("its own results", clean(str(attempt.settings["save_dir"]), 400)))
+    if (results := results_of(picture)) is not None:
+        facts.append(("its own results", clean(results, 600)))
     if attempt is not None and attempt.hello is not None and attempt.hello.world_size > 1:
         facts.append(("processes", str(attempt.hello.world_size)))
     if started.tuning:

@@ -192,7 +192,7 @@ def place_in(torch, block, layout, typed):
     dtype, shape, strides, at = layout
     if dtype not in typed:
         kind = dtype_called(torch, dtype)
-        size = torch.empty((), dtype=kind).element_size()
+        size = torch.empty((), dtype=kind, device="cpu").element_size()
         typed[dtype] = (block[: block.numel() // size * size].view(kind), size)
     whole, size = typed[dtype]
     if not all(type(n) is int and n >= 0 for n in (*shape, *(strides or ()), at)):

@@ -85,7 +85,7 @@ def _verified(torch, path):
             room = available_memory()
             if room is not None and size > room:
                 raise Torn("it takes %d MiB of memory, and %d MiB are free" % (size >> 20, room >> 20))
-            block = torch.empty(size, dtype=torch.uint8)
+            block = torch.empty(size, dtype=torch.uint8, device="cpu")
             into = _memory(block)
             filled = 0
             while filled < size:

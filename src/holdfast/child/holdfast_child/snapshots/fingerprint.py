@@ -35,6 +35,31 @@ def settings(torch, parts):
     }
 
 
+def of_loader(torch, loader):
+    """What must be the same for a pass over it to go on where it was."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return {"samples": len(loader)} if isinstance(loader, (list, tuple, range)) else {}
+    found = {"batch size": loader.batch_size, "workers": loader.num_workers}
+    # A loader of an iterable one that was asked how long it is warns later, if it is not.
+    if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        found.update(batches=_length(loader), samples=_length(loader.dataset))
+    return {name: value for name, value in found.items() if type(value) is int}
+
+
+def batches_of(torch, loader):
+    """How many a whole pass over it yields; None where that is not known."""
+    if isinstance(loader, torch.utils.data.DataLoader):
+        return of_loader(torch, loader).get("batches")
+    return _length(loader)
+
+
+def _length(thing):
+    try:
+        return len(thing)
+    except Exception:  # many have none
+        return None
+
+
 def differences(before, now):
     """`torch: 2.12.0 then, 2.13.0 now`, for each that is not the same."""
     names = sorted(set(before) | set(now))

@@ -1,5 +1,6 @@
 """Gives a training's objects the state that was kept of them (objects.py)."""
 
+import sys
 from collections import OrderedDict, defaultdict, deque
 from itertools import chain
 
@@ -25,21 +26,43 @@ def to_module(torch, module, kept, tensors_of, in_its_own_way):
                 buffers[name].copy_(was)
 
 
-def to_other(torch, part, kept):
-    """Anything else with a `load_state_dict`: it may keep the tensors that it is given."""
+def as_it_was(torch, kept):
+    """What `load_state_dict` is given of anything else. It may keep the tensors in it."""
     state = own(torch, kept["state"])
     if kept.get("columns") is not None:
         state = dict(state, state=_by_rows(own(torch, kept["columns"])))
+    return state
+
+
+def to_other(part, state):
     if state == {}:
         return  # a scaler that was switched off: one that is on now refuses it
     part.load_state_dict(state)
-    if kept.get("numbers") is not None and kept["numbers"] == numbers_of(part):
-        _keep_types(torch, part, state)
+
+
+def to_optimizer(torch, optimizer, state, numbers):
+    groups = optimizer.param_groups
+    to_other(optimizer, state)
+    _keep_groups(optimizer, groups)
+    if numbers is not None and numbers == numbers_of(optimizer):
+        _keep_types(torch, optimizer, state)
 
 
 def numbers_of(optimizer):
     """The types of its parameters' numbers."""
     return sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})
+
+
+def set_values(torch, parameters, values, frozen):
+    """Of parameters that only an optimizer holds."""
+    with torch.no_grad():
+        for name, was in values.items():
+            if name in parameters:
+                if parameters[name].shape != was.shape:
+                    then, now = tuple(was.shape), tuple(parameters[name].shape)
+                    raise ValueError("parameter %s has the shape %s, and had %s" % (name, now, then))
+                parameters[name].copy_(was)
+                parameters[name].requires_grad_(name not in frozen)
 
 
 def set_gradients(torch, parameters, gradients):
@@ -67,7 +90,12 @@ def own(torch, value):
         return deque((own(torch, item) for item in value), value.maxlen)
     if type(value) in (list, tuple, set, frozenset):
         return type(value)(own(torch, item) for item in value)
-    return value
+    return value.copy() if is_array(value) else value
+
+
+def is_array(value):
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def _make_buffers_fit(torch, module, kept):
@@ -84,6 +112,22 @@ def _make_buffers_fit(torch, module, kept):
             buffers[name] = was.to(beside.device, copy=True)
         elif now.shape != was.shape or any(n > 1 and not stride for n, stride in zip(now.shape, now.stride())):
             buffers[name] = was.to(now.device, copy=True)
+
+
+def _keep_groups(optimizer, before):
+    """`load_state_dict` makes new groups: a program that took the old ones to set a rate in them would set it in vain."""
+    now = optimizer.param_groups
+    if type(before) is not list or now is before or len(now) != len(before):
+        return
+    try:
+        optimizer.param_groups = before
+    except AttributeError:  # it shows those of another
+        return
+    for one, other in zip(before, now):
+        if one is not other:
+            content = dict(other)
+            one.clear()
+            one.update(content)
 
 
 def _keep_types(torch, optimizer, state):

@@ -23,6 +23,8 @@ class ModuleTensors(object):
         self._parameters = []
         """(place among all tensors, name) of each parameter."""
         self._buffers = []
+        self._places = []
+        """Name and module of each, those that are in two places twice."""
         self._passing = []
         """Of buffers that `state_dict` leaves out on purpose: they may still change as the training goes on."""
 
@@ -39,13 +41,30 @@ class ModuleTensors(object):
         parameters, buffers, passing = ({k: v for k, v in one.items() if v is not None} for one in found)
         return parameters, buffers, passing
 
+    def modes(self):
+        """Whether the module is in training mode, and the names of those in it that are in the other. Right after `now()`."""
+        places = self._all() if self._within is None else self._places
+        whole = self._module.training
+        return whole, [name for name, module in places if module.training is not whole]
+
+    def set_modes(self, whole, others):
+        # Not by `train()`: what a module does in its own was done before, and is in its state.
+        for name, module in self._all():
+            mode = whole is not (name in others)
+            if module.training is not mode:
+                module.training = mode
+
+    def _all(self):
+        return list(self._module.named_modules(remove_duplicate=False))
+
     def _find_out(self, within):
         self._holders, self._empty, self._parameters, self._buffers, self._passing, count = [], [], [], [], [], 0
-        self._within = None
+        self._within, self._places = None, []
         # A module that is in two places has its tensors under both names.
         for prefix, module in self._module.named_modules(remove_duplicate=False):
             if self._is_special(module):
                 return
+            self._places.append((prefix, module))
             before = prefix + "." if prefix else ""
             (self._holders if module._parameters or module._buffers else self._empty).append(module)
             for name in module._parameters:

@@ -6,229 +6,235 @@ Workers draw numbers of their own: each batch brings along what its worker's wer
 those.
 """
 
-import itertools
+import inspect
+import types
 
-from .randomness import draw_on_from, drawn_so_far, of_worker, set_in_worker
+from .carried import Carrying, Continuing, finish, turn_of, unwrap
+from .draws import Draws
+from .fingerprint import differences, of_loader
+from .held import TORCHS, Held, HeldInWorker
+from .randomness import draw_on_from, drawn_so_far
 
 _NOTHING = object()
+SEQUENCES = (list, tuple, range, str, bytes)
 NOT_EXACT_ITERABLE = (
     "an iterable dataset is read again from its start: if it draws random numbers in between, they differ"
 )
 NOT_EXACT_ORDER = "in_order=False: batches come as they are ready"
+NOT_EXACT_OWN_ITER = (
+    "the loader has an __iter__ of its own, and workers: it is read again from its start, which is the same only if it makes new workers "
+    "for each pass"
+)
+NOT_EXACT_ITERATOR = (
+    "an iterator (%s) is read again from where it is given: that is its start only if it is made anew for each pass, and nothing of it is "
+    "read ahead"
+)
+NOT_EXACT_DRAWS = (
+    "the order is drawn bit by bit, together with the training's own random numbers, and more often than is kept"
+)
+NOT_EXACT_WORKERS = "the loader's workers were there before run.batches was: what they draw from is not known"
+OTHER_LOADER = "the loader is another than it was (%s)"
 
 
 class Pass(object):
     """Iterate over it once. `state()` between two batches is what another one goes on from."""
 
-    def __init__(self, torch, loader, going_on=None, workers=None):
+    def __init__(self, torch, loader, going_on=None, workers=None, held=None, loader_before=None):
+        """`loader_before` is what the loader was like in the life before, where this pass is the first over it since."""
         self._torch = torch
         self._loader = loader
         self._going_on = going_on
+        self._held = Held(torch, loader) if held is None else held
         self.batches = 0 if going_on is None else going_on["batches"]
-        self.workers = dict(workers or {})
+        self.workers = {} if workers is None else workers
         """Of each worker, what it draws from, as it was after its last batch that was used."""
         self._start = None
         self._reused = False if going_on is None else going_on["reused"]
         """Whether workers of the pass before were used again: then no seed is drawn for new ones."""
+        kept_draws = None if going_on is None else going_on.get("draws")
+        self._like = of_loader(torch, loader)
+        before = loader_before if going_on is None else going_on.get("like")
+        self._other = differences(before, self._like) if before else []
+        if self._other:
+            if before.get("workers") != self._like.get("workers"):
+                self.workers.clear()
+            if going_on is not None and _samples_differ(before, self._like):
+                kept_draws = None
+                self.batches = _as_many_samples(self.batches, before, self._like)
+        self._draws = Draws(torch, kept_draws)
+        self._is_torchs = _is_torchs(torch, loader)
+        self._watched = _draws_as_it_goes(torch, loader, self._is_torchs)
+        self._why_not_exact = self._reasons()
 
     def state(self):
-        return {"batches": self.batches, "start": self._start, "now": self._now(), "reused": self._reused}
+        return {
+            "batches": self.batches,
+            "start": self._start,
+            "now": self._now(),
+            "reused": self._reused,
+            "workers": dict(self.workers),
+            "draws": self._draws.state(),
+            "like": self._like,
+        }
 
     def __iter__(self):
-        if not isinstance(self._loader, self._torch.utils.data.DataLoader):
-            yield from self._plain()
-            return
         iterator = self._begin() if self._going_on is None else self._go_on()
-        count = max(1, getattr(self._loader, "num_workers", 0))
         while True:
             batch = next(iterator, _NOTHING)
             if batch is _NOTHING:
                 return
-            if type(batch) is Carried:
-                self.workers[self.batches % count] = batch.drawn
-                batch = batch.batch
             self.batches += 1
             yield batch
 
     def why_not_exact(self):
-        """What keeps a resumed pass over this loader from being the same, or None."""
-        if getattr(self._loader, "in_order", True) is False:
-            return NOT_EXACT_ORDER
-        return NOT_EXACT_ITERABLE if _is_iterable(self._torch, self._loader) else None
+        """What may keep this pass from being what it would have been without a death, or None."""
+        return self._why_not_exact
 
-    def _plain(self):
-        """Anything that can be iterated over. What was used is skipped."""
-        if self._going_on is None:
-            self._start = self._now()
-            things = iter(self._loader)
-        else:
-            self._start = self._going_on["start"]
-            self._set(self._start)
-            things = itertools.islice(iter(self._loader), self.batches, None)
-            first = next(things, _NOTHING)
-            self._set(self._going_on["now"])
-            things = iter(()) if first is _NOTHING else itertools.chain((first,), things)
-        for thing in things:
-            self.batches += 1
-            yield thing
+    # --- at its start --------------------------------------------------------------------------------------------
 
     def _begin(self):
         self._start = self._now()
+        if not self._is_torchs:
+            things = iter(self._loader)
+            return self._draws.over(things) if self._watched else things
+        alive = getattr(self._loader, "_iterator", None)
+        if alive is not None:
+            finish(alive, self.workers)
         # Workers that outlive a pass draw on in the next; where they are new, they begin where those before them were.
-        new = getattr(self._loader, "_iterator", None) is None
-        self._reused = not new or bool(self.workers)
-        return self._carried(lambda: iter(self._loader), continuing=self._reused and new)
+        self._reused = alive is not None or bool(self.workers)
+        return self._opened(continuing=self._reused and alive is None)
+
+    # --- in its middle -------------------------------------------------------------------------------------------
 
     def _go_on(self):
         self._start = self._going_on["start"]
         self._set(self._start)
-        if _is_iterable(self._torch, self._loader):
-            iterator = self._carried(lambda: iter(self._loader))
-            for _ in range(self.batches):
-                next(iterator, None)
-        elif getattr(self._loader, "num_workers", 0):
-            with _Skipping(self._loader, self.batches):
-                iterator = self._carried(lambda: iter(self._loader), continuing=True)
-            iterator._index_sampler = iterator._index_sampler._sampler  # the next pass begins at its start
+        if self._is_torchs:
+            if getattr(self._loader, "_iterator", None) is not None:
+                # Workers that the program had on its way here are not those that it goes on with.
+                self._loader._iterator = None
+            iterator = self._opened(self.batches, continuing=True)
         else:
-            iterator = iter(self._loader)
-            # Not one more than was used: the next batch's order may be drawn from a generator only when it is asked for.
-            for _ in range(self.batches):
-                next(iterator._sampler_iter, None)
+            iterator = self._read_again()
         self._set(self._going_on["now"])
         return iterator
 
-    def _carried(self, make, continuing=False):
+    def _read_again(self):
+        """Anything that can be iterated over. Not one more than was used: the next may be drawn only when it is asked for."""
+        things = iter(self._loader)
+        if self._watched:
+            things = self._draws.over(things)
+        unread = things
+        base = self._torch.utils.data.dataloader._BaseDataLoaderIter
+        if isinstance(things, base) and not _workers(self._loader) and not _is_iterable(self._torch, self._loader):
+            unread = things._sampler_iter  # the samples themselves need not be loaded
+        for _ in range(self.batches):
+            if next(unread, _NOTHING) is _NOTHING:
+                break
+        return things
+
+    # --- a loader of torch's -------------------------------------------------------------------------------------
+
+    def _opened(self, skipped=0, continuing=False):
+        """An iterator over its batches, after so many."""
+        loader = self._loader
+        if _is_iterable(self._torch, loader):
+            # Read from its start: what its workers had come to, they come to again.
+            iterator = self._carried(continuing=continuing and not skipped)
+            iterator = self._draws.over(iterator) if self._watched else iterator
+            for _ in range(skipped):
+                next(iterator, None)
+        elif _workers(loader):
+            with _Order(loader, skipped, self._draws if self._watched else None) as order:
+                iterator = self._carried(continuing)
+                order.give_back(iterator)
+        else:
+            iterator = iter(loader)
+            if self._watched:
+                iterator._sampler_iter = self._draws.over(iterator._sampler_iter)
+            for _ in range(skipped):
+                next(iterator._sampler_iter, None)
+        return iterator
+
+    def _carried(self, continuing=False):
         """An iterator whose workers send along what they draw from."""
         loader = self._loader
-        count = getattr(loader, "num_workers", 0)
-        if not count:
-            return make()
-        collate, init = loader.collate_fn, loader.worker_init_fn
-        loader.collate_fn = Carrying(collate)
-        generator = loader.generator
+        if not _workers(loader):
+            return iter(loader)
+        collate, init, generator = loader.collate_fn, loader.worker_init_fn, loader.generator
+        held = HeldInWorker(collate)
+        loader.collate_fn = Carrying(collate, held)
         if continuing:
-            loader.worker_init_fn = Continuing(init, self.workers)
+            loader.worker_init_fn = Continuing(init, dict(self.workers), held.set)
             loader.generator = self._torch.Generator() if self._reused else generator
         try:
             with turn_of(self.batches if continuing else 0):
-                return make()
+                iterator = iter(loader)
         finally:
             loader.collate_fn, loader.worker_init_fn, loader.generator = collate, init, generator
+        unwrap(iterator, self.workers)
+        return iterator
+
+    # --- what is kept --------------------------------------------------------------------------------------------
 
     def _now(self):
-        state = {"rng": drawn_so_far(self._torch)}
-        state["generators"] = [generator.get_state() for generator in generators_of(self._torch, self._loader)]
-        return state
+        return {"rng": drawn_so_far(self._torch), "held": self._held.now()}
 
     def _set(self, state):
         draw_on_from(self._torch, state["rng"])
-        for generator, was in zip(generators_of(self._torch, self._loader), state["generators"]):
+        if "held" in state:
+            self._held.set(state["held"])
+        # As snapshots had it before they kept more than generators at known places.
+        for generator, was in zip(generators_of(self._torch, self._loader), state.get("generators", ())):
             generator.set_state(was.clone())
 
+    # --- how exact it is -----------------------------------------------------------------------------------------
 
-class Carried(object):
-    """A batch, and what its worker drew from after it."""
+    def _reasons(self):
+        reasons = [OTHER_LOADER % "; ".join(self._other)] if self._other else []
+        if self._going_on is not None:
+            reasons.extend(self._reasons_of_this_kind())
+        return "; ".join(reasons) or None
 
-    __slots__ = ("batch", "drawn")
-
-    def __init__(self, batch, drawn):
-        self.batch = batch
-        self.drawn = drawn
-
-    def pin_memory(self, device=None):
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        return Carried(pin_memory(self.batch, device) if device is not None else pin_memory(self.batch), self.drawn)
-
-
-class Carrying(object):
-    """A loader's collate function, in a worker. `also(dataset)` gives a tensor of what else the worker has to go on with."""
-
-    def __init__(self, collate, also=None):
-        self._collate = collate
-        self._also = also
-
-    def __call__(self, samples):
-        import torch
-
-        batch = self._collate(samples)
-        worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            return batch
-        drawn = [of_worker(torch)]
-        if self._also is not None:
-            drawn.append(self._also(worker.dataset))
-        return Carried(batch, drawn)
+    def _reasons_of_this_kind(self):
+        loader = self._loader
+        if not isinstance(loader, self._torch.utils.data.DataLoader):
+            if _may_have_begun(loader):
+                yield NOT_EXACT_ITERATOR % type(loader).__name__
+        elif getattr(loader, "in_order", True) is False:
+            yield NOT_EXACT_ORDER
+        elif not self._is_torchs and _workers(loader):
+            yield NOT_EXACT_OWN_ITER
+        elif _is_iterable(self._torch, loader):
+            yield NOT_EXACT_ITERABLE
+        elif self.batches and _workers(loader) and not self.workers and not self._other:
+            yield NOT_EXACT_WORKERS
+        if self._draws.too_many:
+            yield NOT_EXACT_DRAWS
 
 
-class Continuing(object):
-    """A worker's first act: to draw on from where it was. `also(dataset, tensor)` gives back what else it had."""
+class _Order(object):
+    """While it is entered, a loader's order begins after so many batches; with `draws`, each drawn from what it was drawn from."""
 
-    def __init__(self, init, drawn, also=None):
-        self._init = init
-        self._drawn = drawn
-        self._also = also
-
-    def __call__(self, worker):
-        import torch
-
-        if self._init is not None:
-            self._init(worker)
-        drawn = self._drawn.get(worker)
-        if drawn is None:
-            return
-        if self._also is not None:
-            self._also(torch.utils.data.get_worker_info().dataset, drawn[1])
-        set_in_worker(torch, drawn[0])
-
-
-class turn_of(object):  # noqa: N801 - it is used as a function is
-    """While it is entered, a new iterator's first batch goes to the worker whose turn the n-th would have been.
-
-    Batch n is worker n modulo their number's. Giving another worker its place would do for this pass, but workers may outlive it.
-    """
-
-    def __init__(self, batch):
-        self._batch = batch
-
-    def __enter__(self):
-        from torch.utils.data import dataloader
-
-        self._module = dataloader
-        dataloader.itertools = _Turned(self._batch)
-
-    def __exit__(self, *_):
-        self._module.itertools = itertools
-        return False
-
-
-class _Turned(object):
-    """The itertools that torch's loader sees: only where its cycle of workers begins is another."""
-
-    def __init__(self, by):
-        self._by = by
-
-    def cycle(self, things):
-        things = list(things)
-        by = self._by % len(things) if things else 0
-        return itertools.cycle(things[by:] + things[:by])
-
-    def __getattr__(self, name):
-        return getattr(itertools, name)
-
-
-class _Skipping(object):
-    """While it is entered, a loader's order begins after so many batches."""
-
-    def __init__(self, loader, count):
+    def __init__(self, loader, skipped, draws):
         self._loader = loader
         self._name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         self._sampler = getattr(loader, self._name)
-        self._count = count
+        self._changed = skipped > 0 or draws is not None
+        self._later = _Later(self._sampler, skipped, draws)
 
     def __enter__(self):
-        self._loader.__dict__[self._name] = _Later(self._sampler, self._count)
+        if self._changed:
+            self._loader.__dict__[self._name] = self._later
+            alive = getattr(self._loader, "_iterator", None)
+            if alive is not None:
+                alive._index_sampler = self._later
+        return self
+
+    def give_back(self, iterator):
+        """The next pass begins at its start."""
+        if self._changed:
+            iterator._index_sampler = self._sampler
 
     def __exit__(self, *_):
         self._loader.__dict__[self._name] = self._sampler
@@ -236,15 +242,17 @@ class _Skipping(object):
 
 
 class _Later(object):
-    def __init__(self, sampler, count):
+    def __init__(self, sampler, skipped, draws):
         self._sampler = sampler
-        self._count = count
+        self._skipped = skipped
+        self._draws = draws
 
     def __iter__(self):
-        return _after(iter(self._sampler), self._count)
+        indices = iter(self._sampler)
+        return _after(indices if self._draws is None else self._draws.over(indices), self._skipped)
 
     def __len__(self):
-        return max(0, len(self._sampler) - self._count)
+        return max(0, len(self._sampler) - self._skipped)
 
 
 def _after(indices, count):
@@ -267,58 +275,50 @@ def generators_of(torch, loader):
     return found
 
 
-class Loaders(object):
-    """What of loaders outlives a pass over them: states of their generators, and what their workers draw from, if those live on. A loader is
-    known by the place of its first pass in an epoch.
-    """
-
-    def __init__(self, torch):
-        self._torch = torch
-        self._known = {}
-        self._workers = {}
-        self._generators = {}
-        """Of a life before, for loaders that are not met yet."""
-        self._back = []
-
-    def state(self):
-        states = dict(self._generators)
-        for place, loader in self._known.items():
-            states[place] = [generator.get_state() for generator in generators_of(self._torch, loader)]
-        return {"generators": states, "workers": {place: dict(each) for place, each in self._workers.items()}}
-
-    def go_on(self, state):
-        self._generators = dict(state["generators"])
-        self._workers = dict(state["workers"])
-
-    def meet(self, call, loader, give_back=True):
-        """A pass over this loader begins, so many after the first of its epoch. Its generators get their states back, each once, for loaders may
-        share one. Returns the loader's own place.
-        """
-        place = next((place for place, known in self._known.items() if known is loader), call)
-        generators = generators_of(self._torch, loader)
-        if generators or _lives_on(loader):
-            self._known[place] = loader
-        for generator, was in zip(generators, self._generators.pop(place, ())):
-            if give_back and not any(generator is known for known in self._back):
-                generator.set_state(was.clone())
-            self._back.append(generator)
-        return place
-
-    def workers_of(self, place):
-        return self._workers.get(place)
-
-    def used(self, place, workers):
-        """What they drew from after the batch that was used last."""
-        if workers:
-            self._workers[place] = workers
-
-    def passed(self, place, loader):
-        if not _lives_on(loader):
-            self._workers.pop(place, None)
+def _samples_differ(before, now):
+    return any(before.get(name) != now.get(name) for name in ("batch size", "batches", "samples"))
 
 
-def _lives_on(loader):
-    return bool(getattr(loader, "persistent_workers", False))
+def _as_many_samples(batches, before, now):
+    """So many batches of another size: rather part of one twice than any sample not at all."""
+    was, size = before.get("batch size"), now.get("batch size")
+    if was and size:
+        return batches * was // size
+    was, size = now.get("batches"), before.get("batches")
+    return batches * was // size if was and size else batches
+
+
+def _is_torchs(torch, loader):
+    """Whether its iterators are torch's: subclasses put others around them, which can only be read."""
+    whole = torch.utils.data.DataLoader
+    if not isinstance(loader, whole):
+        return False
+    kind = type(loader)
+    return kind.__iter__ is whole.__iter__ and kind._get_iterator is whole._get_iterator
+
+
+def _draws_as_it_goes(torch, loader, is_torchs):
+    """Whether its order may be drawn bit by bit, while the training draws too."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return not isinstance(loader, (*SEQUENCES, torch.Tensor))
+    if not is_torchs:
+        return False
+    if _is_iterable(torch, loader):
+        return not _workers(loader)
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = [batch_sampler, getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    known = (*SEQUENCES, type(None))
+    return not all(type(one).__module__.startswith(TORCHS) or isinstance(one, known) for one in samplers)
+
+
+def _may_have_begun(thing):
+    if isinstance(thing, types.GeneratorType):
+        return inspect.getgeneratorstate(thing) != inspect.GEN_CREATED
+    return hasattr(type(thing), "__next__")
+
+
+def _workers(loader):
+    return getattr(loader, "num_workers", 0)
 
 
 def _is_iterable(torch, loader):

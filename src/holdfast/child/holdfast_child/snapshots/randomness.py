@@ -61,23 +61,74 @@ def set_in_worker(torch, packed):
     torch.set_rng_state(packed[-of_torch:].clone())
 
 
-def _packed_python():
-    _, words, gauss = random.getstate()
+def sources(torch):
+    """Those of the process on the CPU, each as it tells its state: to be compared, and packed by `packed_source` where it is to be kept."""
+    found = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    of_numpy = _numpy_state()
+    if of_numpy is not None:
+        found["numpy"] = of_numpy
+    return found
+
+
+def same_source(torch, name, one, other):
+    if name == "torch":
+        return torch.equal(one, other)
+    if name == "numpy":
+        return one[2:] == other[2:] and one[1].tobytes() == other[1].tobytes()
+    return one == other
+
+
+def packed_source(name, state):
+    if name == "torch":
+        return bytes(state.tolist())
+    return packed_python(state) if name == "python" else _pack_numpy(state)
+
+
+def set_source(torch, name, packed):
+    if name == "torch":
+        torch.set_rng_state(torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone())
+    elif name == "python":
+        _set_python(packed)
+    elif name == "numpy":
+        _set_numpy(packed)
+
+
+def packed_python(state):
+    """A state as `random.Random` tells it."""
+    _, words, gauss = state
     return _PYTHON.pack(*words, gauss is not None, gauss or 0.0)
 
 
-def _set_python(packed):
+def unpacked_python(packed):
     *words, has_gauss, gauss = _PYTHON.unpack(packed)
-    random.setstate((3, tuple(words), gauss if has_gauss else None))
+    return 3, tuple(words), gauss if has_gauss else None
 
 
-def _packed_numpy():
+def _packed_python():
+    return packed_python(random.getstate())
+
+
+def _set_python(packed):
+    random.setstate(unpacked_python(packed))
+
+
+def _numpy_state():
     """Only where the program uses NumPy, and the generator that it uses unasked."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):
         return None
-    kind, key, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
-    return _NUMPY.pack(*key.tolist(), position, has_gauss, gauss) if kind == "MT19937" else None
+    state = numpy.random.get_state(legacy=True)
+    return state if state[0] == "MT19937" else None
+
+
+def _packed_numpy():
+    state = _numpy_state()
+    return None if state is None else _pack_numpy(state)
+
+
+def _pack_numpy(state):
+    _, key, position, has_gauss, gauss = state
+    return _NUMPY.pack(*key.tolist(), position, has_gauss, gauss)
 
 
 def _set_numpy(packed):

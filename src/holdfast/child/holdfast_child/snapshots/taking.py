@@ -8,7 +8,15 @@ from .. import protocol
 from ..collection import NoCollection
 from .capture import Capture
 from .costs import Costs
-from .interval import BUDGET, LIFE_SECONDS, expected_life, loan_for, seconds_between, seconds_until_earned
+from .interval import (
+    BUDGET,
+    LIFE_SECONDS,
+    MOST_LOST_SECONDS,
+    expected_life,
+    loan_for,
+    seconds_between,
+    seconds_until_earned,
+)
 from .values import NotPlain
 
 ASKED_EVERY_SECONDS = 0.05
@@ -89,6 +97,12 @@ class Snapshots(object):
             self._look_at = now + ASKED_EVERY_SECONDS
             return _mark(self._asked_for) != self._asked_seen
         return False
+
+    def may_wait(self):
+        """Whether less would be lost by now than may be, although one is due."""
+        lost = MOST_LOST_SECONDS if self._most_lost is None else self._most_lost
+        asked = self._asked_for is not None and _mark(self._asked_for) != self._asked_seen
+        return not asked and self._store.world_size == 1 and time.monotonic() - self._taken_at < lost
 
     def affordable(self):
         """Whether one more would still keep to the budget, and be worth it: for a place after which much would have to be done again."""

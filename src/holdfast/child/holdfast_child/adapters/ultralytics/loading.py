@@ -8,7 +8,7 @@ the workers where there are any, and come back with each batch.
 
 import itertools
 
-from ...snapshots.passes import Carried, Carrying, Continuing, turn_of
+from ...snapshots.carried import Carried, Carrying, Continuing, turn_of
 
 
 class Loading(object):
@@ -187,7 +187,7 @@ def carried_buffer(dataset):
     import torch
 
     buffer = buffer_of(dataset)
-    return torch.tensor([-1] if buffer is None else [len(buffer), *buffer], dtype=torch.int64)
+    return torch.tensor([-1] if buffer is None else [len(buffer), *buffer], dtype=torch.int64, device="cpu")
 
 
 def fill_carried_buffer(dataset, numbers):
