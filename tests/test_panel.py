@@ -13,10 +13,12 @@ import pytest
 from histories import seen
 from rich.console import Console
 
+from holdfast.act.recorder import Recorder
 from holdfast.cli.claiming import claim
+from holdfast.judge.engine import Engine
 from holdfast.judge.history import GIB, ended, losses, started, trains
 from holdfast.record.folder import RunFolder
-from holdfast.record.journal import JournalWriter
+from holdfast.record.journal import Entry, JournalWriter
 from holdfast.show.frame import Frame, wrapped
 from holdfast.show.line_start import LineStart
 from holdfast.show.live import Narrator
@@ -293,6 +295,8 @@ def test_another_folder_is_said(tmp_path):
     told = "attempt 2 took another folder and started over; what attempt 1 wrote is in runs/e"
     assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), picture), 200))
     assert told in as_markdown(report_of(picture, title="x"))
-    stream = io.StringIO()
-    Narrator(RunFolder(tmp_path), stream)(settings, picture)
-    assert stream.getvalue() == f"holdfast: {told}\n"
+    stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")
+    narrator = Narrator(RunFolder(tmp_path), stream)
+    Recorder(journal, Engine(picture), [narrator], lambda: 101.0).saw([Entry(settings, 2, 0)])  # as the probe writes it
+    journal.close()
+    assert f"holdfast: {told}\n" in stream.getvalue()

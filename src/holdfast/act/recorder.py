@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Listener = Callable[[events.Event, Picture], None]
     """Told of an event, with the picture of the run at that moment."""
 
-TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored)
+TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored, events.Settings)
 """What the probe writes and those who listen want to hear of."""
 
 

@@ -58,7 +58,7 @@ class Guard(object):
         self._fingerprint, self._settings = fingerprint(torch, parts), settings(torch, parts)
         self._snapshots = snapshots_of_this_run(torch, self._store, self._tell, most_lost, budget)
         self.state = {}
-        """For numbers of the program's own, as its best score so far: they are kept and given back."""
+        """For values of the program's own, as its best score so far: they are kept and given back."""
         self.restored = None
         """The step that it goes on from; None for a fresh start."""
         self._loops = 0
