@@ -1,0 +1,84 @@
+"""Open files that somebody else may have put there: regular files only, bounded, and owned by a user whom we trust.
+
+A FIFO or a device under an expected name makes a plain `open` wait for ever; a file of 50 GB fills the memory; a file of
+another user may hold a command that would run with our rights. Everything found in a folder is read through this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import stat
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class NotARegularFile(OSError):
+    """A folder, FIFO, socket or device where a file was expected."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", str(path))
+
+
+class FileTooLarge(OSError):
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
+
+
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file for reading, without waiting for anything. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    handle = open_handle(path, flags if follow_links else flags | os.O_NOFOLLOW)
+    return os.fdopen(handle, "rb")
+
+
+def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
+    """`os.open` for regular files only. Raises OSError, also for a path that no file can have (a NUL in it)."""
+    try:
+        handle = os.open(path, flags, mode)
+    except ValueError as error:  # an embedded NUL
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotARegularFile(path)
+    return handle
+
+
+def read_bytes(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
+    """The whole file. Raises FileTooLarge beyond `max_bytes`, and OSError."""
+    with open_regular(path, follow_links=follow_links) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise FileTooLarge(path, max_bytes)
+    return data
+
+
+def trusted_users() -> frozenset[int]:
+    """Who may leave something that we act on: this user, root, and under sudo the user who called it."""
+    users = {os.geteuid(), 0}
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError, ValueError):
+            users.add(int(os.environ["SUDO_UID"]))
+    return frozenset(users)
+
+
+def untrusted_owner(path: Path) -> str | None:
+    """The name of the user who owns this file, folder or link, where that is somebody else; None where we trust the owner.
+
+    A link is judged by its own owner and by the owner of what it leads to. Raises OSError where nothing is there.
+    """
+    for user in (path.lstat().st_uid, path.stat().st_uid):
+        if user not in trusted_users():
+            return user_name(user)
+    return None
+
+
+def user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"uid {user}"
