@@ -11,6 +11,7 @@ import msgspec
 
 import holdfast.child
 from holdfast.child.holdfast_child import protocol
+from holdfast.observe.python_programs import python_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,14 +57,9 @@ def environment(
     if wishes and not plan.observe_only:
         ours[protocol.ULTRALYTICS] = json.dumps(wishes)
     # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
-    outer = base.get(protocol.CHILD_PATH)
     kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
-    path = [
-        entry
-        for entry in {**kept, **plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
-        if entry and entry != outer
-    ]
-    return {**kept, **plan.environment, **ours, "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path])}
+    path = python_path({**base, **plan.environment}, str(CHILD_FOLDER))
+    return {**kept, **plan.environment, **ours, **path}
 
 
 def wishes_of(plan: Plan) -> dict[str, Any]:

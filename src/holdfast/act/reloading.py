@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.act.going_on import saved_files
 from holdfast.child.holdfast_child import protocol, reload
+from holdfast.observe.python_programs import program
 from holdfast.words.events import AttemptEnded, Epoch, Goodbye, Reloaded
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Reader:
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             self._process = subprocess.Popen(
-                [executable, "-c", SOURCE.read_text()],
+                program([executable], SOURCE.read_text()),
                 env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

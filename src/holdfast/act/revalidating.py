@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.act.launching import CHILD_FOLDER
 from holdfast.judge.course import result_of
 from holdfast.judge.policy import suspects_device
+from holdfast.observe.python_programs import program
 from holdfast.words import events
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ SECONDS = 3600.0
 SOURCE = "best.pt on the CPU"
 MARK = "holdfast: "
 SAID = "said"
-PROGRAM = "import runpy, sys; sys.path.insert(0, sys.argv[2]); runpy.run_module('holdfast_child.revalidate', run_name='__main__')"
+PROGRAM = (
+    "import os, runpy, sys; sys.path.insert(0, sys.argv[2]); sys.path.append(os.getcwd()); "
+    "runpy.run_module('holdfast_child.revalidate', run_name='__main__')"
+)
+"""The working folder comes last: a checkpoint may name classes of modules in it, and nothing in it stands for Python's own."""
 
 
 def validation_of(picture: Picture, plan: Plan) -> Validation | None:
@@ -65,7 +70,7 @@ class Validation:
         asked = json.dumps({**self._asked, "folder": folder})
         try:
             self._process = subprocess.Popen(
-                [self._executable, "-c", PROGRAM, asked, str(CHILD_FOLDER)],
+                program([self._executable], PROGRAM, asked, str(CHILD_FOLDER)),
                 cwd=self._cwd,
                 env={**environment, "CUDA_VISIBLE_DEVICES": ""},
                 stdin=subprocess.DEVNULL,

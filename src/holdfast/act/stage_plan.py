@@ -15,8 +15,8 @@ from holdfast.words.plan import Stage
 if TYPE_CHECKING:
     from holdfast.words.plan import Plan
 
-ENTRY = "from ultralytics.cfg import entrypoint; entrypoint()"
-"""What the `yolo` command does, for an interpreter that has no such command beside it."""
+ENTRY = "import sys; sys.path[:] = [p for p in sys.path if p]; from ultralytics.cfg import entrypoint; entrypoint()"
+"""What the `yolo` command does, for an interpreter that has no such command beside it: nothing is imported from the working folder."""
 DEFAULT_SIZE = 640
 """Pixels, where a plan does not say."""
 WEIGHTS = "{weights}"

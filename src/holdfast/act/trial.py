@@ -28,6 +28,7 @@ from holdfast.act.trial_figures import Figures, Pace, figures_of
 from holdfast.judge.amounts import size as amount
 from holdfast.observe import yolo_data
 from holdfast.observe.machine import this_machine
+from holdfast.observe.python_programs import program
 from holdfast.record.folder import RunFolder, create
 from holdfast.record.journal import replay
 from holdfast.words import events
@@ -50,6 +51,8 @@ ENDS_S = 8.0
 """Between asking a trial to end and ending it."""
 DEFAULT_BATCH, DEFAULT_SIZE, DEFAULT_EPOCHS, DEFAULT_CLOSE = 16, 640, 100, 10
 """What Ultralytics takes where the plan does not say."""
+PROGRAM = "import sys; from holdfast.act.trial import main; sys.exit(main(*sys.argv[1:]))"
+"""Not `-m`, which would import from the folder of the training."""
 _BESIDE = (".jpg", ".png", ".csv", ".yaml", ".jsonl", ".log")
 _alive: set[subprocess.Popen[bytes]] = set()
 """Trials under way: they end with this process."""
@@ -284,7 +287,7 @@ def _carried_out(path: Path, run: RunFolder, said: Path, cwd: str, deadline: flo
     why = ""
     with said.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.act.trial", str(path), str(run.path)],
+            program([sys.executable], PROGRAM, str(path), str(run.path)),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -386,7 +389,3 @@ def _ends_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

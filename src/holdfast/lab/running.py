@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.lab import outcome
 from holdfast.lab.drills import all_drills, drill_named, names
 from holdfast.lab.places import Places
+from holdfast.observe.python_programs import program
 from holdfast.words.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LONGEST_S = 300.0
 """A drill that takes longer is broken."""
 GRACE_S = 20.0
+SUPERVISE = "import sys; from holdfast.lab.supervise import main; sys.exit(main(*sys.argv[1:]))"
 
 
 def chosen(name: str) -> tuple[Drill, ...]:
@@ -61,7 +63,7 @@ def run_drill(drill: Drill, root: Path) -> dict[str, Any]:
     began = time.monotonic()
     with places.log.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.lab.supervise", drill.name, str(places.folder)],
+            program([sys.executable], SUPERVISE, drill.name, str(places.folder)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

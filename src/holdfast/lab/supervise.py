@@ -1,4 +1,4 @@
-"""One drill under the real supervisor: `python -m holdfast.lab.supervise NAME FOLDER`.
+"""One drill under the real supervisor: `main(NAME, FOLDER)`.
 
 A process of its own, so that its signals, its terminal and its output are those of any supervised run.
 """
@@ -23,10 +23,10 @@ from holdfast.show.summary import summary_of, write_summary
 from holdfast.words.plan import Budget, Plan
 
 
-def main(name: str, folder: Path) -> int:
+def main(name: str, folder: str) -> int:
     drill = drill_named(name)
     assert drill is not None, name
-    places = Places(folder)
+    places = Places(Path(folder))
     places.work.mkdir()
     os.environ[FIRED] = str(places.fired)
     plan = Plan(
@@ -37,12 +37,8 @@ def main(name: str, folder: Path) -> int:
         keep_awake=False,
         **drill.plan,
     )
-    run = folders.create(plan.command, root=folder, folder=places.run)
+    run = folders.create(plan.command, root=Path(folder), folder=places.run)
     write_plan(run, plan)
     verdict = supervisor.start(run, plan, [Narrator(run)], surroundings(drill.world, places.work))
     write_summary(run, summary_of(run, picture_of(replay(run))))
     return verdict.exit_status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

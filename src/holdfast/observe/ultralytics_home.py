@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.observe.python_programs import program
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,7 +52,7 @@ def home_of(python: Sequence[str]) -> UltralyticsHome | None:
     try:
         # From the root: a folder called ultralytics in the user's own would be taken for the package.
         asked = subprocess.run(
-            [*python, "-c", _ASK], capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/"
+            program(python, _ASK), capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/"
         )
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.child.holdfast_child import protocol
 from holdfast.child.holdfast_child.trials import facts
 from holdfast.judge.versions import Versions, parsed
+from holdfast.observe.python_programs import program as python_program
+from holdfast.observe.python_programs import python_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -160,11 +161,8 @@ class Asker:
             "PYTHONUNBUFFERED": "1",
             "SYSTEM_VERSION_COMPAT": "0",  # or macOS calls itself 10.16 to a Python that was built long ago
         }
-        outer = environment.get(protocol.CHILD_PATH)
-        path = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != outer]
         self._environment.pop("PYTHONPATH", None)
-        if path:
-            self._environment["PYTHONPATH"] = os.pathsep.join(path)
+        self._environment.update(python_path(environment))
         self._alive: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
@@ -178,7 +176,7 @@ class Asker:
     ) -> Said:
         try:
             process = subprocess.Popen(
-                [*self._python, "-c", program.read_text(), *arguments],
+                python_program(self._python, program.read_text(), *arguments),
                 cwd=self._cwd,
                 env=self._environment,
                 stdin=subprocess.PIPE,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.act.launching import CHILD_FOLDER, wishes_of
 from holdfast.act.stage_plan import stage_plan, stages_of
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe import yolo_data
+from holdfast.observe.python_programs import python_path
 from holdfast.words.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def environment(
     ground: Ground, root: Path, attempt: Path, asked: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, str]:
     """`asked` is what the child is to do; `settings` are Ultralytics' over those of the command."""
-    outer = ground.environment.get(protocol.CHILD_PATH)
     kept = {name: value for name, value in ground.environment.items() if not name.startswith("HOLDFAST_")}
-    path = [entry for entry in kept.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != outer]
     wishes = wishes_of(ground.plan) if ground.plan is not None else {}
     wishes["settings"] = {**(wishes.get("settings") or {}), **settings}
     temporary = root / "tmp"
@@ -62,7 +60,7 @@ def environment(
         **OFF,
         "MLFLOW_TRACKING_URI": f"file://{root / 'mlruns'}",
         "TMPDIR": str(temporary),
-        "PYTHONPATH": os.pathsep.join([str(CHILD_FOLDER), *path]),
+        **python_path(ground.environment, str(CHILD_FOLDER)),
         protocol.ATTEMPT: "1",
         protocol.ATTEMPT_DIR: str(attempt),
         protocol.LOCK: str(root / "lock"),

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.child.holdfast_child import pictures
+from holdfast.observe.python_programs import program
 from holdfast.words.pictures import Seen
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Readers:
         self._answers.put(said)
 
     def command(self) -> list[str]:
-        return [self._python, "-c", SOURCE.read_text()]
+        return program([self._python], SOURCE.read_text())
 
     def task_line(self) -> bytes:
         return _line({"classes": self._task.classes, "columns": self._task.columns})
