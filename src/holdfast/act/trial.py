@@ -7,14 +7,12 @@ pictures that mosaic keeps are all there, and where the plan closes mosaic befor
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -27,6 +25,7 @@ from holdfast.act.stage_plan import ultralytics_command
 from holdfast.act.trial_figures import Figures, Pace, figures_of
 from holdfast.judge.amounts import size as amount
 from holdfast.observe import yolo_data
+from holdfast.observe.helper_processes import helpers
 from holdfast.observe.machine import this_machine
 from holdfast.observe.python_programs import program
 from holdfast.record.folder import RunFolder, create
@@ -54,8 +53,6 @@ DEFAULT_BATCH, DEFAULT_SIZE, DEFAULT_EPOCHS, DEFAULT_CLOSE = 16, 640, 100, 10
 PROGRAM = "import sys; from holdfast.act.trial import main; sys.exit(main(*sys.argv[1:]))"
 """Not `-m`, which would import from the folder of the training."""
 _BESIDE = (".jpg", ".png", ".csv", ".yaml", ".jsonl", ".log")
-_alive: set[subprocess.Popen[bytes]] = set()
-"""Trials under way: they end with this process."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +158,9 @@ def measure(
     asked = asked_of(over)
     began = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as scratch:
+        with helpers.scratch() as (scratch, mark):
             length = BRIEF if brief else FULL
-            return _tried(plan, over, asked, length, Path(scratch), began + seconds, tell)
+            return _tried(plan, over, asked, length, scratch, mark, began + seconds, tell)
     except (OSError, HoldfastError) as error:
         return Measured(asked.batch, asked.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
 
@@ -174,6 +171,7 @@ def _tried(
     asked: Asked,
     length: Length,
     scratch: Path,
+    mark: dict[str, str],
     deadline: float,
     tell: Callable[[str], None],
 ) -> Measured:
@@ -194,7 +192,7 @@ def _tried(
     path = scratch / "trial.toml"
     path.write_text(to_toml(short))
     run = create([], root=scratch, folder=scratch / "run")
-    why = _carried_out(path, run, scratch / "said", plan.cwd, deadline, tell)
+    why = _carried_out(path, run, scratch / "said", plan.cwd, mark, deadline, tell)
     told = [entry.event for entry in replay(run)] if run.journal.exists() else []
     figures = figures_of(told, alike=not asked.closes)
     took = round(time.monotonic() - began, 1)
@@ -281,7 +279,15 @@ def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: 
     )
 
 
-def _carried_out(path: Path, run: RunFolder, said: Path, cwd: str, deadline: float, tell: Callable[[str], None]) -> str:
+def _carried_out(
+    path: Path,
+    run: RunFolder,
+    said: Path,
+    cwd: str,
+    mark: dict[str, str],
+    deadline: float,
+    tell: Callable[[str], None],
+) -> str:
     """Why it was ended before its end; empty where it was not."""
     machine = this_machine()
     why = ""
@@ -289,12 +295,12 @@ def _carried_out(path: Path, run: RunFolder, said: Path, cwd: str, deadline: flo
         process = subprocess.Popen(
             program([sys.executable], PROGRAM, str(path), str(run.path)),
             cwd=cwd,
+            env={**os.environ, **mark},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-        _alive.add(process)
         try:
             while process.poll() is None and not why:
                 time.sleep(LOOK_S)
@@ -307,14 +313,7 @@ def _carried_out(path: Path, run: RunFolder, said: Path, cwd: str, deadline: flo
                     tell("a short trial")
         finally:
             _end(process)
-            _alive.discard(process)
     return why
-
-
-@atexit.register
-def _end_all() -> None:
-    for process in list(_alive):
-        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

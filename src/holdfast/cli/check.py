@@ -31,25 +31,23 @@ def check(
     """
     from holdfast.act.checks.running import check as run_checks
     from holdfast.act.opening import open_plan
+    from holdfast.cli.interrupting import ends_what_it_started
     from holdfast.cli.planned import is_plan_file
     from holdfast.show.checks import ChecksProgress, show
 
     words = command or []
     planned = is_plan_file(words)
-    try:
-        with ChecksProgress() as progress:
-            report = run_checks(
-                command=[] if planned else words,
-                plan=open_plan(Path(words[0])) if planned else None,
-                device=device,
-                data=data,
-                write_split=write_split,
-                only=only,
-                skip=skip,
-                seconds=seconds,
-                watcher=progress,
-            )
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    with ends_what_it_started(), ChecksProgress() as progress:
+        report = run_checks(
+            command=[] if planned else words,
+            plan=open_plan(Path(words[0])) if planned else None,
+            device=device,
+            data=data,
+            write_split=write_split,
+            only=only,
+            skip=skip,
+            seconds=seconds,
+            watcher=progress,
+        )
     show(report, as_json=as_json)
     raise typer.Exit(report.exit_status)

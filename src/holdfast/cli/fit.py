@@ -19,6 +19,7 @@ def fit(
     from holdfast.act.forecasting import largest_of
     from holdfast.act.opening import open_plan
     from holdfast.act.stage_plan import stage_plan, stages_of
+    from holdfast.cli.interrupting import ends_what_it_started
     from holdfast.show.fitting import print_answer, teller
     from holdfast.words.errors import UsageError
 
@@ -28,8 +29,6 @@ def fit(
             "Only trainings of Ultralytics can be tried out, and this plan has a command of its own.",
             next_step="holdfast init DATA.yaml writes a plan that can",
         )
-    try:
+    with ends_what_it_started():
         answer = what_fits(stage_plan(asked, stages_of(asked)[largest_of(asked)]), teller())
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
     raise typer.Exit(print_answer(answer, as_json=as_json))

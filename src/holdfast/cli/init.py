@@ -21,6 +21,9 @@ def init(
     Nothing is trained and nothing is downloaded. What must be mended before the plan can run is told.
     """
     from holdfast.act.drafting import init as write
+    from holdfast.cli.interrupting import ends_what_it_started
     from holdfast.show.drafts import show
 
-    show(write(data, model=model, out=out, force=force), as_json=as_json)
+    with ends_what_it_started():
+        written = write(data, model=model, out=out, force=force)
+    show(written, as_json=as_json)

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.act.notify import words_of
 from holdfast.act.stage_plan import epochs_after, stage_plan, stages_of
 from holdfast.cli.claiming import claim
+from holdfast.cli.interrupting import ends_what_it_started
 from holdfast.cli.supervised import fields_of, supervise_again, supervise_new, write_down
 from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
@@ -66,7 +67,7 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
     from holdfast.act.checks.running import check
     from holdfast.show.checks import ChecksProgress, show, warnings
 
-    with ChecksProgress() as progress:
+    with ends_what_it_started(), ChecksProgress() as progress:
         report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, watcher=progress)
     if report.exit_status:
         show(report, as_json=as_json)
@@ -83,7 +84,8 @@ def with_a_device(plan: Plan) -> Plan:
 
     if plan.trainer != "ultralytics" or not is_asked(plan):
         return plan
-    chosen = choose(plan, tell=lambda words: print(f"holdfast: {words} ...", file=sys.stderr, flush=True))
+    with ends_what_it_started():
+        chosen = choose(plan, tell=lambda words: print(f"holdfast: {words} ...", file=sys.stderr, flush=True))
     for line in chosen.says:
         print(f"holdfast: {line}", file=sys.stderr)
     if chosen.device is None:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.child.holdfast_child.trials import facts
 from holdfast.judge.versions import Versions, parsed
+from holdfast.observe.helper_processes import BeingEnded, helpers
 from holdfast.observe.python_programs import program as python_program
 from holdfast.observe.python_programs import python_path
 
@@ -175,10 +176,25 @@ class Asker:
         on_line: Callable[[dict[str, Any]], None] | None = None,
     ) -> Said:
         try:
+            with helpers.session() as mark:
+                return self._asked(program, arguments, given, seconds, on_line, mark)
+        except BeingEnded:
+            return Said(code=None)
+
+    def _asked(
+        self,
+        program: Path,
+        arguments: list[str],
+        given: str,
+        seconds: float,
+        on_line: Callable[[dict[str, Any]], None] | None,
+        mark: dict[str, str],
+    ) -> Said:
+        try:
             process = subprocess.Popen(
                 python_program(self._python, program.read_text(), *arguments),
                 cwd=self._cwd,
-                env=self._environment,
+                env={**self._environment, **mark},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

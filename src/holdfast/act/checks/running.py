@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.act.checks import all_checks
 from holdfast.act.checks.frame import NotChecked, missing
 from holdfast.act.checks.grounding import FACTS_SECONDS, ground_for
+from holdfast.observe.helper_processes import helpers
 from holdfast.words.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,13 +91,14 @@ def check(
     watching = watcher if watcher is not None else NobodyWatches()
     began = time.monotonic()
     watching.asks()
-    ground, asker = ground_for(**asked, seconds=min(FACTS_SECONDS, seconds))
-    try:
-        left = seconds - (time.monotonic() - began)
-        results = tuple(run_all(checks, ground, seconds=left, watcher=watching))
-    finally:
-        if asker is not None:
-            asker.close()
+    with helpers.session():  # what a check left behind that was given up ends with it
+        ground, asker = ground_for(**asked, seconds=min(FACTS_SECONDS, seconds))
+        try:
+            left = seconds - (time.monotonic() - began)
+            results = tuple(run_all(checks, ground, seconds=left, watcher=watching))
+        finally:
+            if asker is not None:
+                asker.close()
     return Report(ground, results, round(time.monotonic() - began, 1))
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from holdfast.act.leftovers import START_SLACK_S, end_leftovers
 from holdfast.act.rehearsal import scratch as scratches
 from holdfast.act.rehearsal.surroundings import command_of, environment, ultralytics_settings
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe.endings import last_words
+from holdfast.observe.helper_processes import end_processes, helpers
 from holdfast.observe.sensors import Sensors
 from holdfast.record.journal import Tail
 from holdfast.words.errors import HoldfastError
@@ -28,6 +25,7 @@ from holdfast.words.events import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from holdfast.act.checks.frame import Ground
     from holdfast.words.events import AnyEvent, Sample
@@ -123,8 +121,8 @@ def rehearse(
     began = time.monotonic()
     try:
         command = command_of(ground)
-        with tempfile.TemporaryDirectory(prefix="holdfast-rehearsal-", ignore_cleanup_errors=True) as folder:
-            return _held(ground, command, Path(folder).resolve(), asked, began + seconds, device, tell, enough)
+        with helpers.scratch() as (folder, mark):
+            return _held(ground, command, folder, mark, asked, began + seconds, device, tell, enough)
     except (OSError, HoldfastError) as error:
         why = error.what if isinstance(error, HoldfastError) else str(error)
         return Rehearsed(tuple(ground.command), trouble=why, seconds=time.monotonic() - began)
@@ -134,6 +132,7 @@ def _held(
     ground: Ground,
     command: list[str],
     root: Path,
+    mark: Mapping[str, str],
     asked: Mapping[str, Any],
     until: float,
     device: str | None,
@@ -149,9 +148,8 @@ def _held(
     words = [command[0], *(scratch.inside(word) for word in command[1:])]
     if device is not None:
         words, settings = on_device(words, device), {**settings, "device": device}
-    variables = environment(ground, root, attempt, asked, settings)
-    with (root / "lock").open("w") as lock, (root / "output").open("wb") as output:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the probe ends a training whose supervisor does not hold it any more
+    variables = {**environment(ground, root, attempt, asked, settings), **mark}
+    with (root / "output").open("wb") as output:
         process = subprocess.Popen(
             words,
             cwd=scratch.folder,
@@ -163,13 +161,13 @@ def _held(
         )
         sensors = Sensors(ground.machine, lambda: [process.pid], root, time.time)
         try:
-            code, held = _waited(process, attempt, root / "output", until, tell, enough, sensors)
+            ended, held = _waited(process, attempt, root / "output", until, tell, enough, sensors)
         finally:
-            _end(process, attempt, started_at)
+            code = _end(process, attempt, started_at)
     return written_in(
         attempt,
         command=tuple(words),
-        code=code,
+        code=code if ended else None,
         words=_words(root / "output", scratch),
         seconds=time.monotonic() - began,
         held=held,
@@ -213,17 +211,29 @@ def on_device(command: Sequence[str], device: str) -> list[str]:
     return words
 
 
-def _end(process: subprocess.Popen[bytes], attempt: Path, started_at: float) -> None:
-    """With all that it started: also what left its session and outlived its parent, which the probe's variable tells."""
-    end_leftovers({process.pid}, started_at, GRACE_S)
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Seen without reaping it: until then nobody else can have its pid, nor its session."""
+    try:
+        return bool(psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _end(process: subprocess.Popen[bytes], attempt: Path, started_at: float) -> int:
+    """With all that it started: also what left its session and outlived its parent, which the probe's variable tells. Its exit code."""
+    below: set[psutil.Process] = set()
+    with contextlib.suppress(psutil.Error):
+        below.update(psutil.Process(process.pid).children(recursive=True))
+
+    def is_ours(other: psutil.Process) -> bool:
+        if other in below or os.getsid(other.pid) == process.pid:
+            return True
+        return bool(other.environ().get(protocol.ATTEMPT_DIR) == str(attempt))
+
+    end_processes(is_ours, started_at, GRACE_S)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for other in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            young = other.create_time() >= started_at - START_SLACK_S
-            if young and other.environ().get(protocol.ATTEMPT_DIR) == str(attempt):
-                other.kill()
+    return process.wait()
 
 
 def _waited(
@@ -234,19 +244,20 @@ def _waited(
     tell: Callable[[int], None] | None,
     enough: Callable[[Path], bool] | None,
     sensors: Sensors,
-) -> tuple[int | None, int]:
-    """Its exit code, None where it was to end; and what it held at most."""
+) -> tuple[bool, int]:
+    """Whether it came to an end of its own; and what it held at most."""
     held, sample_at, before = 0, 0.0, sensors.sample().available
     while (now := time.monotonic()) < until:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(LOOK_S), held
+        if _has_ended(process):
+            return True, held
+        time.sleep(LOOK_S)
         if now >= sample_at:
             held, sample_at = max(held, _held_now(process.pid, sensors.sample(), before)), now + SAMPLE_S
         if tell is not None:
             tell(lines_with(b'"rehearsed-step"', attempt / "rehearsal.jsonl"))
         if output.stat().st_size > LARGEST_OUTPUT or (enough is not None and enough(attempt)):
             break
-    return None, held
+    return False, held
 
 
 def _held_now(pid: int, sample: Sample, before: int) -> int:

@@ -1,7 +1,7 @@
 """A scratch copy of a working folder: what a training may write to is copied, what is large is only linked.
 
 Files up to 32 MB are copied, up to 256 MB and 5,000 of them in all; larger ones, folders with more than 500 entries, virtual
-environments and repositories are links to the originals, which the rehearsal is kept from writing to. The folders above are
+environments, repositories and what by its name holds secrets are links to the originals, which the rehearsal is kept from writing to. The folders above are
 there too, as links, so that `../data` leads where it did.
 """
 
@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 from holdfast.record.cloning import clone
@@ -22,6 +23,12 @@ MOST_ENTRIES = 500
 """Of one folder: what has more holds data, not work."""
 CLONED_FROM = 1 << 20
 LINKED = frozenset((".git", ".hg", ".svn", ".venv", "venv", "env", "node_modules", "site-packages", ".tox"))
+SECRET = (
+    *(".env", ".env.*", "*.env", ".netrc", ".pypirc", ".npmrc", ".git-credentials", "*.pem", "*.key", "*.p12", "*.pfx"),
+    *("id_rsa*", "id_ed25519*", "id_ecdsa*", "kaggle.json", "*credentials*", "*secret*", "*token*"),
+    *(".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh"),
+)
+"""Files and folders whose names say that they hold secrets: linked, so that no copy of them can be left behind."""
 LEFT_OUT = frozenset(("__pycache__", ".holdfast", ".mypy_cache", ".ruff_cache", ".pytest_cache"))
 MOST_WATCHED = 20_000
 MOST_SIBLINGS = 2000
@@ -84,7 +91,8 @@ def _copy_folder(source: Path, scratch: Scratch) -> list[Path]:
 
 def _copy_file(entry: os.DirEntry[str], goal: Path, scratch: Scratch) -> None:
     path, size = Path(entry.path), entry.stat().st_size
-    if size > FILE_BYTES or scratch.bytes + size > ALL_BYTES or scratch.copied >= MOST_FILES:
+    full = size > FILE_BYTES or scratch.bytes + size > ALL_BYTES or scratch.copied >= MOST_FILES
+    if full or _is_secret(entry.name):
         _link(path, goal, scratch)
         return
     if size < CLONED_FROM or not clone(path, goal):
@@ -95,10 +103,20 @@ def _copy_file(entry: os.DirEntry[str], goal: Path, scratch: Scratch) -> None:
 
 
 def _is_copied(folder: Path) -> bool:
-    if folder.name in LINKED or (folder / "pyvenv.cfg").is_file():
+    if folder.name in LINKED or _is_secret(folder.name) or (folder / "pyvenv.cfg").is_file():
         return False
     with os.scandir(folder) as entries:
         return sum(1 for _ in zip(entries, range(MOST_ENTRIES + 1), strict=False)) <= MOST_ENTRIES
+
+
+def _is_secret(name: str) -> bool:
+    lower = name.lower()
+    # A module or a tokenizer is none, whatever it is about.
+    return (
+        not lower.endswith((".py", ".model"))
+        and not lower.startswith("tokenizer")
+        and any(fnmatch(lower, pattern) for pattern in SECRET)
+    )
 
 
 def _link(path: Path, goal: Path, scratch: Scratch, ending: str = "") -> None:

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.child.holdfast_child import pictures
+from holdfast.observe.helper_processes import helpers
 from holdfast.observe.python_programs import program
 from holdfast.words.pictures import Seen
 
@@ -76,10 +77,14 @@ class Readers:
         self._readers = [_Reader(self) for _ in range(max(1, min(count, len(requests))))]
         self.pillow: str | None = None
         self.failure = ""
+        self.mark: dict[str, str] = {}
 
     def answers(self, seconds: float) -> Iterator[Seen]:
         """Ends when all was looked at, or when the time is over."""
-        until = time.monotonic() + seconds
+        with helpers.session() as self.mark:
+            yield from self._answers_until(time.monotonic() + seconds)
+
+    def _answers_until(self, until: float) -> Iterator[Seen]:
         for reader in self._readers:
             reader.start()
         working = len(self._readers)
@@ -163,7 +168,7 @@ class _Reader(threading.Thread):
             try:
                 self._process = process = subprocess.Popen(
                     self._owner.command(),
-                    env=_environment(),
+                    env={**_environment(), **self._owner.mark},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
