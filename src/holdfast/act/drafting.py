@@ -17,6 +17,7 @@ from holdfast.act.opening import open_plan
 from holdfast.judge.amounts import size
 from holdfast.observe import yolo_data
 from holdfast.observe.machine import this_machine
+from holdfast.record.folder import working_folder
 from holdfast.record.plan_values import written
 from holdfast.words.errors import DataSetInvalid, FolderNotWritable, UsageError
 from holdfast.words.plan_keys import BY_NAME, TOP
@@ -62,7 +63,7 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> Draft:
     """Writes a plan beside nothing that is there already, and says what to mend before it can run."""
     if out.exists() and not force:
         raise UsageError(f"{out} exists already.", next_step="name another with --out, or write over it with --force")
-    chosen = data if data is not None else only_data_yaml(Path.cwd())
+    chosen = data if data is not None else only_data_yaml(working_folder())
     folder = out.absolute().parent
     found = yolo_data.read(chosen, cwd=folder)
     here = this()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.act.stage_plan import yolo
@@ -11,11 +10,13 @@ from holdfast.judge.rules import by_id
 from holdfast.observe.interpreters import python_of
 from holdfast.observe.machine import this_machine
 from holdfast.observe.ultralytics_home import home_of
+from holdfast.record.folder import working_folder
 from holdfast.record.plan_reading import Known, read
 from holdfast.words.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from holdfast.observe.ultralytics_home import UltralyticsHome
     from holdfast.words.plan import Plan
@@ -35,7 +36,7 @@ def ultralytics_of(python: str | None) -> UltralyticsHome | None:
         command = yolo(None)
     except CommandNotRunnable:
         return None
-    behind = python_of(command, Path.cwd(), os.environ)
+    behind = python_of(command, working_folder(), os.environ)
     return home_of(behind) if behind is not None else None
 
 

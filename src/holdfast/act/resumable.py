@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from typing import TYPE_CHECKING
 
 from holdfast.judge.course import course_of
@@ -9,18 +11,25 @@ from holdfast.judge.picture import picture_of
 from holdfast.record.folder import RUNS, runs_newest_first
 from holdfast.record.journal import replay
 from holdfast.record.lock import is_live
+from holdfast.record.summary_file import recorded_verdict
 from holdfast.words.errors import JournalUnreadable, UnknownRun
 from holdfast.words.verdicts import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from holdfast.record.folder import RunFolder
 
+RESUMABLE = (Outcome.INTERRUPTED, Outcome.FAILED)
 
-def newest_resumable(root: Path) -> RunFolder:
-    """The newest run that was interrupted, has failed or lost its supervisor. One that was judged otherwise has to be named."""
-    found = next((run for run in runs_newest_first(root) if is_resumable(run)), None)
+
+def newest_resumable(root: Path, tell: Callable[[str], None] = lambda _: None) -> RunFolder:
+    """The newest run that was interrupted, has failed or lost its supervisor. One that was judged otherwise has to be named.
+
+    Runs of other users are passed over, and `tell` gets a line about it.
+    """
+    found = next((run for run in runs_newest_first(root, tell) if is_resumable(run)), None)
     if found is None:
         raise UnknownRun(
             f"No run under {root / RUNS} was interrupted, has failed or lost its supervisor.",
@@ -31,11 +40,19 @@ def newest_resumable(root: Path) -> RunFolder:
 
 
 def is_resumable(run: RunFolder) -> bool:
-    if is_live(run) or not run.journal.exists():
+    """From the summary where it is of this very record, else from the journal."""
+    if is_live(run) or not os.path.isfile(run.journal):  # noqa: PTH113 - no error where it may not be looked at
         return False
+    recorded = recorded_verdict(run)
+    if recorded is not None:
+        return recorded in RESUMABLE
     try:
-        entries = list(replay(run))
+        entries = replay(run)
+        first = next(entries, None)
+        if first is None:
+            return False
+        entries = itertools.chain([first], entries)
+        ended = course_of(entries).ended if run.stages.is_dir() else picture_of(entries).ended
     except JournalUnreadable:
         return False
-    ended = course_of(entries).ended if run.stages.is_dir() else picture_of(entries).ended
-    return bool(entries) and (ended is None or ended.verdict in (Outcome.INTERRUPTED, Outcome.FAILED))
+    return ended is None or ended.verdict in RESUMABLE

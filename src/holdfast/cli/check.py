@@ -33,8 +33,10 @@ def check(
     from holdfast.act.opening import open_plan
     from holdfast.cli.interrupting import ends_what_it_started
     from holdfast.cli.planned import is_plan_file
+    from holdfast.record.folder import working_folder
     from holdfast.show.checks import ChecksProgress, show
 
+    working_folder()
     words = command or []
     planned = is_plan_file(words)
     with ends_what_it_started(), ChecksProgress() as progress:

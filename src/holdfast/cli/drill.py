@@ -22,10 +22,12 @@ def drill(
     from holdfast.lab.drills import all_drills
     from holdfast.lab.outcome import described
     from holdfast.lab.running import chosen, run_all
+    from holdfast.record.folder import working_folder
     from holdfast.show.drills import print_list, print_outcomes
 
     if name is None:
         print_list([described(drill) for drill in all_drills()], as_json=as_json)
         return
+    working_folder()
     drills = chosen(name)
     raise typer.Exit(print_outcomes(run_all(drills, folder), len(drills), in_full=name != "all", as_json=as_json))

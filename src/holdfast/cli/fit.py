@@ -20,9 +20,11 @@ def fit(
     from holdfast.act.opening import open_plan
     from holdfast.act.stage_plan import stage_plan, stages_of
     from holdfast.cli.interrupting import ends_what_it_started
+    from holdfast.record.folder import working_folder
     from holdfast.show.fitting import print_answer, teller
     from holdfast.words.errors import UsageError
 
+    working_folder()
     asked = open_plan(plan)
     if asked.trainer != "ultralytics":
         raise UsageError(

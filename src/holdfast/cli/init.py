@@ -22,8 +22,10 @@ def init(
     """
     from holdfast.act.drafting import init as write
     from holdfast.cli.interrupting import ends_what_it_started
+    from holdfast.record.folder import working_folder
     from holdfast.show.drafts import show
 
+    working_folder()
     with ends_what_it_started():
         written = write(data, model=model, out=out, force=force)
     show(written, as_json=as_json)

@@ -14,6 +14,7 @@ from holdfast.act.stage_plan import epochs_after, stage_plan, stages_of
 from holdfast.cli.claiming import claim
 from holdfast.cli.interrupting import ends_what_it_started
 from holdfast.cli.supervised import fields_of, supervise_again, supervise_new, write_down
+from holdfast.record.folder import working_folder
 from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
 from holdfast.show.summary import write_summary
@@ -100,7 +101,7 @@ def supervise_plan(plan: Plan, *, name: str | None, folder: Path | None, as_json
         return supervise_new(only, name=name, folder=folder, as_json=as_json, progress=plan.name or "training")
     if plan.on_event is not None:
         words_of(plan.on_event)
-    run = claim(plan.command or ["plan"], root=Path.cwd(), name=name or plan.name, folder=folder)
+    run = claim(plan.command or ["plan"], root=working_folder(), name=name or plan.name, folder=folder)
     write_plan(run, plan)
     return carry_out(run, plan, as_json=as_json)
 

@@ -24,19 +24,22 @@ def resume(
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
 ) -> None:
     """Go on with a run from its journal and the newest checkpoint that is whole."""
-    import sys
     from pathlib import Path
 
     from holdfast.act.resumable import newest_resumable
     from holdfast.cli.planned import is_plan_file, plan_again, plan_changed
-    from holdfast.record.folder import find
+    from holdfast.cli.telling import tell
+    from holdfast.record.folder import find, stage_folders, working_folder
+    from holdfast.record.owners import refuse_foreign
     from holdfast.record.plan_file import read_plan
 
+    root = working_folder()
     if reference is not None:
-        run = find(reference, root=Path.cwd())
+        run = find(reference, root=root, tell=tell)
     else:
-        run = newest_resumable(Path.cwd())
-        print(f"holdfast: going on with {run.name}, the newest run that can be resumed", file=sys.stderr)
+        run = newest_resumable(root, tell)
+        tell(f"going on with {run.name}, the newest run that can be resumed")
+    refuse_foreign(run, stage_folders(run))
     if command and is_plan_file(command):
         plan = plan_changed(Path(command[0]), attempts=max_attempts, hours=hours)
     else:

@@ -65,7 +65,9 @@ def run(
     """
     from holdfast.cli.planned import check_first, is_plan_file, plan_from, supervise_plan, with_a_device
     from holdfast.cli.supervised import given, plan_for, supervise_new
+    from holdfast.record.folder import working_folder
 
+    working_folder()
     options = {
         "max_attempts": max_attempts,
         "on_finding": on_finding.value,

@@ -12,9 +12,8 @@ def status(
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Say where a run stands: its step, loss, phase, attempts and findings."""
-    from pathlib import Path
-
-    from holdfast.record.folder import find
+    from holdfast.cli.telling import tell
+    from holdfast.record.folder import find, working_folder
     from holdfast.show.status import print_status, status_of
 
-    print_status(status_of(find(reference, root=Path.cwd())), as_json=as_json)
+    print_status(status_of(find(reference, root=working_folder(), tell=tell)), as_json=as_json)

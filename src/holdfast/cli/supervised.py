@@ -6,7 +6,6 @@ import contextlib
 import gc
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +15,7 @@ from holdfast.act.notify import words_of
 from holdfast.cli.claiming import claim
 from holdfast.judge import tuning
 from holdfast.judge.picture import picture_of
+from holdfast.record.folder import working_folder
 from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
 from holdfast.show.live import Narrator
@@ -27,6 +27,7 @@ from holdfast.words.plan import Budget, HangSettings, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import typer
 
@@ -44,7 +45,7 @@ def given(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_for(command: list[str], options: dict[str, Any]) -> Plan:
-    return Plan(cwd=str(Path.cwd()), command=command, **fields_of(options))
+    return Plan(cwd=str(working_folder()), command=command, **fields_of(options))
 
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def supervise_new(
 ) -> int:
     if plan.on_event is not None:
         words_of(plan.on_event)
-    run = claim(plan.command, root=Path.cwd(), name=name or plan.name, folder=folder)
+    run = claim(plan.command, root=working_folder(), name=name or plan.name, folder=folder)
     write_plan(run, plan)
     try:
         return _supervised(

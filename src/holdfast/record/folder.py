@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.child.holdfast_child import protocol
-from holdfast.words.errors import FolderNotWritable, RunExists, UnknownRun
+from holdfast.record.owners import Foreign, describe_passed_over, foreign_folder, foreign_part
+from holdfast.record.safe_files import open_handle
+from holdfast.words.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 RUNS = Path(".holdfast") / "runs"
+SHARED_MODE, PRIVATE_MODE = 0o755, 0o700
+"""Of `.holdfast` and `runs`, and of a run. A umask takes away from these and adds nothing."""
+MAX_RANK_FILES = 4096
+"""Of one attempt. Each has to be open while all are read in the order of their events."""
+MAX_STAGES = 1000
+_RANK_FILE = re.compile(r"rank-(\d{1,6})(?:-pid-\d{1,10})?\.jsonl", re.ASCII)
+_STAGE_FOLDER = re.compile(r"(\d{1,6})(?:-.*)?", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,9 @@ class AttemptFolder:
         return self.path / protocol.stack_file(pid)
 
     def rank_files(self) -> list[Path]:
-        return sorted(self.path.glob("rank-*.jsonl"))
+        """Files that a rank may have written, by their names. Others are not ours."""
+        names = sorted(name for name in _names_in(self.path) if _RANK_FILE.fullmatch(name))
+        return [self.path / name for name in names[:MAX_RANK_FILES]]
 
 
 @dataclass(frozen=True)
@@ -105,9 +116,9 @@ class RunFolder:
     def make_attempt(self, number: int) -> AttemptFolder | None:
         """A fresh folder for an attempt; None where there has been one of this number."""
         folder = self.attempt(number)
-        folder.path.parent.mkdir(exist_ok=True, mode=0o700)
+        folder.path.parent.mkdir(exist_ok=True, mode=PRIVATE_MODE)
         try:
-            folder.path.mkdir(mode=0o700)
+            folder.path.mkdir(mode=PRIVATE_MODE)
         except FileExistsError:
             return None
         return folder
@@ -117,8 +128,8 @@ def create(command: Sequence[str], *, root: Path, name: str | None = None, folde
     """A fresh run folder: `folder` itself where given, else the next free `<name>-<n>` under `root`."""
     try:
         path = _claim_exactly(folder) if folder is not None else _claim_next(root / RUNS, name or name_for(command))
-        (path / ".gitignore").write_text("*\n")
-        (path / "attempts").mkdir(mode=0o700)
+        _write_new(path / ".gitignore", b"*\n")
+        (path / "attempts").mkdir(mode=PRIVATE_MODE)
     except OSError as error:
         where = folder or root / RUNS
         raise FolderNotWritable(
@@ -133,7 +144,8 @@ def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
     fit = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")
     path = run.stages / (f"{number}-{fit}" if fit and fit != str(number) else str(number))
     try:
-        (path / "attempts").mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in (run.stages, path, path / "attempts"):
+            part.mkdir(exist_ok=True, mode=PRIVATE_MODE)
     except OSError as error:
         raise FolderNotWritable(
             f"The folder of stage {name} cannot be made in {run.stages}: {error.strerror}.",
@@ -144,24 +156,47 @@ def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
 
 def stage_folders(run: RunFolder) -> list[RunFolder]:
     """In the order of the stages."""
-    found = [path for path in run.stages.iterdir() if _is_run(path)] if run.stages.is_dir() else []
-    return [RunFolder(path) for path in sorted(found, key=lambda path: int(re.split(r"\D", path.name)[0] or 0))]
+    named = [(int(match[1]), name) for name in _names_in(run.stages) if (match := _STAGE_FOLDER.fullmatch(name))]
+    found = [run.stages / name for _, name in sorted(named) if _is_run(run.stages / name)]
+    return [RunFolder(path) for path in found[:MAX_STAGES]]
 
 
-def find(reference: str | None, *, root: Path) -> RunFolder:
-    """A run by path, by `name-n`, by name (its newest), or the newest of all."""
+def working_folder() -> Path:
+    """Where the user is. Raises FolderGone where that folder was removed under them."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise FolderGone(
+            f"The folder in which this was started cannot be found any more: {error.strerror}.",
+            next_step="change into a folder that exists (cd ~, or cd back into it if it was made again), then try again",
+        ) from error
+
+
+def find(reference: str | None, *, root: Path, tell: Callable[[str], None] = lambda _: None) -> RunFolder:
+    """A run by path, by `name-n`, by name (its newest), or the newest of all.
+
+    Runs of other users are found only by a reference that names them; otherwise they are passed over, and `tell` gets a
+    line about it. Whoever acts on what is found has to call `owners.refuse_foreign` first.
+    """
     if reference is not None:
         path = Path(reference)
         if _is_run(path):
             return RunFolder(path.resolve())
-    runs = runs_newest_first(root)
+    runs, foreign = _search(root)
+    if foreign and reference is None:
+        tell(describe_passed_over(foreign))
+    named = re.compile(re.escape(reference or "") + r"(?:-\d+)?")
     for run in runs:
-        if reference is None or run.name == reference or re.fullmatch(re.escape(reference) + r"-\d+", run.name):
+        if reference is None or named.fullmatch(run.name):
+            return run
+    for run in _newest_first([each.path for each in foreign]):
+        if reference is not None and named.fullmatch(run.name):
             return run
     known = ", ".join(run.name for run in runs[:5])
     if reference is None:
         raise UnknownRun(
-            f"There is no run under {root / RUNS} yet.", next_step="start one: holdfast run -- python train.py"
+            f"There is no run {'of yours ' if foreign else ''}under {root / RUNS} yet.",
+            next_step="start one: holdfast run -- python train.py",
         )
     raise UnknownRun(
         f"There is no run called {reference!r}, and no run folder at that path.",
@@ -200,41 +235,91 @@ def _claim_exactly(folder: Path) -> Path:
             f"{folder} already holds a run.",
             next_step=f"go on with it: holdfast resume {folder}; or choose another --dir",
         )
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for parent in reversed(folder.parents):
+        if not parent.exists():
+            parent.mkdir(exist_ok=True, mode=SHARED_MODE)
+    folder.mkdir(exist_ok=True, mode=PRIVATE_MODE)
     if any(folder.iterdir()):
         raise RunExists(f"{folder} is not empty.", next_step="give --dir a new or an empty folder")
-    folder.chmod(0o700)
+    _refuse_foreign_place(folder)
+    folder.chmod(PRIVATE_MODE)
     return folder.resolve()
 
 
 def _claim_next(runs: Path, name: str) -> Path:
-    runs.mkdir(parents=True, exist_ok=True)
-    pattern = re.compile(re.escape(name) + r"-(\d+)")
+    for folder in (runs.parent, runs):
+        folder.mkdir(exist_ok=True, mode=SHARED_MODE)
+        _refuse_foreign_place(folder)
+    pattern = re.compile(re.escape(name) + r"-(\d{1,9})", re.ASCII)
     taken = [int(match[1]) for entry in runs.iterdir() if (match := pattern.fullmatch(entry.name))]
     number = max(taken, default=0) + 1
     while True:
         path = runs / f"{name}-{number}"
         try:
-            path.mkdir(mode=0o700)
+            path.mkdir(mode=PRIVATE_MODE)
         except FileExistsError:
             number += 1
         else:
             return path.resolve()
 
 
+def _refuse_foreign_place(folder: Path) -> None:
+    """Who owns the folder above a run can put another in its place, or a link to anywhere, while it is written."""
+    foreign = foreign_folder([folder])
+    if foreign is not None:
+        raise FolderNotWritable(
+            f"{foreign.path} belongs to {foreign.owner}: no run is recorded there, because its owner could "
+            "exchange it while it is being written.",
+            next_step="choose a folder of your own with --dir DIR",
+        )
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+
+
 def _is_run(path: Path) -> bool:
-    return (path / "plan.toml").is_file() or (path / "journal.jsonl").is_file()
+    # os.path: a folder that may not be entered is no run to us, and no error either.
+    return any(os.path.isfile(path / name) for name in ("plan.toml", "journal.jsonl"))  # noqa: PTH113
 
 
-def runs_newest_first(root: Path) -> list[RunFolder]:
-    runs = root / RUNS
-    if not runs.is_dir():
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError:
         return []
-    found = [entry for entry in runs.iterdir() if _is_run(entry)]
 
+
+def _search(root: Path) -> tuple[list[RunFolder], list[Foreign]]:
+    """The runs of users whom we trust, newest first; and those of others, with their owners."""
+    runs = root / RUNS
+    above = foreign_folder((runs.parent, runs))
+    found: list[Path] = []
+    foreign: list[Foreign] = []
+    for path in (runs / name for name in _names_in(runs)):
+        if _is_run(path):
+            part = foreign_part(path)
+            if above is None and part is None:
+                found.append(path)
+            else:
+                foreign.append(Foreign(path, (part or above or Foreign(path, "")).owner))
+    return _newest_first(found), foreign
+
+
+def runs_newest_first(root: Path, tell: Callable[[str], None] = lambda _: None) -> list[RunFolder]:
+    """The runs of users whom we trust. `tell` gets a line where others were passed over."""
+    runs, foreign = _search(root)
+    if foreign:
+        tell(describe_passed_over(foreign))
+    return runs
+
+
+def _newest_first(runs: list[Path]) -> list[RunFolder]:
     def started(run: Path) -> float:
         with contextlib.suppress(OSError):
             return (run / "plan.toml").stat().st_mtime
         return 0.0
 
-    return [RunFolder(run) for run in sorted(found, key=started, reverse=True)]
+    return [RunFolder(run) for run in sorted(runs, key=started, reverse=True)]

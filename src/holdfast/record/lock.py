@@ -6,11 +6,14 @@ same lock to learn whether its supervisor is still there.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.record.safe_files import open_handle
 from holdfast.words.errors import FolderNotWritable, RunIsLive
 
 if TYPE_CHECKING:
@@ -21,30 +24,36 @@ if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+MAX_PID_DIGITS = 10
+
+
 class RunLock:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
-        handle = os.open(self._run.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        try:
+            handle = open_handle(self._run.lock, flags)
+        except OSError as error:
+            raise self._not_locked(error) from error
         try:
             free = _taken(handle)
+            if free:
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            holder = _pid_in(handle)
         except OSError as error:
             os.close(handle)
-            raise FolderNotWritable(
-                f"{self._run.path} cannot be locked: {error.strerror}.",
-                next_step="choose a folder on a local disk with --dir DIR",
-            ) from error
+            raise self._not_locked(error) from error
         if not free:
-            holder = os.pread(handle, 32, 0).decode(errors="replace").split("\n")[0] or "unknown"
             os.close(handle)
             raise RunIsLive(
-                f"The run {self._run.name} is already supervised by process {holder}.",
+                f"The run {self._run.name} is already supervised by process {holder or 'unknown'}.",
                 next_step=f"watch it: holdfast status {self._run.reference}",
             )
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         self._handle = handle
         return self
 
@@ -54,9 +63,17 @@ class RunLock:
         if self._handle is not None:
             if error is None:
                 # What the training left behind on purpose must not take our orderly end for a death.
-                os.pwrite(self._handle, f"{os.getpid()}\nended\n".encode(), 0)
+                with contextlib.suppress(OSError):  # a full disk: the run is over all the same
+                    os.pwrite(self._handle, f"{os.getpid()}\nended\n".encode(), 0)
             os.close(self._handle)
             self._handle = None
+
+    def _not_locked(self, error: OSError) -> FolderNotWritable:
+        if error.errno in FULL:
+            step = f"make room on the disk, then: holdfast resume {self._run.reference}"
+        else:
+            step = "choose a folder on a local disk that you can write to with --dir DIR; or copy the run there"
+        return FolderNotWritable(f"{self._run.path} cannot be locked: {error.strerror}.", next_step=step)
 
 
 def _taken(handle: int) -> bool:
@@ -72,23 +89,46 @@ def _taken(handle: int) -> bool:
 
 
 def holder_of(run: RunFolder) -> int | None:
-    """The process that supervises this run, where one does."""
-    if not is_live(run):
+    """The process that supervises this run, where one does and says so."""
+    handle = _opened(run)
+    if handle is None:
         return None
-    first = run.lock.read_text(errors="replace").partition("\n")[0]
-    return int(first) if first.isdigit() else None
+    try:
+        return _pid_in(handle) if _is_locked(handle) else None
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
 
 
 def is_live(run: RunFolder) -> bool:
     """Whether a supervisor holds this run right now."""
-    try:
-        handle = os.open(run.lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    handle = _opened(run)
+    if handle is None:
         return False
+    try:
+        return _is_locked(handle)
+    finally:
+        os.close(handle)
+
+
+def _opened(run: RunFolder) -> int | None:
+    try:
+        return open_handle(run.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return None
+
+
+def _is_locked(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(handle)
+    except OSError:
+        return False  # a file system without locks: no supervisor starts there, so none holds it
     return False
+
+
+def _pid_in(handle: int) -> int | None:
+    first = os.pread(handle, 32, 0).partition(b"\n")[0]
+    return int(first) if first.isdigit() and len(first) <= MAX_PID_DIGITS else None

@@ -13,13 +13,12 @@ from holdfast.judge.policy import cause_of
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.usable import checkpoints
 from holdfast.record.folder import write_atomically
+from holdfast.record.summary_file import SUMMARY_SCHEMA
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
     from holdfast.record.folder import RunFolder
     from holdfast.words.events import RunEnded
-
-SUMMARY_SCHEMA = 1
 
 
 def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
@@ -50,6 +49,8 @@ def head(run: RunFolder, ended: RunEnded | None) -> dict[str, Any]:
 
 
 def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
+    """`journal_bytes` says of how much of the journal this is the summary."""
+    summary = {**summary, "journal_bytes": run.journal.stat().st_size}
     write_atomically(run.summary, msgspec.json.format(msgspec.json.encode(summary), indent=2).decode() + "\n")
 
 

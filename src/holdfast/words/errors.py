@@ -7,7 +7,9 @@ HoldfastError                a sentence, what to do next, where to look
 │   ├── RunExists            --dir names a folder that already holds something
 │   ├── RunIsLive            another supervisor holds this run
 │   ├── RunIsOver            nothing is left to resume
+│   ├── UntrustedRun         it belongs to another user
 │   ├── FolderNotWritable    the run folder cannot be made or written
+│   ├── FolderGone           the working folder was removed
 │   ├── PlanInvalid          a setting that makes no sense
 │   ├── DataSetInvalid       a data set that is missing, or not what its description says
 │   ├── RecordUnknown        no record of a training, or none that can be read
@@ -62,7 +64,15 @@ class RunIsOver(UsageError):
     pass
 
 
+class UntrustedRun(UsageError):
+    pass
+
+
 class FolderNotWritable(UsageError):
+    pass
+
+
+class FolderGone(UsageError):
     pass
 
 

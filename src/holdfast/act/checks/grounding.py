@@ -16,6 +16,7 @@ from holdfast.act.stage_plan import yolo
 from holdfast.observe.command import not_runnable
 from holdfast.observe.interpreters import default_python, imports_of, program_on_path, python_of, script_of
 from holdfast.observe.machine import this_machine
+from holdfast.record.folder import working_folder
 from holdfast.words.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def ground_for(
     seconds: float = FACTS_SECONDS,
 ) -> tuple[Ground, Asker | None]:
     """The ground, and what asks the interpreter: to be closed when all is done."""
-    cwd = Path(plan.cwd) if plan is not None else Path.cwd()
+    cwd = Path(plan.cwd) if plan is not None else working_folder()
     words = tuple(command) or tuple(plan.command if plan is not None else ())
     variables = {**environment, **(plan.environment if plan is not None else {})}
     settings = {**settings_in(words), **_planned(plan)}

@@ -1,0 +1,68 @@
+"""Whose a run is. What another user left in a folder is read only where somebody asks for it by name, and is never acted on.
+
+A run's plan is a command. Whoever puts a run into a shared folder could otherwise have that command run with the rights of
+the next user who types `holdfast resume` there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.record.safe_files import untrusted_owner
+from holdfast.words.errors import UntrustedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from holdfast.record.folder import RunFolder
+
+PARTS = ("", "plan.toml", "journal.jsonl", "attempts", "snapshots", "stages")
+"""The run folder and what in it decides what is run, read or written."""
+MAX_OWNERS_NAMED = 3
+
+
+class Foreign(NamedTuple):
+    """Something that belongs to a user whom we do not trust."""
+
+    path: Path
+    owner: str
+
+
+def foreign_folder(folders: Iterable[Path]) -> Foreign | None:
+    """The first of these that another user owns. What is not there belongs to nobody."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            owner = untrusted_owner(folder)
+            if owner is not None:
+                return Foreign(folder, owner)
+    return None
+
+
+def foreign_part(run: Path) -> Foreign | None:
+    return foreign_folder(run / part for part in PARTS)
+
+
+def refuse_foreign(run: RunFolder, stages: Iterable[RunFolder] = ()) -> None:
+    """Raise UntrustedRun where a part of the run, or of one of its stages, belongs to another user."""
+    for folder in (run, *stages):
+        foreign = foreign_part(folder.path)
+        if foreign is not None:
+            raise UntrustedRun(
+                f"{foreign.path} belongs to {foreign.owner}: it is not resumed, because its plan is a command that "
+                "would run with your rights.",
+                next_step=f"read its plan; if you trust it, make it yours: copy the folder (cp -r {run.path} COPY) "
+                f"and resume the copy, or chown -R it to you",
+                look_at=str(run.plan),
+            )
+
+
+def describe_passed_over(foreign: list[Foreign]) -> str:
+    """One line, however many there are."""
+    owners = list(dict.fromkeys(each.owner for each in foreign))
+    more = f" and {len(owners) - MAX_OWNERS_NAMED} more users" if len(owners) > MAX_OWNERS_NAMED else ""
+    whose = f"{', '.join(owners[:MAX_OWNERS_NAMED])}{more}"
+    what = str(foreign[0].path) if len(foreign) == 1 else f"{len(foreign)} runs in {foreign[0].path.parent}"
+    belongs = "belongs" if len(foreign) == 1 else "belong"
+    return f"passed over {what}, which {belongs} to {whose}: what another user left is not acted on"

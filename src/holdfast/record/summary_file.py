@@ -1,0 +1,36 @@
+"""What `summary.json` says of a run's end, believed only where it is of the record as it stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.record.safe_files import read_bytes
+from holdfast.words.verdicts import Outcome
+
+if TYPE_CHECKING:
+    from holdfast.record.folder import RunFolder
+
+SUMMARY_SCHEMA = 1
+MAX_SUMMARY_BYTES = 16 << 20
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    schema: int
+    run: str
+    dir: str
+    verdict: str
+    journal_bytes: int
+    """How long the journal was when this was written: a longer one goes on behind it."""
+
+
+def recorded_verdict(run: RunFolder) -> Outcome | None:
+    """The verdict in the summary; None where there is none, or where it is of another folder or of a shorter journal."""
+    try:
+        head = msgspec.json.decode(read_bytes(run.summary, MAX_SUMMARY_BYTES, follow_links=False), type=_Head)
+        current = (SUMMARY_SCHEMA, run.name, str(run.path.resolve()), run.journal.stat().st_size)
+        agrees = (head.schema, head.run, head.dir, head.journal_bytes) == current
+        return Outcome(head.verdict) if agrees else None
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
