@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from holdfast.record import owners
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 STRANGER = 54321
 NAME = f"uid {STRANGER}"

@@ -111,7 +111,7 @@ def test_a_stage_of_a_stranger_is_refused(tmp_path, stranger):
     stage.plan.write_text("")
     refuse_foreign(run, folder.stage_folders(run))
     stranger.owns(stage.plan)
-    with pytest.raises(UntrustedRun, match="stages/1-small/plan.toml"):
+    with pytest.raises(UntrustedRun, match=r"stages/1-small/plan\.toml"):
         refuse_foreign(run, folder.stage_folders(run))
 
 
@@ -161,7 +161,15 @@ def test_modes_whatever_the_umask(tmp_path, umask):
         os.umask(before)
     modes = {
         path: stat.S_IMODE(path.stat().st_mode)
-        for path in (tmp_path / ".holdfast", tmp_path / RUNS, run.path, run.stages, stage.path, far.path, tmp_path / "a")
+        for path in (
+            tmp_path / ".holdfast",
+            tmp_path / RUNS,
+            run.path,
+            run.stages,
+            stage.path,
+            far.path,
+            tmp_path / "a",
+        )
     }
     assert modes[tmp_path / ".holdfast"] == modes[tmp_path / RUNS] == modes[tmp_path / "a"] == 0o755 & ~umask
     assert modes[run.path] == modes[run.stages] == modes[stage.path] == modes[far.path] == 0o700

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pathlib
 import subprocess
 import sys
 import textwrap
@@ -203,12 +202,10 @@ def test_a_disk_that_stays_full_still_takes_the_last_words(run, monkeypatch):
 
 
 def test_a_disk_that_is_full_from_the_start_is_not_filled_up_by_the_reserve(run, monkeypatch):
-    def half(path, data):
-        with path.open("wb") as file:
-            file.write(data[:1000])
+    def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pathlib.Path, "write_bytes", half)
+    monkeypatch.setattr("holdfast.record.reserve.os.urandom", full)
     journal = JournalWriter(run.journal)
     journal.append(started()[0])
     assert sorted(path.name for path in run.path.iterdir()) == ["attempts", "journal.jsonl"]

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from typing import TYPE_CHECKING
 
+from holdfast.record.safe_files import open_regular
 from holdfast.words.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
@@ -17,15 +18,23 @@ if TYPE_CHECKING:
 
 def not_runnable(argv: Sequence[str], cwd: Path, env: Mapping[str, str], error: OSError) -> CommandNotRunnable:
     """The error to raise when the system refused to start the command."""
-    if not cwd.is_dir():
+    # os.path throughout: where a folder may not be entered, pathlib raises and os.path says no.
+    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):  # noqa: PTH112
+        there = os.path.isdir(cwd)  # noqa: PTH112
         return CommandNotRunnable(
-            f"The command cannot start in {cwd}: there is no such folder.",
-            next_step="start Holdfast in a folder that exists.",
+            f"The command cannot start in {cwd}: {'it may not be entered' if there else 'there is no such folder'}.",
+            next_step="start Holdfast in a folder that exists and that you may enter.",
         )
     path = _path_of(argv[0], cwd, env)
+    if path is None and isinstance(error, PermissionError) and os.sep in argv[0]:
+        return CommandNotRunnable(
+            f"`{argv[0]}` cannot be reached: a folder on the way to it may not be entered.",
+            next_step="check who may enter its folders (ls -ld), or name another program.",
+            look_at=str(cwd / argv[0]),
+        )
     if path is None:
         return _not_found(argv, cwd)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112
         return _folder(argv[0])
     return _refused(argv, path, error)
 
@@ -58,9 +67,10 @@ def _refused(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunna
 def _path_of(program: str, cwd: Path, env: Mapping[str, str]) -> Path | None:
     if os.sep in program:
         path = cwd / program
-        return path if path.exists() else None
+        return path if os.path.exists(path) else None  # noqa: PTH110
     for folder in os.get_exec_path(dict(env)):
-        if (path := cwd / folder / program).exists() and not path.is_dir():
+        path = cwd / folder / program
+        if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112
             return path
     return None
 
@@ -68,9 +78,9 @@ def _path_of(program: str, cwd: Path, env: Mapping[str, str]) -> Path | None:
 def _not_found(argv: Sequence[str], cwd: Path) -> CommandNotRunnable:
     program = argv[0]
     here = cwd / program
-    if here.is_dir():
+    if os.path.isdir(here):  # noqa: PTH112
         return _folder(program)
-    if here.exists():
+    if os.path.exists(here):  # noqa: PTH110
         return CommandNotRunnable(
             f"`{program}` is a file in this folder, but a command is looked for on the PATH only.",
             next_step=f"name the interpreter: {_suggest(*_interpreter(here), *argv)}",
@@ -101,7 +111,7 @@ def _interpreter(path: Path) -> list[str]:
 
 def _first_line(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.readline(200).decode("utf-8", "replace").strip()
     except OSError:
         return "(not readable)"

@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.record.safe_files import expand_user, open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -52,8 +54,8 @@ def default_python(environment: Mapping[str, str]) -> list[str] | None:
 
 def program_on_path(program: str, cwd: Path, environment: Mapping[str, str]) -> Path | None:
     if os.sep in program:
-        path = cwd / Path(program).expanduser()
-        return path if path.is_file() else None
+        path = cwd / expand_user(program)
+        return path if os.path.isfile(path) else None  # noqa: PTH113 - no error where it may not be looked at
     found = shutil.which(program, path=environment.get("PATH"))
     return Path(found) if found else None
 
@@ -63,7 +65,7 @@ def _python_behind(program: Path, environment: Mapping[str, str]) -> list[str] |
     as in a virtual environment or among pyenv's shims.
     """
     try:
-        with program.open("rb") as file:
+        with open_regular(program) as file:
             lines = [file.readline(1000).decode("utf-8", "replace").strip() for _ in range(2)]
     except OSError:
         return None
@@ -91,7 +93,7 @@ def _words(line: str) -> list[str]:
 def script_of(command: Sequence[str], cwd: Path) -> Path | None:
     """The Python file that a command runs, where it names one."""
     for word in command:
-        if word.endswith(".py") and (cwd / word).is_file():
+        if word.endswith(".py") and os.path.isfile(cwd / word):  # noqa: PTH113 - as above
             return cwd / word
     return None
 
@@ -99,7 +101,8 @@ def script_of(command: Sequence[str], cwd: Path) -> Path | None:
 def imports_of(script: Path) -> frozenset[str]:
     """The packages that a script imports by name, wherever in it; nothing where it cannot be read as Python."""
     try:
-        tree = ast.parse(script.read_bytes()[:_MOST_SOURCE])
+        with open_regular(script) as file:
+            tree = ast.parse(file.read(_MOST_SOURCE))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     found: set[str] = set()

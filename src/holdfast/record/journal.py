@@ -16,8 +16,9 @@ import msgspec
 
 from holdfast.record.folder import RunFolder
 from holdfast.record.reserve import Reserve
+from holdfast.record.safe_files import open_handle
 from holdfast.words import events
-from holdfast.words.errors import JournalUnreadable
+from holdfast.words.errors import FolderNotWritable, JournalUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,7 +44,14 @@ class JournalWriter:
     """Appends events. A disk that is full loses nothing that fits in memory until there is room again, and that there is at the end."""
 
     def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            self._handle = open_handle(path, flags)
+        except OSError as error:
+            raise FolderNotWritable(
+                f"The journal {path} cannot be written: {error.strerror}.",
+                next_step="make room on the disk, or choose another folder with --dir DIR",
+            ) from error
         self._reserve = Reserve(path.with_name("reserve"))
         self._pending: deque[bytes] = deque(maxlen=PENDING_EVENTS)
         size = os.fstat(self._handle).st_size

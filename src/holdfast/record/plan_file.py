@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.record.folder import write_atomically
 from holdfast.record.masking import MASK, UNREADABLE, mask_command, names_a_secret
+from holdfast.record.plan_text import kept_text
 from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, UnknownRun
 from holdfast.words.plan import Plan, from_toml, to_toml
 
@@ -34,7 +35,7 @@ def read_plan(
 ) -> Plan:
     """The plan of a run, with what is given anew; what was not recorded because it was a secret must be."""
     try:
-        plan = from_toml(run.plan.read_text())
+        plan = from_toml(kept_text(run.plan))
     except (OSError, UnicodeDecodeError) as error:
         raise UnknownRun(f"The plan of {run.path} cannot be read: {error}.", look_at=str(run.plan)) from error
     given = {name: value for name, value in changes.items() if value is not None}

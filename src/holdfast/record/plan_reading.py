@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import shlex
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.record import settings_checking
-from holdfast.record.plan_text import parsed, text_of, told
+from holdfast.record.plan_text import MAX_MISTAKES, parsed, text_of, told
 from holdfast.record.plan_values import bytes_in, complaint, device_complaint, written
+from holdfast.record.safe_files import expand_user
 from holdfast.record.settings_checking import OUTSIDE, Mistake, place_of
 from holdfast.words.errors import PlanInvalid
 from holdfast.words.plan import Plan
@@ -24,6 +25,7 @@ from holdfast.words.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
 
     from holdfast.record.toml_lines import KeyPath
     from holdfast.words.plan_keys import Table
@@ -88,7 +90,7 @@ class _Reading:
             raise PlanInvalid(f"{self._path} cannot be used: {error}.") from error
 
     def mistakes(self) -> list[Mistake]:
-        found = [self._at_its_place(mistake) for mistake in self._all()]
+        found = [self._at_its_place(mistake) for mistake in itertools.islice(self._all(), MAX_MISTAKES + 1)]
         if not found:
             self._build()
         return found
@@ -113,6 +115,7 @@ class _Reading:
                 )
             elif table.keys is not None:
                 yield from _in_table(table, values[name], (name,))
+        yield from self._paths()
         yield from self._stages_one_by_one()
         yield from self._environment_and_flags()
         yield from self._rules()
@@ -123,6 +126,14 @@ class _Reading:
             yield from self._ultralytics()
         else:
             yield from self._settings_beside_a_command()
+
+    def _paths(self) -> Iterator[Mistake]:
+        for key in ("cwd", "python"):
+            given = self._values.get(key)
+            if isinstance(given, str) and "\0" in given:
+                yield Mistake((key,), "has a zero byte in it, which no path can have")
+            elif isinstance(given, str) and given.startswith("~") and str(expand_user(given)).startswith("~"):
+                yield Mistake((key,), f"is {written(given)}: that home folder is not known here; write the whole path")
 
     def _trainer(self) -> str:
         """`command` where there is one, unless it is said."""
@@ -327,14 +338,14 @@ class _Reading:
     def _cwd(self) -> Path:
         given = self._values.get("cwd")
         folder = self._path.parent
-        return folder / Path(given).expanduser() if isinstance(given, str) else folder
+        return folder / expand_user(given) if isinstance(given, str) else folder
 
     def _python(self) -> str | None:
         """A path is made whole but never followed: an interpreter of a venv is a link, and its name matters."""
         given = self._values.get("python")
         if not isinstance(given, str) or os.sep not in given:
             return given if isinstance(given, str) else None
-        return os.path.normpath(self._cwd() / Path(given).expanduser())
+        return os.path.normpath(self._cwd() / expand_user(given))
 
     def _build(self) -> None:
         built = dict(self._values)

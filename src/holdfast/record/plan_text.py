@@ -8,6 +8,8 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
+from holdfast.record.safe_files import FileTooLarge, read_bytes
+from holdfast.record.toml_bounds import beyond_bounds
 from holdfast.record.toml_lines import KeyPath, lines_of
 from holdfast.words.errors import PlanInvalid
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 20
 """Bytes: a plan is a page of text, and all of it is read into memory."""
+MAX_KEPT_BYTES = 16 << 20
+MAX_KEPT_VALUES = 4_000_000
+MAX_MISTAKES = 50
+"""So many are told at once."""
 _AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 
 
@@ -39,8 +45,11 @@ def text_of(path: Path) -> str:
             )
         if not stat.S_ISREG(kind):
             raise PlanInvalid(f"{path} is no ordinary file.", next_step="name a plan file, e.g. plan.toml")
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+        data = read_bytes(path, LARGEST)
+    except FileTooLarge:
+        raise PlanInvalid(
+            f"{path} is larger than 1 MB: that is no plan.", next_step="name a plan file, e.g. plan.toml"
+        ) from None
     except FileNotFoundError:
         here = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5)
@@ -48,10 +57,8 @@ def text_of(path: Path) -> str:
             f"There is no plan at {path}.",
             next_step=f"did you mean {path.parent / near[0]}?" if near else "make one: holdfast init DATA.yaml",
         ) from None
-    except OSError as error:
-        raise PlanInvalid(f"The plan {path} cannot be read: {error.strerror}.") from error
-    if len(data) > LARGEST:
-        raise PlanInvalid(f"{path} is larger than 1 MB: that is no plan.", next_step="name a plan file, e.g. plan.toml")
+    except (OSError, ValueError) as error:  # a path with a zero byte in it
+        raise PlanInvalid(f"The plan {path} cannot be read: {getattr(error, 'strerror', error)}.") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -64,12 +71,31 @@ def text_of(path: Path) -> str:
 
 
 def parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    beyond = beyond_bounds(text)
+    if beyond is not None:
+        raise PlanInvalid(f"{path}, line {beyond[0]}: {beyond[1]}: that is no plan.", next_step="mend that line")
     try:
         return tomllib.loads(text), lines_of(text)
     except tomllib.TOMLDecodeError as error:
         raise PlanInvalid(_syntax(str(error), text, path), next_step="mend that line, then try again") from None
-    except RecursionError:
-        raise PlanInvalid(f"{path} is nested too deeply for a plan.") from None
+    except (RecursionError, ValueError) as error:
+        raise PlanInvalid(f"{path} cannot be read as a plan: {error}.") from None
+
+
+def kept_text(path: Path) -> str:
+    """The plan that a run folder keeps. Raises OSError, UnicodeDecodeError and PlanInvalid; never waits.
+
+    Its command may have as many words as a command line can; nothing else in it is larger than in a plan file.
+    """
+    text = read_bytes(path, MAX_KEPT_BYTES).decode("utf-8")
+    beyond = beyond_bounds(text, max_values=MAX_KEPT_VALUES)
+    if beyond is not None:
+        raise PlanInvalid(
+            f"The plan of this run was changed, line {beyond[0]}: {beyond[1]}.",
+            next_step="give the training again: holdfast resume RUN -- COMMAND...",
+            look_at=str(path),
+        )
+    return text
 
 
 def _syntax(said: str, text: str, path: Path) -> str:
@@ -103,7 +129,9 @@ def told(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:
         return lines.get(at, 1)
 
     ordered = sorted(dict.fromkeys(mistakes), key=line)
-    count = f"{len(ordered)} mistakes" if len(ordered) > 1 else "a mistake"
+    more = len(mistakes) > MAX_MISTAKES
+    ordered = ordered[:MAX_MISTAKES]
+    count = f"{'more than ' if more else ''}{len(ordered)} mistakes" if len(ordered) > 1 else "a mistake"
     said = [f"  line {line(mistake)}: {_named(mistake.path)} {mistake.says}" for mistake in ordered]
     return "\n".join([f"{path} has {count}:", *said])
 

@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.record.safe_files import open_handle
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,7 +19,9 @@ class Reserve:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.write_bytes(os.urandom(BYTES))  # what is all the same might be packed, or not written at all
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(open_handle(path, flags), "wb") as file:
+                file.write(os.urandom(BYTES))  # what is all the same might be packed, or not written at all
         except OSError:
             self.give_back()
 

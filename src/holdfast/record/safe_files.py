@@ -11,10 +11,8 @@ import errno
 import os
 import pwd
 import stat
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import BinaryIO
 
 
 class NotARegularFile(OSError):
@@ -82,3 +80,11 @@ def user_name(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"uid {user}"
+
+
+def expand_user(path: str) -> Path:
+    """With `~` replaced by a home folder. As it was written where no such user, or no home, is known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

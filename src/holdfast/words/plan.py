@@ -183,7 +183,7 @@ def to_toml(plan: Plan) -> str:
 def from_toml(text: str) -> Plan:
     try:
         return msgspec.toml.decode(text, type=Plan)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:  # msgspec's own are ValueErrors; so is an integer of 5,000 digits
         raise PlanInvalid(f"The plan cannot be read: {error}") from error
 
 

@@ -25,6 +25,7 @@ from holdfast.observe.machine.macos_text import (
 )
 from holdfast.observe.machine.plain import PlainMachine
 from holdfast.observe.machine.power import Power, parse_pmset
+from holdfast.record.safe_files import expand_user
 from holdfast.words.events import Evidence
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class MacMachine(PlainMachine):
         self._ask = ask
         self._footprint = footprint or footprint_reader()
         here = Path("Library/Logs/DiagnosticReports")
-        self._reports = (Path.home() / here, Path("/") / here) if reports is None else reports
+        self._reports = (expand_user("~") / here, Path("/") / here) if reports is None else reports
 
     def memory(self) -> SystemMemory:
         basis = super().memory()
