@@ -13,7 +13,7 @@ from holdfast.judge.policy import cause_of
 from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.usable import checkpoints
 from holdfast.record.folder import write_atomically
-from holdfast.record.summary_file import SUMMARY_SCHEMA
+from holdfast.record.summary_file import SUMMARY_SCHEMA, journal_bytes
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -45,12 +45,11 @@ def head(run: RunFolder, ended: RunEnded | None) -> dict[str, Any]:
         "verdict": ended.verdict if ended is not None else None,
         "reason": ended.reason if ended is not None else "the run has not ended",
         "exit_status": ended.exit_status if ended is not None else None,
+        "journal_bytes": journal_bytes(run),
     }
 
 
 def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
-    """`journal_bytes` says of how much of the journal this is the summary."""
-    summary = {**summary, "journal_bytes": run.journal.stat().st_size}
     write_atomically(run.summary, msgspec.json.format(msgspec.json.encode(summary), indent=2).decode() + "\n")
 
 
