@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -15,6 +17,10 @@ import torch
 from torch import nn
 
 from holdfast.act.reloading import SOURCE, Reader
+from holdfast.child.holdfast_child import reload
+from holdfast.judge.picture import Picture
+from holdfast.judge.verdict import _checkpoint_reloads
+from holdfast.record.journal import Entry
 from holdfast.words import events
 
 
@@ -144,3 +150,127 @@ def _event_called(name):
     return events.Epoch(
         at=1.0, epoch=int(number), step=1, seconds=1.0, batches=1, planned=int(planned), source="ultralytics"
     )
+
+
+# --- files that would run something -----------------------------------------------------------------------------------
+
+
+SCRIPTED = """
+import sys
+import torch
+
+class Written(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.ones(2)
+
+    def forward(self, x):
+        return x
+
+    @torch.jit.export
+    def __getstate__(self):
+        return self.weight, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]):
+        self.weight = state[0]
+        self.training = state[1]
+        torch.save(state[0], PLACE)
+
+torch.jit.save(torch.jit.script(Written()), sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """An archive of TorchScript that writes a file when it is loaded."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "write.py").write_text(SCRIPTED.replace("PLACE", repr(str(folder / "written"))))
+    subprocess.run([sys.executable, "-W", "ignore", folder / "write.py", folder / "model.pt"], check=True)
+    return folder
+
+
+def test_an_archive_that_runs_or_unpacks_something_is_not_loaded(hostile, tmp_path):
+    """A program in it would run, torch's oldest format would be unpacked to a disk: neither is loaded, nor said to be broken."""
+    with tarfile.open(tmp_path / "old.tar", "w") as archive:
+        archive.add(__file__, "pickle")
+    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", "{}")
+    torch.save({"weight": torch.ones(2)}, tmp_path / "next.pt")
+    script, tar, mar, following = read_back(
+        hostile / "model.pt", *(tmp_path / name for name in ("old.tar", "model.mar", "next.pt"))
+    )
+    assert (script["loads"], script["why"]) == (None, "a TorchScript archive runs code when it loads")
+    assert (tar["loads"], tar["why"]) == (None, "a tar archive is unpacked when it loads")
+    assert not mar["loads"]
+    assert following["loads"]
+    assert not (hostile / "written").exists()
+
+
+def test_torchs_own_way_to_torchscript_is_shut_too(hostile, monkeypatch):
+    """An archive that our look at its list of files did not recognise still is not handed to torch.jit.load."""
+    monkeypatch.setattr(reload, "_look_into_archive", lambda *_: None)
+    monkeypatch.setattr(torch.jit, "load", torch.jit.load)
+    monkeypatch.setattr(tarfile, "open", tarfile.open)
+    with pytest.warns(UserWarning, match="TorchScript"), pytest.raises(reload.NotRead):
+        reload.loaded(str(hostile / "model.pt"))
+    assert not (hostile / "written").exists()
+
+
+def pickled(path, *opcodes: bytes):
+    """A file of torch's with a pickle of one's own."""
+    torch.save({"weight": torch.ones(2)}, path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, b"\x80\x04" + b"".join(opcodes) + b"." if name.endswith("data.pkl") else data)
+
+
+BY_HAND = {
+    "a function of the system": [b"cos\nmkdir\n", b"(S'MADE'\n", b"tR"],
+    "a dotted name": [b"\x8c\x0ctorch._utils\x8c\x08os.mkdir\x93", b"(S'MADE'\n", b"tR"],
+    "a dotted name that ends well": [b"\x8c\x05torch\x8c\x11os.mkdir.xStorage\x93", b"(S'MADE'\n", b"tR"],
+    "a state for a function of torch's": [b"ctorch._utils\n_rebuild_tensor_v2\n", b"N}S'x'\nS'MADE'\ns\x86b"],
+    "another function of torch's": [b"ctorch\nload\n", b"(S'MADE'\n", b"tR"],
+}
+
+
+def test_pickles_made_by_hand_run_nothing(tmp_path):
+    """Of each nothing runs and nothing good is said; and the next file is still read."""
+    made = tmp_path / "made"
+    for number, opcodes in enumerate(BY_HAND.values()):
+        pickled(tmp_path / f"{number}.pt", *(part.replace(b"MADE", str(made).encode()) for part in opcodes))
+    torch.save({"weight": torch.ones(2)}, tmp_path / "next.pt")
+    *said, following = read_back(*(tmp_path / f"{number}.pt" for number in range(len(BY_HAND))), tmp_path / "next.pt")
+    assert not made.exists()
+    assert not any(each["loads"] for each in said)
+    assert following["loads"]
+
+
+def test_reading_a_file_only_reads(tmp_path):
+    """The second line of defence: while a file is read, nothing is written, started or connected to."""
+    watch = reload.Watch()
+    watch("subprocess.Popen", ())
+    watch.reading = True
+    watch("open", (str(tmp_path), "rb", os.O_RDONLY))
+    watch("import", ("x",))
+    for event in ("subprocess.Popen", "os.system", "os.mkdir", "socket.connect", "ctypes.dlopen"):
+        with pytest.raises(reload.NotRead, match=event):
+            watch(event, ())
+    for mode, flags in (("w", 0), (None, os.O_WRONLY)):
+        with pytest.raises(reload.NotRead, match="open"):
+            watch("open", (str(tmp_path), mode, flags))
+
+
+def test_what_is_not_read_back_is_told_and_held_against_nothing():
+    """The proof does not apply, and the checkpoint stays usable."""
+    picture = Picture()
+    for event in (
+        events.AttemptStarted(at=0.0, attempt=1, pid=1, command=["x"]),
+        events.Reloaded(at=1.0, path="m.pt", step=1, loads=None, why="a TorchScript archive runs code when it loads"),
+    ):
+        picture.fold(Entry(event, 1))
+    proof = _checkpoint_reloads(picture.attempt)
+    assert proof.answer == "does not apply"
+    assert "m.pt was not read back: a TorchScript archive" in proof.detail

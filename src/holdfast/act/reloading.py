@@ -12,6 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.act.going_on import saved_files
 from holdfast.child.holdfast_child import protocol, reload
 from holdfast.observe.python_programs import program
@@ -62,11 +64,15 @@ class Reader:
         self._start(attempt.hello.executable)
         steps = {str(path): step for path, step in newest}
         said = _answers(self._printed("".join(f"{json.dumps(path)}\n" for path in steps)))
-        return [
-            Reloaded(at=clock(), path=path, step=steps[path], **answer)
-            for path, answer in said.items()
-            if path in steps
-        ]
+        found = []
+        for path, answer in said.items():
+            # What else a library printed is none of ours.
+            with contextlib.suppress(msgspec.ValidationError):
+                if path in steps:
+                    found.append(
+                        msgspec.convert({**answer, "at": clock(), "path": path, "step": steps[path]}, Reloaded)
+                    )
+        return found
 
     def close(self) -> None:
         process, self._process = self._process, None

@@ -42,7 +42,7 @@ def _why_not(attempt: AttemptPicture, saved: Saved, *, torn: bool) -> str:
     reloaded = attempt.reloaded.get(saved.path or "")
     if torn:
         return "torn: it was being written when the training ended"
-    if reloaded is not None and not reloaded.loads:
+    if reloaded is not None and reloaded.loads is False:
         return f"it does not load: {reloaded.why}"
     if saved.bad or (reloaded is not None and reloaded.bad):
         return "it holds values that are not finite"
@@ -70,4 +70,6 @@ def _why(attempt: AttemptPicture, saved: Saved) -> str:
         "average": "it is an average of what was live",
         "earlier": "it is what was live at an earlier step",
     }.get(saved.matches, "it was not compared with the live weights")
+    if reloaded is not None and reloaded.loads is None:
+        return f"{said}; it was not read back: {reloaded.why}"
     return f"{said}; it loads and is finite" if reloaded is not None else said

@@ -297,8 +297,11 @@ def _schedule_done(attempt: AttemptPicture) -> Proof:
 
 
 def _checkpoint_reloads(attempt: AttemptPicture) -> Proof:
-    tried = list(attempt.reloaded.values())
+    tried = [reloaded for reloaded in attempt.reloaded.values() if reloaded.loads is not None]
     if not tried:
+        for unread in attempt.reloaded.values():
+            detail = f"{unread.path} was not read back: {unread.why}"
+            return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
         detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file could be read back"
         return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
     for reloaded in reversed(tried):

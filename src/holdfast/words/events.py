@@ -565,7 +565,8 @@ class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
 
     path: str
     step: int = 0
-    loads: bool
+    loads: bool | None
+    """None where it was not read back, because that would run code that is in it."""
     tensors: int = 0
     bad: list[str] = []
     """Tensors with values that are not finite."""

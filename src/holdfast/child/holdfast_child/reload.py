@@ -1,14 +1,19 @@
 """Reads checkpoints back and says whether their values are finite, without running any code that is in them.
 
 A checkpoint is a pickle, and a pickle can name any function to be called. Here only what rebuilds tensors is found; all
-other names become a stand-in that takes everything and does nothing. The supervisor runs this file's text under the
-training's own interpreter: it reads the paths from its input, a JSON line each, and prints a JSON line about each.
+other names become a stand-in that takes everything and does nothing. An archive of TorchScript holds programs, and old files
+are tar archives that are unpacked to a disk: neither is loaded at all. And should something find a way around all this, nothing
+is written, started or connected to while a file is read (an audit hook).
+
+The supervisor runs this file's text under the training's own interpreter: it reads the paths from its input, a JSON line each,
+and prints a JSON line about each; `loads` is null where it was not read, and `why` says why.
 """
 
 import json
 import os
 import pickle
 import sys
+import tarfile
 
 MEMORY_BYTES = 8 << 30
 """Beside what the interpreter has mapped. A small file can describe tensors of any size."""
@@ -24,6 +29,24 @@ REBUILDS = {
     "_rebuild_sparse_tensor",
     "_rebuild_wrapper_subclass",
 }
+REFUSED = (
+    *("ctypes.", "fcntl.", "ftplib.", "os.chmod", "os.chown", "os.exec", "os.fork", "os.kill", "os.link", "os.mkdir"),
+    *("os.posix_spawn", "os.putenv", "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink", "os.system"),
+    *(
+        "os.truncate",
+        "os.unsetenv",
+        "os.utime",
+        "pty.",
+        "shutil.",
+        "smtplib.",
+        "socket.",
+        "sqlite3.",
+        "subprocess.",
+        "urllib.",
+    ),
+)
+"""Audit events, by how they begin, that reading numbers never needs."""
+OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 PLAIN = {("collections", "OrderedDict"), ("torch", "Size"), ("torch", "device")}
 
 
@@ -54,14 +77,39 @@ class StandIn(dict):  # type: ignore[type-arg]
     add = append
 
 
+class NotRead(Exception):
+    """Why a file is not read back: nothing is said about whether it loads."""
+
+
+class Rebuild(object):
+    """One of torch's functions that make tensors, and nothing that a pickle could give other attributes or another state."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make):
+        object.__setattr__(self, "_make", make)
+
+    def __call__(self, *args):
+        return self._make(*args)
+
+    def __setattr__(self, name, value):
+        raise pickle.UnpicklingError("a function of torch's cannot be given %s" % name)
+
+    def __setstate__(self, state):
+        raise pickle.UnpicklingError("a function of torch's cannot be given a state")
+
+
 class Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
         import torch
 
+        if "." in name:  # a way through a module to whatever it has imported
+            return type("StandIn", (StandIn,), {})
+        if module == "torch._utils" and name in REBUILDS:
+            return Rebuild(super().find_class(module, name))
         known = (
-            (module == "torch._utils" and name in REBUILDS)
-            or (module, name) in PLAIN
-            or (module in ("torch", "torch.storage") and name.endswith("Storage"))
+            (module, name) in PLAIN
+            or (module in ("torch", "torch.storage") and name.endswith("Storage") and _is_storage(torch, module, name))
             or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype))
         )
         if known:
@@ -69,7 +117,12 @@ class Unpickler(pickle.Unpickler):
         return type(str(name), (StandIn,), {})
 
 
+def _is_storage(torch, module, name):
+    return isinstance(getattr(torch if module == "torch" else torch.storage, name, None), type)
+
+
 def loaded(path):
+    """What is in the file. Raises NotRead, and what torch raises."""
     import torch
 
     if str(path).endswith(".safetensors"):
@@ -80,8 +133,55 @@ def loaded(path):
     safe.Unpickler, safe.UnpicklingError, safe.load = Unpickler, pickle.UnpicklingError, _load
     options = {"map_location": "cpu", "pickle_module": safe, "weights_only": False}
     with open(path, "rb") as file:
-        options["mmap"] = file.read(4) == b"PK\x03\x04"
+        options["mmap"] = zipped = file.read(4) == b"PK\x03\x04"
+    if zipped:
+        _look_into_archive(torch, path)
+    elif tarfile.is_tarfile(path):
+        raise NotRead("a tar archive is unpacked when it loads")
+    torch.jit.load = (
+        _refuse_programs  # what torch.load hands an archive of TorchScript to, should it see one where we did not
+    )
+    tarfile.open = _refuse_tar
     return torch.load(path, **options)
+
+
+def _look_into_archive(torch, path):
+    """By torch's own reader: another one may see another list of files."""
+    try:
+        names = torch._C.PyTorchFileReader(path).get_all_records()
+    except AttributeError:
+        return
+    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
+        raise NotRead("a TorchScript archive runs code when it loads")
+    if "data.pkl" not in names:
+        raise NotRead("it is an archive that torch.save did not write")
+
+
+def _refuse_programs(*_, **__):
+    raise NotRead("a TorchScript archive runs code when it loads")
+
+
+def _refuse_tar(*_, **__):
+    raise tarfile.ReadError("not opened here")
+
+
+class Watch(object):
+    """An audit hook: while a file is read, only that is done."""
+
+    def __init__(self):
+        self.reading = False
+
+    def __call__(self, event, args):
+        if not self.reading:
+            return
+        if event == "open":
+            mode, flags = args[1], args[2]
+            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & OPENED_TO_WRITE
+            if not writes:
+                return
+        elif not event.startswith(REFUSED):
+            return
+        raise NotRead("loading it would do more than read it (%s)" % event)
 
 
 def _load(file, **named):
@@ -136,15 +236,23 @@ def main(lines):
         return
     paths = [json.loads(line) for line in lines]
     _limit_memory(paths)
+    sys.dont_write_bytecode = True
+    watch = Watch()
+    sys.addaudithook(watch)
     for path in paths:
+        watch.reading = True
         try:
             said = read_back(path)
+        except NotRead as refused:
+            said = {"loads": None, "why": str(refused)}
         except (ImportError, MemoryError, TypeError, AttributeError):
             continue  # it is our reader that cannot read this: nothing is claimed
         except Exception as error:
             if any(words in str(error) for words in NO_MEMORY):
                 continue
             said = {"loads": False, "why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:300])}
+        finally:
+            watch.reading = False
         print(json.dumps(dict(said, path=path)), flush=True)
 
 
