@@ -17,6 +17,7 @@ from holdfast.observe.output_log import OutputLog
 from holdfast.observe.output_pump import Source
 from holdfast.record import folder
 from holdfast.record.journal import JournalWriter, replay
+from holdfast.record.redact import Redactor
 from holdfast.words import events
 from holdfast.words.plan import Budget, Plan
 
@@ -131,11 +132,15 @@ def test_watch_that_comes_late_hears_what_was_printed_before(tmp_path):
 
 
 def test_secrets_do_not_come_into_the_record(tmp_path):
-    """A line may quote the command; what the recorder knows as a secret is masked in `printed` as everywhere."""
+    """A line may quote the command: written and told without the secret, judged as it was printed."""
     heard = []
     journal = JournalWriter(tmp_path / "journal.jsonl")
     recorder = Recorder(
-        journal, Engine(Picture()), [lambda event, _picture: heard.append(event)], lambda: 1.0, ["s3cr3t-value"]
+        journal,
+        Engine(Picture()),
+        [lambda event, _picture: heard.append(event)],
+        lambda: 1.0,
+        Redactor((), {"API_KEY": "s3cr3t-value"}),
     )
     for event in started():
         recorder.record(event)
@@ -143,7 +148,9 @@ def test_secrets_do_not_come_into_the_record(tmp_path):
     recorder.record(events.Printed(at=1.0, rule="nms-cut-short", stream="stdout", text=text))
     journal.close()
     assert b"s3cr3t" not in (tmp_path / "journal.jsonl").read_bytes()
-    assert recorder.picture.attempt.printed["nms-cut-short"].text == "***: NMS time limit 2.800s exceeded"
+    assert heard[-2].text == "***: NMS time limit 2.800s exceeded"
+    assert isinstance(heard[-1], events.FindingMade)
+    assert recorder.picture.attempt.printed["nms-cut-short"].text == text
 
 
 def test_supervised_command_is_heard(tmp_path, capfd):

@@ -26,6 +26,7 @@ from holdfast.observe.foreign.endings import check_exit_code
 from holdfast.observe.foreign.settings import read_settings
 from holdfast.observe.line_watch import LineWatch
 from holdfast.record.journal import Entry
+from holdfast.record.redact import Redactor, redacted
 from holdfast.words import events
 from holdfast.words.verdicts import Outcome
 
@@ -100,7 +101,7 @@ def _judged(reading: Reading, settings: events.Settings | None) -> Picture:
     picture = Picture()
     engine = Engine(picture, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
     senseless = 0
-    for entry in reading.entries:
+    for entry in redacted(reading.entries, Redactor()):
         try:
             _take(engine, entry)
         except Exception:  # noqa: BLE001 - a record is anybody's: an entry that makes no sense must not hide the others

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.words import events
 from holdfast.words.errors import PlanInvalid
+from holdfast.words.json_text import to_bytes
 from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Notifier:
             self._running.append(process)
             assert process.stdin is not None
             with process.stdin:
-                process.stdin.write(msgspec.json.encode(told) + b"\n")
+                process.stdin.write(to_bytes(told) + b"\n")
 
     def close(self) -> None:
         """Let what is under way finish, for a moment; it goes on by itself after that."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.record.journal import Entry
-from holdfast.record.masking import MASK
+from holdfast.record.redact import Redactor
 from holdfast.words import events
 
 if TYPE_CHECKING:
@@ -27,20 +25,22 @@ TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored, events.S
 
 
 class Recorder:
+    """What is written and told is redacted; what is judged is not, so that no password can hide a cause of death."""
+
     def __init__(
         self,
         journal: JournalWriter,
         engine: Engine,
         listeners: Iterable[Listener],
         clock: Callable[[], float],
-        secrets: Iterable[str] = (),
+        redactor: Redactor | None = None,
     ) -> None:
         self._journal = journal
         self._engine = engine
         self._listeners = list(listeners)
         self._clock = clock
         self._fresh: deque[Finding] = deque()
-        self._secrets = [msgspec.json.encode(secret)[1:-1] for secret in secrets]
+        self._redactor = redactor or Redactor()
 
     @property
     def picture(self) -> Picture:
@@ -51,27 +51,18 @@ class Recorder:
 
     def record(self, event: events.AnyEvent) -> None:
         """One of the supervisor's own events."""
-        event = self._without_secrets(event)
-        self._journal.append(event)
-        self._tell(event)
+        written = self._redactor.event(event)
+        self._journal.append(written)
+        self._tell(written)
         number = self.picture.attempts[-1].number if self.picture.attempts else 0
         self._take(Entry(event, number))
-
-    def _without_secrets(self, event: events.AnyEvent) -> events.AnyEvent:
-        """Last words and messages quote what others printed, and that may quote the command."""
-        if not self._secrets:
-            return event
-        line = plain = events.encode(event)
-        for secret in self._secrets:
-            line = line.replace(secret, MASK.encode())
-        return event if line == plain else events.decode(line)
 
     def saw(self, entries: Iterable[Entry]) -> None:
         """Events that the probe has written already."""
         for entry in entries:
-            self._take(entry)
+            self._take(entry._replace(event=self._redactor.restore(entry.event)))
             if entry.primary and not entry.rank and isinstance(entry.event, TOLD):
-                self._tell(entry.event)
+                self._tell(self._redactor.event(entry.event))
 
     def _tell(self, event: events.Event) -> None:
         for listener in self._listeners:

@@ -28,6 +28,7 @@ from holdfast.record.folder import RunFolder, make_stage, stage_folders
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
 from holdfast.record.plan_file import write_plan
+from holdfast.record.redact import redactor_for
 from holdfast.words import events
 from holdfast.words.errors import PlanInvalid, RunIsOver
 from holdfast.words.verdicts import Outcome, Verdict
@@ -69,6 +70,7 @@ class Stages:
         self._done = done
         self._fits = fits
         self._world = world or Surroundings()
+        self._redactor = redactor_for(plan, os.environ, [run.path])
 
     def carry_out(self) -> Verdict:
         """All stages that are not done yet, in order."""
@@ -258,6 +260,7 @@ class Stages:
         self._tell(journal, events.Remark(at=self._world.clock(), what=what, detail=detail))
 
     def _tell(self, journal: JournalWriter, event: events.Event) -> None:
+        event = self._redactor.event(event)
         journal.append(event)
         for listener in self._listeners:
             listener(event, Picture())

@@ -42,7 +42,7 @@ from holdfast.observe.terminal import Terminal
 from holdfast.record import vault
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
-from holdfast.record.masking import allowed_environment, mask_command, secrets_in
+from holdfast.record.redact import allowed_environment, redactor_for, restored
 from holdfast.words import events
 from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, RunIsOver
 from holdfast.words.verdicts import Action, Change, Decision, Outcome
@@ -86,7 +86,7 @@ def take_over(
     """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
     with RunLock(run):
         world = world or Surroundings()
-        picture = picture_of(replay(run))
+        picture = picture_of(restored(replay(run), redactor_for(plan, os.environ, [run.path])))
         if is_over(picture) and picture.ended is not None:
             learned_nothing = picture.ended.verdict == Outcome.NOT_LEARNED
             raise RunIsOver(
@@ -105,7 +105,7 @@ def introduction(run: RunFolder, plan: Plan, world: Surroundings) -> events.RunS
         at=world.clock(),
         schema=events.SCHEMA,
         run=run.name,
-        command=mask_command(plan.command),
+        command=plan.command,
         cwd=plan.cwd,
         holdfast=holdfast.__version__,
         platform=platform.platform(),
@@ -134,7 +134,7 @@ class Supervisor:
         everyone: list[Listener] = [*listeners, self._reader, *([self._notifier] if self._notifier else [])]
         engine = Engine(picture)
         self._recorder = Recorder(
-            self._journal, engine, everyone, world.clock, secrets_in(plan.command, {**os.environ, **plan.environment})
+            self._journal, engine, everyone, world.clock, redactor_for(plan, os.environ, [run.path])
         )
         self._attempts_left = plan.budget.attempts
 
@@ -237,7 +237,7 @@ class Supervisor:
                     at=self._world.clock(),
                     attempt=number,
                     pid=child.pid,
-                    command=mask_command(command),
+                    command=command,
                     resume=resume,
                     changes=changes,
                 )

@@ -119,21 +119,21 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
         return [Narrator(folder, plan=head, later=epochs_after(plan, number))]
 
     def done(folder: RunFolder, _reached: Verdict) -> None:
-        write_down(folder)
+        write_down(folder, plan)
 
     stages = Stages(run, plan, listeners=[Narrator(run)], listeners_of=listeners_of, done=done, fits=fits)
     verdict = stages.carry_out()
-    summary = course_summary(run)
+    summary = course_summary(run, plan)
     try:
         write_summary(run, summary)
-        write_course_report(run)
+        write_course_report(run, plan)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
         print(f"holdfast: no report was written ({error}); try: holdfast report {run.reference}", file=sys.stderr)
     with contextlib.suppress(OSError):
         if as_json:
             print(msgspec.json.encode(summary).decode(), flush=True)
         else:
-            print_course_panel(run)
+            print_course_panel(run, plan)
     return verdict.exit_status
 
 

@@ -18,6 +18,7 @@ from holdfast.judge.picture import picture_of
 from holdfast.record.folder import working_folder
 from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
+from holdfast.record.redact import shown
 from holdfast.show.live import Narrator
 from holdfast.show.report import write_report
 from holdfast.show.summary import summary_of, write_summary
@@ -72,7 +73,7 @@ def supervise_new(
     write_plan(run, plan)
     try:
         return _supervised(
-            run, lambda narrator: supervisor.start(run, plan, [narrator]), as_json=as_json, progress=progress
+            run, plan, lambda narrator: supervisor.start(run, plan, [narrator]), as_json=as_json, progress=progress
         )
     except CommandNotRunnable:
         if not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
@@ -81,15 +82,15 @@ def supervise_new(
 
 
 def supervise_again(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
-    return _supervised(run, lambda narrator: supervisor.take_over(run, plan, [narrator]), as_json=as_json)
+    return _supervised(run, plan, lambda narrator: supervisor.take_over(run, plan, [narrator]), as_json=as_json)
 
 
 def _supervised(
-    run: RunFolder, supervise: Callable[[Narrator], Verdict], *, as_json: bool, progress: str | None = None
+    run: RunFolder, plan: Plan, supervise: Callable[[Narrator], Verdict], *, as_json: bool, progress: str | None = None
 ) -> int:
     verdict = supervise(Narrator(run, plan=progress))
     gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
-    picture, summary = write_down(run)
+    picture, summary = write_down(run, plan)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
         if as_json:
             print(msgspec.json.encode(summary).decode(), flush=True)
@@ -100,9 +101,9 @@ def _supervised(
     return verdict.exit_status
 
 
-def write_down(run: RunFolder) -> tuple[Picture, dict[str, Any]]:
+def write_down(run: RunFolder, plan: Plan) -> tuple[Picture, dict[str, Any]]:
     """The summary and the report of a run that is over."""
-    picture = picture_of(replay(run))
+    picture = picture_of(shown(run, plan))
     summary = summary_of(run, picture)
     try:
         write_summary(run, summary)

@@ -16,8 +16,8 @@ from holdfast.lab.firing import FIRED
 from holdfast.lab.places import Places
 from holdfast.lab.world import surroundings
 from holdfast.record import folder as folders
-from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
+from holdfast.record.redact import shown
 from holdfast.show.live import Narrator
 from holdfast.show.summary import summary_of, write_summary
 from holdfast.words.plan import Budget, Plan
@@ -40,5 +40,5 @@ def main(name: str, folder: str) -> int:
     run = folders.create(plan.command, root=Path(folder), folder=places.run)
     write_plan(run, plan)
     verdict = supervisor.start(run, plan, [Narrator(run)], surroundings(drill.world, places.work))
-    write_summary(run, summary_of(run, picture_of(replay(run))))
+    write_summary(run, summary_of(run, picture_of(shown(run, plan))))
     return verdict.exit_status

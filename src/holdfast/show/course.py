@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.judge.course import course_of
 from holdfast.judge.picture import picture_of
 from holdfast.record.folder import stage_folders
-from holdfast.record.journal import replay
+from holdfast.record.redact import shown
 from holdfast.show.plain import duration, plural, printable
 from holdfast.show.summary import head, summary_of
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
     from holdfast.show.frame import Frame, Row
+    from holdfast.words.plan import Plan
 
 OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
 """What the summary of the whole takes from each stage's, with the stage's name."""
@@ -38,21 +39,21 @@ def has_stages(run: RunFolder) -> bool:
     return run.stages.is_dir()
 
 
-def told(run: RunFolder, course: Course) -> list[Told]:
+def told(run: RunFolder, course: Course, plan: Plan | None = None) -> list[Told]:
     folders = {folder.path.name: folder for folder in stage_folders(run)}
     stages = []
     for stage in sorted(course.stages, key=lambda stage: stage.number):
         folder = folders.get(stage.started.folder) if stage.started is not None else None
-        picture = picture_of(replay(folder)) if folder is not None else None
+        picture = picture_of(shown(folder, plan)) if folder is not None else None
         summary = summary_of(folder, picture) if folder is not None and picture is not None else {}
         stages.append(Told(stage, folder, picture, summary))
     return stages
 
 
-def course_summary(run: RunFolder) -> dict[str, Any]:
-    """As that of any run, with each attempt and finding under its stage."""
-    course = course_of(replay(run))
-    stages = told(run, course)
+def course_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
+    """As that of any run, with each attempt and finding under its stage. With the plan, its secrets are known and replaced."""
+    course = course_of(shown(run, plan))
+    stages = told(run, course, plan)
     newest = next((each.summary for each in reversed(stages) if each.summary), {})
     summary: dict[str, Any] = {
         **head(run, course.ended),
@@ -135,28 +136,30 @@ def said_of(stage: StageCourse) -> str:
     return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_says or ended.reason
 
 
-def course_panel(run: RunFolder) -> Frame:
+def course_panel(run: RunFolder, plan: Plan | None = None) -> Frame:
     from holdfast.show.frame import Frame  # noqa: PLC0415 - only where a panel is shown
     from holdfast.show.panel import COLOURS  # noqa: PLC0415
 
-    course = course_of(replay(run))
+    course = course_of(shown(run, plan))
     outcome = course.ended.verdict if course.ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
-    rows = ((label, style, printable(text)) for label, style, text in _rows(run, course, outcome, f"bold {colour}"))
+    rows = (
+        (label, style, printable(text)) for label, style, text in _rows(run, course, plan, outcome, f"bold {colour}")
+    )
     return Frame(f"holdfast · {run.name}", rows, colour)
 
 
-def print_course_panel(run: RunFolder) -> None:
+def print_course_panel(run: RunFolder, plan: Plan | None = None) -> None:
     from holdfast.show.panel import print_frame  # noqa: PLC0415
 
-    print_frame(run, course_panel(run))
+    print_frame(run, course_panel(run, plan))
 
 
-def _rows(run: RunFolder, course: Course, outcome: str, style: str) -> Iterator[Row]:
+def _rows(run: RunFolder, course: Course, plan: Plan | None, outcome: str, style: str) -> Iterator[Row]:
     from holdfast.show.report import HTML  # noqa: PLC0415
 
     yield outcome, style, course.ended.reason if course.ended is not None else "the run has not ended"
-    summary = course_summary(run)
+    summary = course_summary(run, plan)
     spent = summary["goodput"]
     attempts = len(summary["attempts"])
     useful = f", {spent['ratio']:.0%} of the time useful training" if spent["ratio"] else ""

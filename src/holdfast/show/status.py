@@ -12,8 +12,8 @@ import msgspec
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
 from holdfast.record.folder import stage_folders
-from holdfast.record.journal import replay
 from holdfast.record.lock import holder_of, is_live
+from holdfast.record.redact import shown
 from holdfast.show.course import course_summary, has_stages
 from holdfast.show.ending import how_it_ended
 from holdfast.show.plain import duration, printable, shares
@@ -29,7 +29,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     now = time.time() if now is None else now
     if has_stages(run):
         return _status_of_stages(run, now)
-    picture = picture_of(replay(run))
+    picture = picture_of(shown(run))
     live = is_live(run)
     beat = heartbeat.read(str(run.heartbeat)).get(0)
     holder = holder_of(run)

@@ -14,6 +14,7 @@ from holdfast.judge.rules.probe_absent import reason as why_unseen
 from holdfast.judge.usable import checkpoints
 from holdfast.record.folder import write_atomically
 from holdfast.record.summary_file import SUMMARY_SCHEMA, journal_bytes
+from holdfast.words.json_text import to_json
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -50,7 +51,7 @@ def head(run: RunFolder, ended: RunEnded | None) -> dict[str, Any]:
 
 
 def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
-    write_atomically(run.summary, msgspec.json.format(msgspec.json.encode(summary), indent=2).decode() + "\n")
+    write_atomically(run.summary, msgspec.json.format(to_json(summary), indent=2) + "\n")
 
 
 def observed(picture: Picture) -> dict[str, str]:

@@ -76,6 +76,7 @@ from typing import Literal, Union
 
 import msgspec
 
+from holdfast.words import json_text
 from holdfast.words.verdicts import Change, Decision, Finding, Proof
 
 SCHEMA = 1
@@ -415,7 +416,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     schema: int
     run: str
     command: list[str]
-    """Values of arguments named key, token, secret or password are masked."""
+    """Without its secrets: `***` stands for each."""
     cwd: str
     holdfast: str
     platform: str
@@ -685,7 +686,6 @@ SupervisorEvent = Union[  # noqa: UP007
 AnyEvent = Union[ChildEvent, SupervisorEvent]  # noqa: UP007
 
 _decoder = msgspec.json.Decoder(AnyEvent)
-_encoder = msgspec.json.Encoder()
 
 
 def decode(line: bytes | str) -> AnyEvent:
@@ -695,7 +695,7 @@ def decode(line: bytes | str) -> AnyEvent:
 
 
 def encode(event: Event) -> bytes:
-    return _encoder.encode(event)
+    return json_text.to_bytes(event)
 
 
 def as_number(value: float | str | None) -> float | None:

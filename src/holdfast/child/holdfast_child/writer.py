@@ -10,11 +10,16 @@ import math
 import os
 import time
 
-from . import protocol
+from . import protocol, redact
 
 RETRY_SECONDS = 5.0
 ALWAYS_WRITTEN = frozenset(["hello", "observed", "step", "steps", "schedule", "probe-note", "goodbye"])
 """Events whose number is bounded where they are made. All others share an allowance, so that a million steps stay small."""
+REDACTED = frozenset(
+    ["hello", "settings", "saved", "snapshot", "snapshot-failed", "snapshot-torn", "restored", "probe-note"]
+)
+"""Events with words of other people in them: paths, settings, messages. All others hold numbers and names of tensors."""
+SENTENCES = frozenset(["why", "detail"])
 ALLOWANCE_BYTES = 4000000
 ALLOWANCE_BYTES_PER_STEP = 10
 
@@ -40,9 +45,32 @@ def short(number):
     return float("%.9g" % number)
 
 
+def redacted(fields):
+    """The fields without secrets. Never raises: what cannot be redacted is not written."""
+    redactor = redact.of_this_process()
+
+    def of(name, value):
+        if isinstance(value, str):
+            return redactor.value(name, value) if name else redactor.name(value)
+        if isinstance(value, dict):
+            return {redact.readable(str(key)): of(str(key), item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [of("", item) for item in value]
+        return value
+
+    try:
+        # Names of our own fields say nothing of what is in them; those of a framework's settings do.
+        return {
+            name: redactor.text(value) if name in SENTENCES and isinstance(value, str) else of("", value)
+            for name, value in fields.items()
+        }
+    except Exception:
+        return {name: value for name, value in fields.items() if not isinstance(value, (str, dict, list, tuple))}
+
+
 def encoded(event, fields):
     line = {"event": event, "at": round(time.time(), 3)}
-    line.update(plain(fields))
+    line.update(plain(redacted(fields) if event in REDACTED else fields))
     return _encode(line).encode("utf-8") + b"\n"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.judge.picture import picture_of
-from holdfast.record.journal import replay
+from holdfast.record.redact import shown
 from holdfast.show.course import course_summary, has_stages
 from holdfast.show.report import write
 from holdfast.show.report.content import as_json as told_as_json
@@ -29,8 +29,8 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
     if has_stages(run):
         _make_course_report(run, open_it=open_it, as_json=as_json)
         return
-    other = picture_of(replay(beside)) if beside is not None else None
-    report = report_of(picture_of(replay(run)), title=run.name, reference=run.reference, beside=other)
+    other = picture_of(shown(beside)) if beside is not None else None
+    report = report_of(picture_of(shown(run)), title=run.name, reference=run.reference, beside=other)
     try:
         files = write(report, run.path)
     except OSError as error:

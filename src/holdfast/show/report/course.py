@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from holdfast.judge.course import course_of
 from holdfast.record.folder import write_atomically
-from holdfast.record.journal import replay
+from holdfast.record.redact import shown
 from holdfast.show.course import count_of, course_summary, deliverables, said_of, state_of, told
 from holdfast.show.plain import as_words, duration, plural, shares
 from holdfast.show.report import HTML, MARKDOWN
@@ -25,6 +25,7 @@ from holdfast.show.report.wording import clean, moment
 if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
     from holdfast.show.course import Told
+    from holdfast.words.plan import Plan
 
 _HERE = files("holdfast.show.report")
 PLOTS = (
@@ -80,8 +81,8 @@ class CourseReport:
     time: str
 
 
-def write_course_report(run: RunFolder) -> list[Path]:
-    report = course_report(run)
+def write_course_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
+    report = course_report(run, plan)
     written = []
     for name, page in ((MARKDOWN, as_markdown(report)), (HTML, as_html(report))):
         write_atomically(run.path / name, page)
@@ -89,10 +90,10 @@ def write_course_report(run: RunFolder) -> list[Path]:
     return written
 
 
-def course_report(run: RunFolder) -> CourseReport:
-    course = course_of(replay(run))
-    summary = course_summary(run)
-    stages = told(run, course)
+def course_report(run: RunFolder, plan: Plan | None = None) -> CourseReport:
+    course = course_of(shown(run, plan))
+    summary = course_summary(run, plan)
+    stages = told(run, course, plan)
     spent = summary["goodput"]
     verdict = str(summary["verdict"] or "not ended")
     whole = sum(each.summary["goodput"]["wall_s"] for each in stages if each.summary) or 1.0
