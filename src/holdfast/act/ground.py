@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.judge.amounts import size
 from holdfast.observe import yolo_data, yolo_labels
 from holdfast.observe.interpreters import imports_of, script_of
 from holdfast.observe.machine import this_machine
+from holdfast.record.safe_files import open_regular
 from holdfast.words.errors import CommandNotRunnable, DataSetInvalid
 from holdfast.words.ultralytics_settings import SETTINGS
 
@@ -146,7 +148,7 @@ def _model(model: str, cwd: Path, home: UltralyticsHome | None, said: Survey) ->
     path = cwd / model
     if "://" in model:
         said.notes.append(f"The model {model} will be downloaded when the training starts: the network must be there.")
-    elif path.is_file():
+    elif yolo_data.exists(path, stat.S_ISREG):
         if path.suffix == ".pt" and (wrong := _no_checkpoint(path)):
             said.problems.append(f"{path} {wrong}: name another model, or get that file again.")
     elif path.suffix in (".yaml", ".yml"):
@@ -167,7 +169,7 @@ def _model(model: str, cwd: Path, home: UltralyticsHome | None, said: Survey) ->
 
 def _no_checkpoint(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(64)
     except OSError as error:
         return f"cannot be read ({error.strerror})"
@@ -181,12 +183,12 @@ def _data(
 ) -> DataSet | None:
     path = cwd / data
     task = task_of(settings)
-    if not path.exists() and ("://" in data or (home is not None and home.ships_data(data))):
+    if not yolo_data.exists(path) and ("://" in data or (home is not None and home.ships_data(data))):
         said.notes.append(
             f"The data set {data} is one that Ultralytics downloads when it is not there: it was not looked at."
         )
         return None
-    if path.exists() and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
+    if yolo_data.exists(path) and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
         said.notes.append(f"The data set {path} is no data yaml: it was not looked at.")
         return None
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.observe.safe_yaml import MAX_BYTES, load_yaml
+from holdfast.record.safe_files import read_bytes
 from holdfast.words.errors import FolderNotWritable
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def _yaml(data: DataSet, folder: Path, lists: list[str]) -> str:
     """The data set's own yaml, with the new lists in the place of its folders: what else it says stays."""
     import yaml  # noqa: PLC0415 - slow to import, and only needed here
 
-    values: dict[str, Any] = yaml.safe_load(data.path.read_text(encoding="utf-8-sig"))
+    values: dict[str, Any] = load_yaml(read_bytes(data.path, MAX_BYTES))
     kept = {
         name: value
         for name, value in values.items()

@@ -351,7 +351,7 @@ def few_pictures(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) 
         labels.mkdir(parents=True)
         for n in range(count):
             picture = pictures[n * len(pictures) // count]
-            name = f"{n:05d}-{picture.name}"
+            name = yolo_data.name_of_link(n, picture)
             (images / name).symlink_to(picture.absolute())
             label = yolo_data.label_of(picture)
             if label.is_file():

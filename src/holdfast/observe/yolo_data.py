@@ -5,23 +5,35 @@ that nothing is ever downloaded, and that all that is missing is told at once, b
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
+import stat
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.observe.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
+from holdfast.record.safe_files import FileTooLarge, expand_user, open_regular, read_bytes
 from holdfast.words.errors import DataSetInvalid
 from holdfast.words.ultralytics_settings import PICTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-LARGEST_YAML = 4 << 20
+LARGEST_SETTINGS = 4 << 20
 LARGEST_LIST = 256 << 20
 """Bytes of a text file that lists pictures."""
+MAX_PATH = 4096
+"""Characters of a path; no system opens a longer one."""
 MOST_PICTURES = 2_000_000
+MAX_FOLDERS = 100_000
+"""Below the one that a split names."""
+MAX_CLASSES = 100_000
+MAX_CLASS_NAME = 1000
+MAX_YAMLS = 200
+"""Of one folder that are looked into."""
 SPLITS = ("train", "val", "test")
 FORMAT = "a data yaml has train:, val: and names:, see https://docs.ultralytics.com/datasets/detect"
 
@@ -71,7 +83,7 @@ def read(path: Path, *, cwd: Path | None = None) -> DataSet:
     assert root is not None
     shape = values.get("kpt_shape")
     points = (shape[0], shape[1]) if isinstance(shape, list) and [type(part) for part in shape] == [int, int] else None
-    masks = bool(values.get("masks_dir")) or (root / "masks").is_dir()
+    masks = bool(values.get("masks_dir")) or exists(root / "masks", stat.S_ISDIR)
     return DataSet(path=path, root=root, names=names, splits=splits, keypoints=points, masks=masks, cut=cut)
 
 
@@ -82,12 +94,16 @@ def label_of(picture: Path) -> Path:
     return Path(f"{head}{os.sep}labels{os.sep}{tail}" if found else text).with_suffix(".txt")
 
 
+def name_of_link(number: int, picture: Path) -> str:
+    """For a link to this picture: its own name, or its end where that is long, with a number before it."""
+    return f"{number:05d}-{picture.name[-60:]}"
+
+
 def data_yamls_in(folder: Path) -> list[Path]:
     """Files of this folder that look like data yamls."""
     found = []
-    for entry in sorted(folder.iterdir()):
-        if entry.suffix not in (".yaml", ".yml") or not entry.is_file():
-            continue
+    yamls = [entry for entry in sorted(folder.iterdir()) if entry.suffix in (".yaml", ".yml") and entry.is_file()]
+    for entry in yamls[:MAX_YAMLS]:
         try:
             values = _loaded(entry)
         except DataSetInvalid:
@@ -98,19 +114,18 @@ def data_yamls_in(folder: Path) -> list[Path]:
 
 
 def config_folder() -> Path:
-    """Where Ultralytics keeps its own settings."""
+    """Where Ultralytics keeps its own settings. Where no home is known, a folder that is not there."""
     if given := os.environ.get("YOLO_CONFIG_DIR"):
-        return Path(given).expanduser() / "Ultralytics"
+        return expand_user(given) / "Ultralytics"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "Ultralytics"
-    return Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config")) / "Ultralytics"
+        return expand_user("~/Library/Application Support/Ultralytics")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or expand_user("~/.config")) / "Ultralytics"
 
 
 def own_folder(name: str) -> Path | None:
     """A folder that Ultralytics' own settings name, e.g. `datasets_dir`; None where it has not been started yet."""
     try:
-        with (config_folder() / "settings.json").open("rb") as file:
-            settings = json.loads(file.read(LARGEST_YAML))
+        settings = json.loads(read_bytes(config_folder() / "settings.json", LARGEST_SETTINGS))
     except (OSError, ValueError, RecursionError):
         return None
     value = settings.get(name) if isinstance(settings, dict) else None
@@ -118,50 +133,64 @@ def own_folder(name: str) -> Path | None:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415 - slow to import, and only plans with data need it
-
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_YAML + 1)
+        data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
-        raise DataSetInvalid(f"There is no data set at {path}.{_near(path)}", look_at=str(path.parent)) from None
-    except IsADirectoryError:
-        raise DataSetInvalid(f"{path} is a folder: name the data yaml in it.{_near(path / 'data.yaml')}") from None
+        near = _near(path)
+        raise DataSetInvalid(f"There is no data set at {short(path)}.{near}", look_at=short(path.parent)) from None
+    except FileTooLarge:
+        raise DataSetInvalid(f"{path} is larger than {MAX_BYTES:,} bytes: that is no data yaml; {FORMAT}.") from None
     except OSError as error:
-        raise DataSetInvalid(f"The data set {path} cannot be read: {error.strerror}.") from error
-    if len(data) > LARGEST_YAML:
-        raise DataSetInvalid(f"{path} is larger than 4 MB: that is no data yaml; {FORMAT}.")
+        if exists(path, stat.S_ISDIR):
+            near = _near(path / "data.yaml")
+            raise DataSetInvalid(f"{path} is a folder: name the data yaml in it.{near}") from None
+        raise DataSetInvalid(f"The data set {short(path)} cannot be read: {error.strerror}.") from error
     try:
-        values = yaml.safe_load(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise DataSetInvalid(f"{path} is no text: save it as UTF-8, or name another file.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        says = getattr(error, "problem", None) or type(error).__name__
-        raise DataSetInvalid(f"{path}{line} is no YAML: {says}. Mend that line.") from None
+        values = load_yaml(data)
+    except YamlRefused as error:
+        line = f", line {error.line}" if error.line is not None else ""
+        raise DataSetInvalid(
+            f"{path}{line} is no YAML that can be read: {error}. Mend that, or name another file."
+        ) from None
     if not isinstance(values, dict):
         raise DataSetInvalid(f"{path} is no data yaml: {FORMAT}.")
     return values
+
+
+def exists(path: Path, is_kind: Callable[[int], bool] = lambda _: True) -> bool:
+    """Whether something is there (of that kind); not, for a path that no file can have."""
+    try:
+        return is_kind(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def short(path: Path | str) -> str:
+    """For a sentence."""
+    text = str(path)
+    return text if len(text) <= MAX_PATH // 8 else f"{text[:200]} ... ({len(text):,} characters)"
 
 
 def _near(path: Path) -> str:
     try:
         here = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")]
     except OSError:
-        return f" Nor is there a folder {path.parent}." if not path.parent.is_dir() else ""
+        return f" Nor is there a folder {short(path.parent)}." if not exists(path.parent, stat.S_ISDIR) else ""
     near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5) or (here if len(here) == 1 else [])
     return f" Did you mean {path.parent / near[0]}?" if near else ""
 
 
 def _names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[str]:
     names, count = values.get("names"), values.get("nc")
+    if isinstance(count, int) and count > MAX_CLASSES:
+        problems.append(f"{path} says nc: {count}: more than {MAX_CLASSES:,} classes are not read.")
+        return []
     if names is None and isinstance(count, int) and count > 0:
         return [f"class_{number}" for number in range(count)]
     if isinstance(names, dict):
         try:
-            by_number = {int(number): str(name) for number, name in names.items()}
-        except (TypeError, ValueError):
+            by_number = {int(number): name for number, name in names.items()}
+        except (TypeError, ValueError, OverflowError):
             problems.append(
                 f"{path}: names has a class whose number is no number; write 0: first, 1: second, and so on."
             )
@@ -174,6 +203,11 @@ def _names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[s
         return []
     if isinstance(count, int) and count != len(names):
         problems.append(f"{path} says nc: {count} but names {len(names)} classes: leave nc out, or make them agree.")
+    if any(isinstance(name, (list, dict, set)) or len(str(name)) > MAX_CLASS_NAME for name in names):
+        problems.append(
+            f"{path}: a class of names is no name, but a list of its own or very long: write one word for each."
+        )
+        return []
     return [str(name) for name in names]
 
 
@@ -185,13 +219,13 @@ def _root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str])
     if not isinstance(given, str):
         problems.append(f"{path}: path: is no text; name the folder of the data set, or leave it out.")
         return None
-    if (cwd / given).exists():
+    if exists(cwd / given):
         return cwd / given
     own = own_folder("datasets_dir")
-    if not Path(given).is_absolute() and own is not None and (own / given).exists():
+    if not Path(given).is_absolute() and own is not None and exists(own / given):
         return own / given
-    said = f"{path}: the folder of the data set, path: {given}, does not exist"
-    if not Path(given).is_absolute() and (path.absolute().parent / given).exists():
+    said = f"{path}: the folder of the data set, path: {short(given)}, does not exist"
+    if not Path(given).is_absolute() and exists(path.absolute().parent / given):
         said += f" as seen from {cwd}, where the training runs (Ultralytics does not count from the yaml's folder)"
         mend = f"write path: {(path.absolute().parent / given).resolve()}"
     elif values.get("download"):
@@ -210,16 +244,16 @@ def _pictures_of(split: str, named: Any, root: Path, path: Path, problems: list[
             problems.append(f"{path}: {split}: is no path; write {split}: images/{split}.")
             return []
         place = root / source
-        if not place.exists() and source.startswith("../"):  # as Ultralytics forgives it
+        if not exists(place) and source.startswith("../"):  # as Ultralytics forgives it
             place = root / source[3:]
         try:
             found = sorted(_inside(place, MOST_PICTURES - len(pictures)))
         except FileNotFoundError:
-            problems.append(f"The pictures for {split} are missing: {place} does not exist, which {path} names.")
+            problems.append(f"The pictures for {split} are missing: {short(place)} does not exist, which {path} names.")
             continue
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is neither a folder nor a list of pictures"
-            problems.append(f"The pictures for {split} cannot be listed: {place}: {reason}.")
+            problems.append(f"The pictures for {split} cannot be listed: {short(place)}: {reason}.")
             continue
         if not found:
             endings = "jpg, png and such" if place.is_dir() else "one path a line"
@@ -229,14 +263,19 @@ def _pictures_of(split: str, named: Any, root: Path, path: Path, problems: list[
 
 
 def _inside(place: Path, most: int) -> Iterator[Path]:
-    if place.is_dir():
+    if exists(place, stat.S_ISDIR):
         yield from _walked(place, most)
         return
-    with place.open("rb") as file:
-        lines = file.read(LARGEST_LIST).decode("utf-8-sig").split("\n")
-    for line in lines[:most]:
-        if (name := line.strip()) and _is_picture(name):
-            yield place.parent / name[2:] if name.startswith("./") else Path(name)
+    read = 0
+    with open_regular(place) as file:
+        while most > 0 and read < LARGEST_LIST and (raw := file.readline(MAX_PATH + 1)):
+            most -= 1
+            if len(raw) > MAX_PATH or b"\0" in raw:
+                raise OSError(errno.EINVAL, "it is neither a folder nor a list of pictures")
+            line = raw.decode("utf-8" if read else "utf-8-sig")
+            read += len(raw)
+            if (name := line.strip()) and _is_picture(name):
+                yield place.parent / name[2:] if name.startswith("./") else Path(name)
 
 
 def _walked(folder: Path, most: int) -> Iterator[Path]:
@@ -249,6 +288,8 @@ def _walked(folder: Path, most: int) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add(key)
+        if len(seen) > MAX_FOLDERS:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_FOLDERS:,} folders")
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
             if _is_picture(name) and not name.startswith("."):

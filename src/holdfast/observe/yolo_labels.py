@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.observe.yolo_data import label_of
+from holdfast.record.safe_files import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MOST_LABELS = 2000
 """Files of each split that are opened."""
 LARGEST_LABEL = 2 << 20
+MAX_READ = 64 << 20
+"""Bytes of all labels of a split together."""
 OUTSIDE = 0.01
 """How far outside of the picture a corner may lie before Ultralytics passes the picture over."""
 
@@ -50,13 +53,16 @@ def look(
     """The labels of one split. `oriented`: boxes are four corners; `any_class`: all classes are trained as one."""
     pictures = data.splits.get(split, [])
     chosen = evenly(pictures, most)
-    missing = empty = boxes = 0
+    missing = empty = boxes = read = 0
     wrong: list[Wrong] = []
-    for picture in chosen:
+    for looked_at, picture in enumerate(chosen):
+        if read > MAX_READ:
+            chosen = chosen[:looked_at]
+            break
         label = label_of(picture)
         try:
-            with label.open("rb") as file:
-                lines = file.read(LARGEST_LABEL).decode("utf-8-sig").splitlines()
+            content = read_bytes(label, LARGEST_LABEL)
+            lines = content.decode("utf-8-sig").splitlines()
         except FileNotFoundError:
             missing += 1
             continue
@@ -66,6 +72,7 @@ def look(
         except UnicodeDecodeError:
             wrong.append(Wrong(label, 1, "is no text"))
             continue
+        read += len(content)
         rows = [(number, line.split()) for number, line in enumerate(lines, 1) if line.strip()]
         empty += not rows
         boxes += len(rows)

@@ -112,7 +112,8 @@ def _link_some(data: DataSet, split: str, count: int, folder: Path) -> None:
     labels.mkdir(parents=True)
     for n in range(min(count, len(pictures))):
         picture = pictures[n * len(pictures) // min(count, len(pictures))]
-        (images / f"{n:05d}-{picture.name}").symlink_to(picture.absolute())
+        name = yolo_data.name_of_link(n, picture)
+        (images / name).symlink_to(picture.absolute())
         label = yolo_data.label_of(picture)
         if label.is_file():
-            (labels / f"{n:05d}-{picture.name}").with_suffix(".txt").symlink_to(label.absolute())
+            (labels / name).with_suffix(".txt").symlink_to(label.absolute())

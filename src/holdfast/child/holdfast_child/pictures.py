@@ -66,13 +66,13 @@ class Looker:
         """What is seen of one picture."""
         facts = {}
         try:
-            status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):
-                return {"problem": "not-a-file"}
-            if status.st_size == 0:
-                return {"problem": "empty"}
-            with open(path, "rb") as file:
-                content = file.read() if status.st_size <= MOST_BYTES else None
+            with opened(path) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    return {"problem": "not-a-file"}
+                if status.st_size == 0:
+                    return {"problem": "empty"}
+                content = file.read(MOST_BYTES) if status.st_size <= MOST_BYTES else None
                 facts["digest"] = digest(file, content)
                 if self.image is None:
                     facts["oddities"] = ["not-looked-at"]
@@ -83,8 +83,10 @@ class Looker:
                     look_at_the_end(source, facts)
         except FileNotFoundError:
             return {"problem": "missing"}
-        except OSError as error:
-            return {"problem": "refused", "detail": plain(str(error.strerror or error))}
+        except IsADirectoryError:
+            return {"problem": "not-a-file"}
+        except (OSError, ValueError) as error:  # a NUL in the name
+            return {"problem": "refused", "detail": plain(str(getattr(error, "strerror", None) or error))}
         return facts
 
     def decode(self, source, path, facts):
@@ -172,6 +174,16 @@ class Looker:
         return format(bits, "032x")
 
 
+def opened(path):
+    """To read, without waiting for whoever would write to a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        return os.fdopen(descriptor, "rb")
+    except OSError:  # a folder
+        os.close(descriptor)
+        raise
+
+
 def look_at_the_end(source, facts):
     """What comes after the last pixel: Pillow does not ask for it, OpenCV and Ultralytics do."""
     source.seek(0, os.SEEK_END)
@@ -254,13 +266,13 @@ class Labels:
     def read(self, path):
         """The state of the file; what its lines hold is kept."""
         try:
-            status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):
-                return "unreadable"
-            if status.st_size > MOST_LABEL_BYTES:
-                return "too-large"
-            with open(path, encoding="utf-8-sig") as file:
-                text = file.read()
+            with opened(path) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    return "unreadable"
+                if status.st_size > MOST_LABEL_BYTES:
+                    return "too-large"
+                text = file.read(MOST_LABEL_BYTES).decode("utf-8-sig")
         except (FileNotFoundError, NotADirectoryError):
             return "missing"
         except (OSError, ValueError):

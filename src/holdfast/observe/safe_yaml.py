@@ -1,0 +1,103 @@
+"""YAML that somebody else wrote, within bounds: a few lines of it can describe more than any memory holds, or take for ever.
+
+Aliases and merge keys count as often as they are followed ("billion laughs"); a number is short, because YAML's base-60 ones take
+time that grows with the square of their length; nothing is nested deeply. Only plain values are made of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+MAX_BYTES = 1 << 20
+MAX_NODES = 100_000
+"""Values, counted as often as aliases repeat them."""
+MAX_DEPTH = 32
+MAX_NUMBER = 64
+"""Characters of a number or a date."""
+
+
+class YamlRefused(ValueError):
+    """It is no YAML, or more than the bounds allow: `line` counts from 1, None where it is not known."""
+
+    def __init__(self, says: str, line: int | None = None) -> None:
+        super().__init__(says)
+        self.line = line
+
+
+def load_yaml(data: bytes) -> Any:
+    """Raises YamlRefused."""
+    import yaml  # noqa: PLC0415 - slow to import, and only plans with data need it
+
+    if len(data) > MAX_BYTES:
+        raise YamlRefused(f"it is larger than {MAX_BYTES:,} bytes")
+    try:
+        return yaml.load(data.decode("utf-8-sig"), Loader=_loader())  # noqa: S506 - a safe one
+    except YamlRefused:
+        raise
+    except UnicodeDecodeError:
+        raise YamlRefused("it is no text: save it as UTF-8") from None
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        # Values with a tag that they do not fit (!!float "") make PyYAML raise whatever it comes upon.
+        mark = getattr(error, "problem_mark", None)
+        says = getattr(error, "problem", None) or f"a value cannot be read ({type(error).__name__})"
+        raise YamlRefused(says, None if mark is None else mark.line + 1) from None
+
+
+@functools.cache
+def _loader() -> Any:
+    import yaml  # noqa: PLC0415 - slow to import
+
+    return type("BoundedLoader", (_Bounds, yaml.SafeLoader), {})
+
+
+class _Bounds:
+    """Before a loader of PyYAML's in its order of classes: counts as values are put together."""
+
+    peek_event: Any
+    anchors: Any
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)  # type: ignore[call-arg]
+        self._nodes = 0
+        self._depth = 0
+        self._sizes: dict[str, int] = {}
+        """Of what an alias repeats, once it is whole."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        line = event.start_mark.line + 1
+        if type(event).__name__ == "AliasEvent":
+            if event.anchor in self.anchors and event.anchor not in self._sizes:
+                raise YamlRefused("a value holds itself", line)
+            self._count(self._sizes.get(event.anchor, 1), line)
+            return super().compose_node(parent, index)  # type: ignore[misc]
+        before = self._nodes
+        self._count(1, line)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise YamlRefused(f"it is nested more than {MAX_DEPTH} levels deep", line)
+        node = super().compose_node(parent, index)  # type: ignore[misc]
+        self._depth -= 1
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._nodes - before
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)  # type: ignore[misc]
+        if not node.tag.endswith((":str", ":binary", ":merge")) and len(node.value) > MAX_NUMBER:
+            raise YamlRefused(f"a number has more than {MAX_NUMBER} characters", node.start_mark.line + 1)
+        return node
+
+    def _count(self, nodes: int, line: int) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise YamlRefused(f"it describes more than {MAX_NODES:,} values", line)
