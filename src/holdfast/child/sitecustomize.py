@@ -27,8 +27,11 @@ def _leave_path():
 
 
 def _run_the_other():
-    from importlib.machinery import PathFinder
-
+    try:
+        from importlib.machinery import PathFinder
+    except ImportError:  # Python 2.7, of a tool that the training starts
+        _run_the_other_with_imp()
+        return
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
@@ -37,6 +40,22 @@ def _run_the_other():
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
+
+
+def _run_the_other_with_imp():
+    import imp
+
+    try:
+        file, path, description = imp.find_module("sitecustomize", sys.path)
+    except ImportError:
+        return
+    ours = sys.modules.pop("sitecustomize", None)  # or the other one would be run in our place, with our names
+    try:
+        imp.load_module("sitecustomize", file, path, description)
+    finally:
+        if file is not None:
+            file.close()
+        sys.modules.setdefault("sitecustomize", ours)
 
 
 _wake()
