@@ -110,7 +110,7 @@ def test_what_a_rank_is_ahead_by_is_left_alone(tmp_path):
     write(0, 5)
     write(1, 5)
     ahead = Path(write(1, 10))
-    half = tmp_path / f"000000000015.rank-1-of-2.snapshot.{os.getpid()}.tmp"
+    half = tmp_path / f".holdfast-{os.getpid()}-{15:016x}.tmp"
     half.touch()
     assert ranks[0].commit()
     assert ahead.exists()

@@ -18,8 +18,8 @@ ATTEMPT = int(os.environ["HOLDFAST_ATTEMPT"])
 FOLDER = os.environ["HOLDFAST_SNAPSHOTS"]
 write, give_back = Files.write, Guard._give_back
 heads = []
-found = sorted(os.listdir(FOLDER)) if os.path.exists(FOLDER) else []
-print("found", *(name for name in found if "snapshot" in name), flush=True)
+found = sorted(os.listdir(FOLDER), key=lambda name: (name[0] == ".", name)) if os.path.exists(FOLDER) else []
+print("found", *(name for name in found if "snapshot" in name or name.endswith(".tmp")), flush=True)
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_it_ends_the_same_and_leaves_nothing_half_written(tmp_path):
     assert [names[1:4] for names in found] == [[], whole, whole, whole]
     left = found[1][4:]
     assert [names[4:] for names in found[1:]] == [left] * 3
-    assert [name.startswith("000000000005.") and name.endswith(".tmp") for name in left] == [True]
+    assert [name.startswith(".holdfast-") and name.endswith(".tmp") for name in left] == [True]
     assert [attempt["cause"] for attempt in ran.summary["attempts"]] == [*["killed-externally"] * 3, None]
     # During the restart, and on the full disk: each time from the same one again.
     assert [(event.step, event.exact) for event in ran.of(events.Restored)] == [(4, True)] * 3

@@ -395,7 +395,7 @@ def test_only_the_newest_few_are_kept(tmp_path):
     store = Store(str(tmp_path), keep=2)
     for position in range(1, 6):
         written(store, position, {"w": torch.ones(2)})
-    (tmp_path / "000000000009.rank-0-of-1.snapshot.4194304.tmp").write_bytes(b"left by a process that is gone")
+    (tmp_path / ".holdfast-4194304-0123456789abcdef.tmp").write_bytes(b"left by a process that is gone")
     store.tidy(5)
     assert store.positions() == [5, 4]
     assert len(list(tmp_path.iterdir())) == 2

@@ -6,7 +6,10 @@ A training that ended is made again when its program is started again, and must 
 import os
 import sys
 
+from .files import make_folder, open_own, owner_of
+
 NAME = "claim.rank-%d"
+FOLDERS_ABOVE = ("guard", ".holdfast")
 _ended: "dict[str, int]" = {}
 """How many trainings of this process came to their end, by folder."""
 _open: "list[Claim]" = []
@@ -16,6 +19,10 @@ class InUse(RuntimeError):
     """Another training keeps its snapshots there."""
 
 
+class NotOurs(RuntimeError):
+    """The folder belongs to another user, who could change what the training goes on from."""
+
+
 class Claim(object):
     def __init__(self, folder, rank):
         self._given = folder
@@ -23,16 +30,35 @@ class Claim(object):
         self._handle = None
         number = 0 if _interactive() else _ended.get(folder, 0) + sum(claim._given == folder for claim in _open)
         self.folder = os.path.join(folder, "guard-%d" % (number + 1)) if number else folder
+        self._refuse_foreign()
+
+    def _refuse_foreign(self):
+        """Raises NotOurs. Of the folders above, those that guard makes itself count too."""
+        places, above = [self.folder, self._given], os.path.dirname(self._given)
+        while os.path.basename(above) in FOLDERS_ABOVE:
+            places.append(above)
+            above = os.path.dirname(above)
+        for place in places:
+            try:
+                owner = owner_of(place)
+            except OSError:  # it is not there yet
+                continue
+            if owner is not None:
+                raise NotOurs(
+                    "%s belongs to another user (uid %d), who could change what this training goes on from. Keep its snapshots "
+                    "in a folder of your own: guard(..., folder=...)." % (place, owner)
+                )
 
     def take(self):
-        """Raises InUse. A lock goes with its process, however that ends; and forks of it, as a loader's workers, do not have it."""
+        """Raises InUse and NotOurs. A lock goes with its process, however that ends; and forks of it, as a loader's workers, do not have it."""
         if any(claim.folder == self.folder for claim in _open):
             raise InUse(_words(self.folder, "in this process"))
         try:
             import fcntl
 
-            os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_folder(self.folder)
+            self._refuse_foreign()
+            self._handle = open_own(self._path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):

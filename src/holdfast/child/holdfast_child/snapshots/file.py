@@ -13,7 +13,7 @@ import os
 import struct
 
 from .capture import available_memory, place_in
-from .files import write_whole
+from .files import open_own, write_whole
 from .values import unflatten
 
 MAGIC = b"holdfast snapshot 2\n"
@@ -79,7 +79,7 @@ def _header_of(block):
 def _verified(torch, path):
     """All bytes of the file, once it is sure that they are what was written."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             _refuse_others(file, size)
             room = available_memory()
@@ -118,7 +118,7 @@ def digest_of(path):
     """The hash of a whole snapshot, without keeping what is in it."""
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             _refuse_others(file, size)
             left = size - _DIGEST - len(END)

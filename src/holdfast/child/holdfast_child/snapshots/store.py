@@ -11,15 +11,15 @@ import re
 from ..heartbeat import lives
 from . import file as snapshot_file
 from .file import Torn
-from .files import Files, write_whole
+from .files import MAX_PID, TEMPORARY, Files, make_folder, read_own, write_whole
 from .trace import NAME as TRACE
 
 KEPT = 3
 AGREED = "agreed"
 HASH = ".hash"
-PART = re.compile(r"(\d{12})\.rank-(\d+)-of-(\d+)\.snapshot")
-COMMIT = re.compile(r"(\d{12})\.of-(\d+)\.commit")
-TEMPORARY = re.compile(r".*\.(\d+)\.tmp")
+PART = re.compile(r"([0-9]{12})\.rank-([0-9]{1,6})-of-([0-9]{1,6})\.snapshot")
+PART_OR_HASH = re.compile(PART.pattern + r"(?:\.hash)?")
+COMMIT = re.compile(r"([0-9]{12})\.of-([0-9]{1,6})\.commit")
 
 
 def part_name(position, rank, world_size):
@@ -28,6 +28,15 @@ def part_name(position, rank, world_size):
 
 def commit_name(position, world_size):
     return "%012d.of-%d.commit" % (position, world_size)
+
+
+def _is_left_behind(name, by_us=False):
+    """Whether a process that is gone left this half-written; `by_us`: or this one, which writes nothing more."""
+    found = TEMPORARY.fullmatch(name)
+    if found is None:
+        return False
+    pid = int(found[1])
+    return (by_us and pid == os.getpid()) or not (0 < pid <= MAX_PID and lives(pid))
 
 
 class Snapshot(object):
@@ -57,7 +66,7 @@ class Store(object):
 
     def write(self, position, header, raw):
         """This rank's part, on disk when it returns. Raises OSError; what was there before still is. Returns its path."""
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        make_folder(self.folder)
         path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         digest = snapshot_file.write(self._files, path, header, raw)
         if self.world_size == 1:
@@ -76,8 +85,7 @@ class Store(object):
         for rank in range(1, self.world_size):
             name = part_name(position, rank, self.world_size)
             try:
-                with open(os.path.join(self.folder, name + HASH), encoding="ascii") as file:
-                    parts[name] = file.read(200)
+                parts[name] = read_own(os.path.join(self.folder, name + HASH), 200).decode("ascii")
             except (OSError, UnicodeDecodeError):
                 return False
         text = json.dumps({"position": position, "parts": parts}).encode("ascii")
@@ -87,14 +95,13 @@ class Store(object):
 
     def agree(self, position):
         """On rank 0: at this position every rank takes a snapshot. They are never far apart, so it lies a little ahead."""
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        make_folder(self.folder)
         write_whole(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
 
     def agreed(self):
         """The position that rank 0 named last; -1 where it has named none."""
         try:
-            with open(os.path.join(self.folder, AGREED), "rb") as file:
-                return int(file.read(32))
+            return int(read_own(os.path.join(self.folder, AGREED), 32))
         except (OSError, ValueError):
             return -1
 
@@ -105,18 +112,17 @@ class Store(object):
         """
         kept = set([position for position in self.positions() if position <= newest][: self._keep])
         for name in self._names():
-            found = PART.match(name) or COMMIT.fullmatch(name)
-            left = TEMPORARY.fullmatch(name)
-            if left is not None and lives(int(left[1])):
-                continue
+            found = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name)
+            left = _is_left_behind(name)
             ahead = found is not None and int(found[1]) > newest and int(found[found.re.groups]) == self.world_size > 1
-            if left is not None or (found is not None and int(found[1]) not in kept and not ahead):
+            if left or (found is not None and int(found[1]) not in kept and not ahead):
                 self._remove(name)
 
     def clear(self):
         """The training is over: there is nothing to go on from."""
         for name in self._names():
-            if PART.match(name) or COMMIT.fullmatch(name) or TEMPORARY.fullmatch(name) or name in (AGREED, TRACE):
+            ours = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name) or name in (AGREED, TRACE)
+            if ours or _is_left_behind(name, by_us=True):
                 self._remove(name)
 
     def _remove(self, name):
@@ -147,7 +153,7 @@ class Store(object):
 
     def _take_back(self):
         for name in self._names():
-            part, commit = PART.match(name), COMMIT.fullmatch(name)
+            part, commit = PART_OR_HASH.fullmatch(name), COMMIT.fullmatch(name)
             own = part is not None and (int(part[2]), int(part[3])) == (self.rank, self.world_size)
             begun = own and name.endswith(HASH) and int(part[1]) > self.at
             same = commit is not None and int(commit[2]) == self.world_size
@@ -180,9 +186,9 @@ class Store(object):
     def _check_the_others(self, position, own, digest):
         """Every rank reads every part: all must come to the same answer, without asking one another."""
         try:
-            with open(os.path.join(self.folder, commit_name(position, self.world_size)), encoding="ascii") as file:
-                parts = json.loads(file.read(1 << 20))["parts"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            text = read_own(os.path.join(self.folder, commit_name(position, self.world_size)), 1 << 20)
+            parts = dict(json.loads(text)["parts"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Torn("what holds its parts together cannot be read: %s" % error) from None
         for rank in range(self.world_size):
             name = part_name(position, rank, self.world_size)

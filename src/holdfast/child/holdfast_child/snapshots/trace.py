@@ -8,7 +8,7 @@ import mmap
 import os
 import struct
 
-from .files import Files
+from .files import Files, make_folder, open_own
 
 NAME = "trace"
 SLOTS = 1 << 16
@@ -19,8 +19,8 @@ _SIZE = SLOTS * _RECORD.size
 
 def _mapped(folder):
     """All of it is on the disk from the start: a page for which there is no room would end the training with SIGBUS."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    descriptor = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    make_folder(folder)
+    descriptor = open_own(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT)
     try:
         if os.fstat(descriptor).st_size != _SIZE:
             os.ftruncate(descriptor, 0)

@@ -10,6 +10,8 @@ import re
 import shutil
 import threading
 
+from ...snapshots.files import temporary_name
+
 NAME = re.compile(r"last-(\d{6})\.pt")
 
 
@@ -123,7 +125,7 @@ def _remove(folder, epochs):
 
 
 def _copy(path, to):
-    temporary = "%s.%d.tmp" % (to, os.getpid())
+    temporary = temporary_name(os.path.dirname(to) or ".")
     try:
         shutil.copyfile(path, temporary)
         os.replace(temporary, to)

@@ -3,9 +3,9 @@
 Its own checkpoint keeps the averaged weights in half precision, an optimizer in half precision, and no random numbers.
 """
 
-import os
 import time
 
+from ...snapshots.files import replace_content
 from ...snapshots.objects import Objects
 from ...snapshots.values import PLAIN
 
@@ -147,7 +147,7 @@ def _numbers_of(criterion):
 def give_csv_back(trainer, kept):
     """Ultralytics removes results.csv as a trainer is made. Raises OSError."""
     if kept["csv"] is not None:
-        _replace(trainer.csv, kept["csv"])
+        replace_content(trainer.csv, kept["csv"])
 
 
 def _content(path):
@@ -156,15 +156,3 @@ def _content(path):
             return file.read()
     except OSError:
         return None
-
-
-def _replace(path, content):
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-        os.replace(temporary, str(path))
-    except OSError:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise

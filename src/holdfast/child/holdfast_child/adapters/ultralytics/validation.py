@@ -4,9 +4,9 @@ An epoch that is not validated has no metrics: those of an earlier one are not w
 early stopping, and do not make best.pt anew. The weights are those that they would have been with all validations (see drawing).
 """
 
-import os
 import random
 
+from ...snapshots.files import replace_content
 from . import best
 from .drawing import Drawing
 from .watcher import wrap_method
@@ -132,7 +132,4 @@ def empty_in_last_row(path, names):
     if len(header) != len(cells):
         raise ValueError("the last row has %d cells under %d names" % (len(cells), len(header)))
     lines[-1] = ",".join("" if name.strip() in names else cell for name, cell in zip(header, cells))
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    os.replace(temporary, path)
+    replace_content(path, ("\n".join(lines) + "\n").encode("utf-8"))
