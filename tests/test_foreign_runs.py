@@ -175,13 +175,14 @@ def test_modes_whatever_the_umask(tmp_path, umask):
     assert modes[run.path] == modes[run.stages] == modes[stage.path] == modes[far.path] == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root enters every folder")
 def test_folder_that_may_not_be_entered_is_no_run(tmp_path):
     """A stranger's private run folder among the others: passed over without an error."""
     mine = left_behind(tmp_path, "mine")
     closed = left_behind(tmp_path, "closed")
     closed.path.chmod(0)
     try:
+        if os.access(closed.path, os.X_OK):
+            pytest.skip("this user enters every folder, as root does")
         assert folder.find(None, root=tmp_path).name == mine.name
     finally:
         closed.path.chmod(0o700)
