@@ -2,34 +2,82 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from typing import Any
 
 from holdfast.words.errors import HoldfastError, PlatformUnsupported
 
 
 def main() -> None:
+    _open_streams()
+    sys.exit(_run())
+
+
+def _run() -> int:
     try:
-        if sys.platform == "win32":
-            raise PlatformUnsupported(
-                "Holdfast runs on macOS and Linux.", next_step="on Windows, use it inside WSL: wsl --install"
-            )
+        _refuse_windows()
+        import typer  # noqa: PLC0415 - the streams are open before anything else is imported
+
         from holdfast.cli.app import app  # noqa: PLC0415 - what it imports does not exist on Windows
 
-        app()
+        status = app(standalone_mode=False)
     except HoldfastError as error:
         _tell(error)
-        sys.exit(error.exit_status)
+        return error.exit_status
+    except typer.Abort:
+        return 1
+    except Exception as error:
+        if not hasattr(error, "exit_code") or not hasattr(error, "show"):
+            raise
+        return _tell_usage(error)
+    return status if isinstance(status, int) else 0
+
+
+def _refuse_windows() -> None:
+    if sys.platform == "win32":
+        raise PlatformUnsupported(
+            "Holdfast runs on macOS and Linux.", next_step="on Windows, use it inside WSL: wsl --install"
+        )
+
+
+def _open_streams() -> None:
+    """Streams that were closed (`2>&-`) are /dev/null: the next file to be opened would take their number, and be printed into.
+
+    What a stream cannot encode is replaced: a terminal in ASCII is no reason to end.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _tell(error: HoldfastError) -> None:
+    from holdfast.show.console import print_json, say_error  # noqa: PLC0415 - only a failing command needs it here
+
     arguments = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     if "--json" in arguments:
-        import msgspec  # noqa: PLC0415 - only a failing command needs it here
-
         said = {"error": error.what, "kind": type(error).__name__, "next": error.next_step, "look_at": error.look_at}
-        print(msgspec.json.encode({**said, "exit_status": error.exit_status}).decode())
+        print_json({**said, "exit_status": error.exit_status})
     else:
-        print(f"holdfast: {error}", file=sys.stderr)
+        say_error(str(error))
+
+
+def _tell_usage(error: Any) -> int:
+    """What the command line could not be understood as, in typer's words: it quotes what was typed."""
+    from holdfast.show.console import print_lines  # noqa: PLC0415
+
+    text = io.StringIO()
+    error.show(file=text)
+    print_lines(text.getvalue().rstrip("\n").split("\n"), file=sys.stderr)
+    return int(error.exit_code)
 
 
 if __name__ == "__main__":

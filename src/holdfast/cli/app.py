@@ -15,6 +15,8 @@ from holdfast.cli.resume import resume
 from holdfast.cli.rules import rules
 from holdfast.cli.run import run
 from holdfast.cli.status import status
+from holdfast.show.console import print_line
+from holdfast.words.pages import help_of
 
 app = typer.Typer(
     name="holdfast",
@@ -28,7 +30,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"holdfast {holdfast.__version__}")
+        print_line(f"holdfast {holdfast.__version__}")
         raise typer.Exit
 
 
@@ -44,13 +46,16 @@ def _main(
 PASS_THROUGH = {"allow_interspersed_args": False}
 """What follows the first word of the command belongs to the command, with or without `--`."""
 
-app.command(context_settings=PASS_THROUGH)(run)
-app.command()(init)
-app.command(context_settings=PASS_THROUGH)(check)
-app.command()(status)
-app.command()(fit)
-app.command()(resume)
-app.command()(rules)
-app.command()(drill)
-app.command()(report)
-app.command()(diagnose)
+for command, settings in (
+    (run, PASS_THROUGH),
+    (init, {}),
+    (check, PASS_THROUGH),
+    (status, {}),
+    (fit, {}),
+    (resume, {}),
+    (rules, {}),
+    (drill, {}),
+    (report, {}),
+    (diagnose, {}),
+):
+    app.command(context_settings=settings, help=help_of(command))(command)

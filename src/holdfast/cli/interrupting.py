@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -51,9 +50,10 @@ def ends_what_it_started() -> Iterator[None]:
 
 def _ended(why: Interrupted) -> int:
     from holdfast.observe.helper_processes import helpers
+    from holdfast.show.console import say
 
     left = helpers.end()
     kept = f"what it had started is ended, except: {', '.join(left)}" if left else "what it had started is ended"
     with contextlib.suppress(OSError):
-        print(f"holdfast: interrupted by {SIGNALS[why.number]}; {kept}", file=sys.stderr)
+        say(f"interrupted by {SIGNALS[why.number]}; {kept}")
     return 128 + why.number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,9 @@ from holdfast.cli.interrupting import ends_what_it_started
 from holdfast.cli.supervised import fields_of, supervise_again, supervise_new, write_down
 from holdfast.record.folder import working_folder
 from holdfast.record.plan_file import write_plan
+from holdfast.show.console import print_json, say
 from holdfast.show.live import Narrator
+from holdfast.show.plain import printable
 from holdfast.show.summary import write_summary
 from holdfast.words.errors import PlanInvalid, UsageError
 
@@ -53,11 +54,11 @@ def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     plan = msgspec.structs.replace(plan, **fields)
     ground = survey(plan)
     for note in ground.notes:
-        print(f"holdfast: {note}", file=sys.stderr)
+        say(note)
     problems = ground.problems
     if problems:
         raise PlanInvalid(
-            f"{path} cannot be carried out:\n" + "\n".join(f"  - {problem}" for problem in problems),
+            f"{path} cannot be carried out:\n" + "\n".join(f"  - {printable(problem)}" for problem in problems),
             next_step="mend that first; nothing has been started",
         )
     return plan
@@ -72,10 +73,10 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
         report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, watcher=progress)
     if report.exit_status:
         show(report, as_json=as_json)
-        print("holdfast: nothing was started; --no-check starts it all the same", file=sys.stderr)
+        say("nothing was started; --no-check starts it all the same")
         return False
     for line in warnings(report):
-        print(f"holdfast: {line}", file=sys.stderr)
+        say(line)
     return True
 
 
@@ -86,9 +87,9 @@ def with_a_device(plan: Plan) -> Plan:
     if plan.trainer != "ultralytics" or not is_asked(plan):
         return plan
     with ends_what_it_started():
-        chosen = choose(plan, tell=lambda words: print(f"holdfast: {words} ...", file=sys.stderr, flush=True))
+        chosen = choose(plan, tell=lambda words: say(f"{words} ..."))
     for line in chosen.says:
-        print(f"holdfast: {line}", file=sys.stderr)
+        say(line)
     if chosen.device is None:
         raise PlanInvalid("No device here can be trusted with this training.", next_step="name one: device = 'cpu'")
     return msgspec.structs.replace(plan, settings={**plan.settings, "device": chosen.device})
@@ -128,10 +129,10 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
         write_summary(run, summary)
         write_course_report(run, plan)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
-        print(f"holdfast: no report was written ({error}); try: holdfast report {run.reference}", file=sys.stderr)
+        say(f"no report was written ({error}); try: holdfast report {run.reference}")
     with contextlib.suppress(OSError):
         if as_json:
-            print(msgspec.json.encode(summary).decode(), flush=True)
+            print_json(summary)
         else:
             print_course_panel(run, plan)
     return verdict.exit_status

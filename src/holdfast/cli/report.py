@@ -14,10 +14,10 @@ def report(
     as_json: bool = typer.Option(False, "--json", help="Print what the report says as JSON."),
 ) -> None:
     """Write report.md and report.html of a run: what happened, why, what it cost, what to do next."""
-    from holdfast.cli.telling import tell
     from holdfast.record.folder import find, working_folder
+    from holdfast.show.console import say
     from holdfast.show.report.command import make_report
 
     root = working_folder()
     other = find(beside, root=root) if beside is not None else None
-    make_report(find(reference, root=root, tell=tell), beside=other, open_it=open_it, as_json=as_json)
+    make_report(find(reference, root=root, tell=say), beside=other, open_it=open_it, as_json=as_json)

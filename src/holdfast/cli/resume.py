@@ -28,17 +28,17 @@ def resume(
 
     from holdfast.act.resumable import newest_resumable
     from holdfast.cli.planned import is_plan_file, plan_again, plan_changed
-    from holdfast.cli.telling import tell
     from holdfast.record.folder import find, stage_folders, working_folder
     from holdfast.record.owners import refuse_foreign
     from holdfast.record.plan_file import read_plan
+    from holdfast.show.console import say
 
     root = working_folder()
     if reference is not None:
-        run = find(reference, root=root, tell=tell)
+        run = find(reference, root=root, tell=say)
     else:
-        run = newest_resumable(root, tell)
-        tell(f"going on with {run.name}, the newest run that can be resumed")
+        run = newest_resumable(root, say)
+        say(f"going on with {run.name}, the newest run that can be resumed")
     refuse_foreign(run, stage_folders(run))
     if command and is_plan_file(command):
         plan = plan_changed(Path(command[0]), attempts=max_attempts, hours=hours)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import shutil
-import sys
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from holdfast.act import supervisor
 from holdfast.act.notify import words_of
@@ -19,6 +16,7 @@ from holdfast.record.folder import working_folder
 from holdfast.record.journal import replay
 from holdfast.record.plan_file import write_plan
 from holdfast.record.redact import shown
+from holdfast.show.console import print_json, say
 from holdfast.show.live import Narrator
 from holdfast.show.report import write_report
 from holdfast.show.summary import summary_of, write_summary
@@ -93,7 +91,7 @@ def _supervised(
     picture, summary = write_down(run, plan)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
         if as_json:
-            print(msgspec.json.encode(summary).decode(), flush=True)
+            print_json(summary)
         else:
             from holdfast.show.panel import print_panel
 
@@ -108,9 +106,9 @@ def write_down(run: RunFolder, plan: Plan) -> tuple[Picture, dict[str, Any]]:
     try:
         write_summary(run, summary)
     except OSError as error:
-        print(f"holdfast: {run.summary} cannot be written: {error.strerror}", file=sys.stderr)
+        say(f"{run.summary} cannot be written: {error.strerror}")
     try:
         write_report(picture, run.path, title=run.name, reference=run.reference)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
-        print(f"holdfast: no report was written ({error}); try: holdfast report {run.reference}", file=sys.stderr)
+        say(f"no report was written ({error}); try: holdfast report {run.reference}")
     return picture, summary

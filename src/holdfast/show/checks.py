@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.show.diagnosis import as_json_text
+from holdfast.show.console import console, print_json, say
 from holdfast.show.plain import duration, plural, printable
 
 if TYPE_CHECKING:
@@ -65,11 +64,11 @@ class ChecksProgress:
         self._on_terminal = sys.stderr.isatty()
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             _WhenCounted(BarColumn()),
             _WhenCounted(MofNCompleteColumn()),
             TimeElapsedColumn(),
-            console=Console(file=sys.stderr),
+            console=console(sys.stderr),
             transient=True,
             disable=not self._on_terminal,
         )
@@ -125,7 +124,7 @@ class ChecksProgress:
 
 
 def _tell(line: str) -> None:
-    print(f"holdfast check: {line}", file=sys.stderr, flush=True)
+    say(line, by="holdfast check")
 
 
 # --- what they came to ------------------------------------------------------------------------------------------------
@@ -133,12 +132,12 @@ def _tell(line: str) -> None:
 
 def show(report: Report, *, as_json: bool) -> None:
     if as_json:
-        print(as_json_text(as_builtins(report)))
+        print_json(as_builtins(report))
         return
-    console = Console(file=sys.stdout)
-    console.print(Text(_heading(report.ground)), soft_wrap=True)
-    console.print(table(report, console.width))
-    console.print(Text(_sum(report), style=STYLES["fatal"] if report.exit_status else ""))
+    shown = console(sys.stdout)
+    shown.print(Text(_heading(report.ground)), soft_wrap=True)
+    shown.print(table(report, shown.width))
+    shown.print(Text(_sum(report), style=STYLES["fatal"] if report.exit_status else ""))
 
 
 def warnings(report: Report) -> list[str]:

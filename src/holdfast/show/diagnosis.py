@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from rich.console import Console
-from rich.text import Text
-
 from holdfast.record.folder import RunFolder
+from holdfast.show.console import console, print_json, print_lines
 from holdfast.show.frame import Frame
 from holdfast.show.panel import COLOURS, SEVERITY_COLOURS
 from holdfast.show.plain import printable
@@ -32,19 +28,10 @@ MOST_REMEDIES = 3
 def show(diagnosis: Diagnosis, *, report: Path | None, as_json: bool) -> None:
     files = _write_report(diagnosis, report) if report is not None else []
     if as_json:
-        print(as_json_text({**as_builtins(diagnosis), "report": [str(file) for file in files]}))
+        print_json({**as_builtins(diagnosis), "report": [str(file) for file in files]})
         return
-    console = Console(file=sys.stdout)
-    console.print(panel(diagnosis), soft_wrap=True)
-    for file in files:
-        console.print(Text(f"  {file}"), soft_wrap=True)
-
-
-def as_json_text(told: dict[str, Any]) -> str:
-    try:
-        return msgspec.json.encode(told).decode()
-    except UnicodeEncodeError:  # half a character in a name of somebody else's: only escaped it can be written
-        return json.dumps(told)
+    console(sys.stdout).print(panel(diagnosis), soft_wrap=True)
+    print_lines(f"  {file}" for file in files)
 
 
 def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-import msgspec
+from holdfast.show.console import print_json, print_line
 
 if TYPE_CHECKING:
     from holdfast.act.drafting import Draft
@@ -24,13 +24,13 @@ def show(draft: Draft, *, as_json: bool) -> None:
             "notes": draft.notes,
             "next": run,
         }
-        print(msgspec.json.encode(said).decode())
+        print_json(said)
         return
     counts = ", ".join(f"{count:,} {split}" for split, count in draft.pictures.items())
     classes = f"{draft.classes} class{'es' if draft.classes > 1 else ''}"
-    print(f"Wrote {draft.path}: {draft.data} ({counts}; {classes}) on {draft.device}, in two stages.")
+    print_line(f"Wrote {draft.path}: {draft.data} ({counts}; {classes}) on {draft.device}, in two stages.")
     for note in draft.notes:
-        print(f"  note: {note}")
+        print_line(f"  note: {note}")
     for problem in draft.problems:
-        print(f"  to mend first: {problem}")
-    print(f"Read it, then: {run}")
+        print_line(f"  to mend first: {problem}")
+    print_line(f"Read it, then: {run}")

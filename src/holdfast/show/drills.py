@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from holdfast.show.console import print_json, print_line, print_lines, show_progress
 from holdfast.show.plain import duration, plural, printable
 
 if TYPE_CHECKING:
@@ -19,11 +17,11 @@ WIDTH = 22
 
 def print_list(drills: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode(drills).decode())
+        print_json(drills)
         return
     for drill in drills:
-        print(f"{drill['name']:{WIDTH}}{drill['says']}")
-    print("\nholdfast drill NAME runs one of them, holdfast drill all runs all.")
+        print_line(f"{drill['name']:{WIDTH}}{drill['says']}")
+    print_lines(["", "holdfast drill NAME runs one of them, holdfast drill all runs all."])
 
 
 def print_outcomes(progress: Iterable[tuple[Any, Outcome | None]], count: int, *, in_full: bool, as_json: bool) -> int:
@@ -35,19 +33,17 @@ def print_outcomes(progress: Iterable[tuple[Any, Outcome | None]], count: int, *
             continue
         outcomes.append(outcome)
         if not as_json:
-            print("\n".join(_in_full(outcome) if in_full else _row(outcome)), flush=True)
+            print_lines(_in_full(outcome) if in_full else _row(outcome))
     if as_json:
-        print(msgspec.json.encode(outcomes).decode())
+        print_json(outcomes)
     elif not in_full:
-        print(_sum(outcomes))
+        print_lines(_sum(outcomes))
     return 1 if any(outcome["status"] == "failed" for outcome in outcomes) else 0
 
 
 def _say_what_runs(name: str, number: int, count: int) -> None:
     """On a terminal only, in a line that the result then takes."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{number} of {count}: {name} ...\r")
-        sys.stderr.flush()
+    show_progress(f"{number} of {count}: {name} ...")
 
 
 def _row(outcome: Outcome) -> list[str]:
@@ -69,20 +65,18 @@ def _where(finding: dict[str, Any]) -> str:
     return f"{finding['severity']} {finding['rule']} at step {finding['step']}"
 
 
-def _sum(outcomes: list[Outcome]) -> str:
+def _sum(outcomes: list[Outcome]) -> list[str]:
     counts = [
         f"{sum(outcome['status'] == status for outcome in outcomes)} {status}"
         for status in ("passed", "failed", "skipped")
     ]
     took = duration(sum(outcome["seconds"] for outcome in outcomes))
     folders = sorted({str(Path(outcome["dir"]).parents[1]) for outcome in outcomes if outcome["dir"]})
-    return "\n".join(
-        [
-            "",
-            f"{plural(len(outcomes), 'drill')}: {', '.join(counts)}, {took}",
-            *(f"records: {path}" for path in folders),
-        ]
-    )
+    return [
+        "",
+        f"{plural(len(outcomes), 'drill')}: {', '.join(counts)}, {took}",
+        *(f"records: {path}" for path in folders),
+    ]
 
 
 def _in_full(outcome: Outcome) -> list[str]:

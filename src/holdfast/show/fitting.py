@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.judge.amounts import size
+from holdfast.show.console import print_json, print_line, say
 from holdfast.show.plain import duration, printable
 
 if TYPE_CHECKING:
@@ -22,17 +20,20 @@ SHOWN = (320, 416, 512, 640, 960, 1280)
 
 def teller() -> Callable[[str], None]:
     """Says what is being measured: a trial takes longer than two seconds."""
-    return lambda words: print(f"holdfast: {words} ...", file=sys.stderr, flush=True)
+    return lambda words: say(f"{words} ...")
 
 
 def print_answer(answer: Answer | str, *, as_json: bool) -> int:
     """The exit status: 3 where there is no answer, or where nothing fits."""
     if isinstance(answer, str):
-        print(msgspec.json.encode({"error": answer}).decode() if as_json else printable(answer))
+        if as_json:
+            print_json({"error": answer})
+        else:
+            print_line(answer)
         return 3
     told = as_values(answer)
     if as_json:
-        print(msgspec.json.encode(told).decode())
+        print_json(told)
     else:
         _print(answer, told)
     return 0 if any(row["largest_batch"] is not None for row in told["fits"]) else 3
@@ -40,27 +41,27 @@ def print_answer(answer: Answer | str, *, as_json: bool) -> int:
 
 def _print(answer: Answer, told: dict[str, Any]) -> None:
     for one in answer.measured:
-        print(f"  tried: batch {one.batch:3d} at {one.size:4d} px held {size(_held(answer, one))}, {_pace(one)}")
+        print_line(f"  tried: batch {one.batch:3d} at {one.size:4d} px held {size(_held(answer, one))}, {_pace(one)}")
     for batch, side, why in answer.too_large:
-        print(f"  tried: batch {batch:3d} at {side:4d} px does not fit: {printable(why, 200)}")
+        print_line(f"  tried: batch {batch:3d} at {side:4d} px does not fit: {printable(why, 200)}")
     if (without := answer.without_mosaic) is not None:
         kept = next(one for one in answer.measured if (one.batch, one.size) == (without.batch, without.size))
-        print(
+        print_line(
             f"  without mosaic, batch {without.batch} at {without.size} px: {_more(_held(answer, without) - _held(answer, kept))}"
             f" memory, {_pace(without)}"
         )
-    print(
+    print_line(
         f"  {size(answer.limit)} of {answer.of} may be used; {size(answer.base)} are needed however small the batch is"
     )
     for row in told["fits"]:
         batch = row["largest_batch"]
         needs = f"batch {batch}, about {size(row['peak'])}" if batch is not None else "not even a batch of 1"
-        print(f"  {row['imgsz']:5d} px: {needs}")
+        print_line(f"  {row['imgsz']:5d} px: {needs}")
     best = answer.recommended
     if best is None:
-        print("Nothing that was tried leaves enough room: close other programs, or take a smaller model.")
+        print_line("Nothing that was tried leaves enough room: close other programs, or take a smaller model.")
     else:
-        print(f"Take batch = {best.batch}, imgsz = {best.size}: tried, and held {size(_held(answer, best))}.")
+        print_line(f"Take batch = {best.batch}, imgsz = {best.size}: tried, and held {size(_held(answer, best))}.")
 
 
 def as_values(answer: Answer) -> dict[str, Any]:

@@ -6,12 +6,11 @@ import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from holdfast.judge.amounts import size
 from holdfast.judge.explanation import explain
 from holdfast.judge.policy import cause_of
 from holdfast.judge.usable import checkpoints, last_good
+from holdfast.show.console import console
 from holdfast.show.done_again import done_again
 from holdfast.show.ending import how_it_ended
 from holdfast.show.frame import Frame
@@ -53,9 +52,9 @@ def print_panel(run: RunFolder, picture: Picture) -> None:
 
 def print_frame(run: RunFolder, frame: Frame) -> None:
     """On stderr, so that stdout stays the training's own. Raises OSError where nobody is there to read it."""
-    console = Console(stderr=True)
-    with console.capture() as captured:
-        console.print(frame, soft_wrap=True)
+    shown = console(sys.stderr)
+    with shown.capture() as captured:
+        shown.print(frame, soft_wrap=True)
     sys.stderr.write(LineStart(run).before_a_line(sys.stderr) + captured.get())
     sys.stderr.flush()
 

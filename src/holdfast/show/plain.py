@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.child.holdfast_child.redact import readable
+from holdfast.words.json_text import UNSAFE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.words.verdicts import Change
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")
 
 
 def printable(text: str, most: int = 400) -> str:
-    """One line without escape sequences or control characters, cut where it is too long."""
-    line = _CONTROL.sub("", _ESCAPES.sub("", text)).replace("\n", " ").replace("\t", " ")
+    """One line without escape sequences, control characters or such as turn the direction of text; cut where it is too long."""
+    text = readable(text[: 16 * most])  # what is cut off anyway is not worth searching
+    line = UNSAFE.sub("", _CONTROL.sub("", _ESCAPES.sub("", text))).replace("\n", " ").replace("\t", " ")
     return line if len(line) <= most else line[: most - 1] + "…"
 
 

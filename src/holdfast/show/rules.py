@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.judge.rules import all_rules
 from holdfast.judge.tuning import rule_named
+from holdfast.show.console import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from holdfast.judge.rule import Rule
@@ -30,15 +29,15 @@ def print_rules(asked: str | None, *, as_json: bool) -> None:
             }
             for rule in chosen
         ]
-        print(msgspec.json.encode(told).decode())
+        print_json(told)
     elif asked is not None:
-        print(f"{asked}\n\n{chosen[0].page.strip().replace('**', '')}")
+        print_lines([asked, "", *chosen[0].page.strip().replace("**", "").split("\n")])
         if chosen[0].limits:
-            print(f"\nTo be set with --rule {asked}.NAME=VALUE: {limits_of(chosen[0])}.")
+            print_lines(["", f"To be set with --rule {asked}.NAME=VALUE: {limits_of(chosen[0])}."])
     else:
         width = max(len(rule.id) for rule in chosen) + 2
         for rule in chosen:
-            print(f"{rule.id:{width}}{headline(rule)}")
+            print_line(f"{rule.id:{width}}{headline(rule)}")
 
 
 def as_markdown() -> str:

@@ -7,13 +7,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
 from holdfast.record.folder import stage_folders
 from holdfast.record.lock import holder_of, is_live
 from holdfast.record.redact import shown
+from holdfast.show.console import print_json, print_line
 from holdfast.show.course import course_summary, has_stages
 from holdfast.show.ending import how_it_ended
 from holdfast.show.plain import duration, printable, shares
@@ -86,34 +85,34 @@ def _status_of_stages(run: RunFolder, now: float) -> dict[str, Any]:
 
 def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode(status).decode())
+        print_json(status)
         return
     now = status["now"]
-    print(
+    print_line(
         f"{status['run']}: {status['state']}"
         + (f", {status['verdict']}: {printable(status['reason'])}" if status["verdict"] else "")
     )
     if now is not None:
         _print_now(now)
     if status["progress"]:
-        print(f"  {status['progress']}")
+        print_line(f"  {status['progress']}")
     for stage in status.get("stages", []):
         reached = f", {stage['metric']} {stage['reached']:.4g}" if stage.get("reached") is not None else ""
-        print(
+        print_line(
             f"  stage {stage['n']}, {stage['name']}: {stage['state']}{reached}{': ' + stage['why'] if stage.get('why') else ''}"
         )
     if status["goodput"]["buckets"]:
-        print(f"  time: {shares(status['goodput']['buckets'])}")
+        print_line(f"  time: {shares(status['goodput']['buckets'])}")
     _print_attempts(status["attempts"])
     for finding in status["findings"]:
         if finding["message"] != status["reason"]:
-            print(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
+            print_line(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
     resume = _how_to_resume(status)
     if resume is not None:
-        print(f"  next: {resume}")
+        print_line(f"  next: {resume}")
     if status["supervisor"] is not None:
-        print(f"  to end it: kill {status['supervisor']} (it can be resumed)")
-    print(f"  record: {status['dir']}")
+        print_line(f"  to end it: kill {status['supervisor']} (it can be resumed)")
+    print_line(f"  record: {status['dir']}")
 
 
 def _how_to_resume(status: dict[str, Any]) -> str | None:
@@ -137,7 +136,7 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
             steps = (
                 f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no step seen"
             )
-            print(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
+            print_line(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
 
 
 def _alive(pid: int) -> bool:
@@ -155,8 +154,8 @@ def _print_now(now: dict[str, Any]) -> None:
     if now["last_sign_s_ago"] is not None:
         ago = duration(now["last_sign_s_ago"])
         sign = f"its last sign of life was {ago} ago, {duration(now['for_s'])} after its start"
-        print(f"  attempt {now['attempt']}: step {now['step']}{loss}, its process is gone; {sign}")
+        print_line(f"  attempt {now['attempt']}: step {now['step']}{loss}, its process is gone; {sign}")
         return
     ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
     phase = now["phase"] if now["alive"] else "its process is gone"
-    print(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
+    print_line(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")

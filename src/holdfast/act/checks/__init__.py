@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from holdfast.act.checks.frame import KINDS
+from holdfast.words.pages import page_of
 
 if TYPE_CHECKING:
     from holdfast.act.checks.frame import Check
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 def all_checks() -> tuple[Check, ...]:
     """In the order in which they are run: by kind, and those that may take long last."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    checks = [module.CHECK for module in modules if hasattr(module, "CHECK")]
+    checks = [replace(module.CHECK, page=page_of(module)) for module in modules if hasattr(module, "CHECK")]
     return tuple(sorted(checks, key=lambda check: (KINDS.index(check.kind), check.seconds, check.id)))
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
+
+from holdfast.words.pages import page_of
 
 if TYPE_CHECKING:
     from holdfast.judge.rule import Rule
@@ -14,7 +17,8 @@ if TYPE_CHECKING:
 @cache
 def all_rules() -> tuple[Rule, ...]:
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    return tuple(sorted((module.RULE for module in modules), key=lambda rule: rule.id))
+    rules = (replace(module.RULE, page=page_of(module)) for module in modules)
+    return tuple(sorted(rules, key=lambda rule: rule.id))
 
 
 @cache

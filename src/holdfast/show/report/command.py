@@ -5,10 +5,9 @@ from __future__ import annotations
 import webbrowser
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.judge.picture import picture_of
 from holdfast.record.redact import shown
+from holdfast.show.console import print_json, print_line, print_lines
 from holdfast.show.course import course_summary, has_stages
 from holdfast.show.report import write
 from holdfast.show.report.content import as_json as told_as_json
@@ -39,12 +38,12 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
             next_step="make room, or copy the run folder to a place that you can write to and name it",
         ) from error
     if as_json:
-        print(msgspec.json.encode({**told_as_json(report), "files": [str(file) for file in files]}).decode())
+        print_json({**told_as_json(report), "files": [str(file) for file in files]})
     else:
-        print(f"{report.title}: {report.verdict}")
+        print_line(f"{report.title}: {report.verdict}")
         for sentence in report.story:
-            print(f"  {sentence}")
-        print(*(f"  {file}" for file in files), sep="\n")
+            print_line(f"  {sentence}")
+        print_lines(f"  {file}" for file in files)
     if open_it:
         webbrowser.open(files[-1].as_uri())
 
@@ -53,9 +52,9 @@ def _make_course_report(run: RunFolder, *, open_it: bool, as_json: bool) -> None
     files = write_course_report(run)
     summary = course_summary(run)
     if as_json:
-        print(msgspec.json.encode({**summary, "files": [str(file) for file in files]}).decode())
+        print_json({**summary, "files": [str(file) for file in files]})
     else:
-        print(f"{run.name}: {summary['verdict'] or 'not ended'}\n  {summary['reason']}")
-        print(*(f"  {file}" for file in files), sep="\n")
+        print_lines([f"{run.name}: {summary['verdict'] or 'not ended'}", f"  {summary['reason']}"])
+        print_lines(f"  {file}" for file in files)
     if open_it:
         webbrowser.open(files[-1].as_uri())

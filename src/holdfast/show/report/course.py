@@ -95,7 +95,7 @@ def course_report(run: RunFolder, plan: Plan | None = None) -> CourseReport:
     summary = course_summary(run, plan)
     stages = told(run, course, plan)
     spent = summary["goodput"]
-    verdict = str(summary["verdict"] or "not ended")
+    verdict = clean(str(summary["verdict"] or "not ended"), 40)
     whole = sum(each.summary["goodput"]["wall_s"] for each in stages if each.summary) or 1.0
     rows, left = [], 0.0
     for each in stages:
@@ -147,7 +147,7 @@ def _row(run: RunFolder, each: Told, left: float, width: float) -> Row:
         number=stage.number,
         name=clean(stage.name, 80),
         tone={"good": "good", "bad": "bad"}.get(TONES.get(state, "open"), "stopped"),
-        state=state,
+        state=clean(state, 40),
         says=clean(said_of(stage), 500),
         settings=clean(", ".join(shown), 200),
         began=clean(
@@ -208,7 +208,7 @@ def as_markdown(report: CourseReport) -> str:
     for row in report.rows:
         about = ", ".join(part for part in (row.settings, row.began, row.attempts, row.took) if part)
         lines.append(
-            f"{row.number}. **{text(row.name, at_start=False)}**: {row.state}{': ' if row.says else ''}{text(row.says, at_start=False)}"
+            f"{row.number}. **{text(row.name, at_start=False)}**: {text(row.state, at_start=False)}{': ' if row.says else ''}{text(row.says, at_start=False)}"
         )
         lines.append(f"   {text(about, at_start=False)}")
         lines += [f"   - {text(note, at_start=False)}" for note in row.notes]

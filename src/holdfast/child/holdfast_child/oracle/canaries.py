@@ -133,7 +133,8 @@ def run_all(torch, device):
                 wrong = canary(torch, device)
             except Exception as error:
                 wrong = "raised %s: %s" % (type(error).__name__, str(error).split("\n")[0][:200])
-            about = (canary.__doc__ or "").split(": ", 1)[-1]
+            # Without docstrings (`python -OO`) the name has to do.
+            about = (canary.__doc__ or canary.__name__.replace("_", " ")).split(": ", 1)[-1]
             results.append({"id": signature, "canary": canary.__name__, "about": about, "wrong": wrong})
     return results
 
