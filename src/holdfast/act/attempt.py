@@ -25,6 +25,8 @@ from holdfast.words import events
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import psutil
+
     from holdfast.act.recorder import Recorder
     from holdfast.observe.child_process import ChildProcess
     from holdfast.observe.machine import KillCounters, Machine
@@ -317,11 +319,12 @@ class Attempt:
                 self._dumps += 1
                 self._recorder.record(stacks)
 
-    def _processes_with_stacks(self) -> list[tuple[int, int]]:
+    def _processes_with_stacks(self) -> list[tuple[psutil.Process, int]]:
+        """The pids come from files that the training writes: only a process that is known to be the attempt's own is asked."""
         attempt = self._recorder.picture.attempt
-        alive = set(self._child.descendants())
+        alive = {process.pid: process for process in self._child.living()}
         hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None and hello.pid in alive]
-        return [(hello.pid, hello.stack_signal) for hello in hellos if hello.stack_signal is not None]
+        return [(alive[hello.pid], hello.stack_signal) for hello in hellos if hello.stack_signal is not None]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

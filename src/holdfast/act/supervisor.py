@@ -23,7 +23,7 @@ from holdfast.act.attempt import Attempt
 from holdfast.act.forgetting import forget_spoiled
 from holdfast.act.going_on import command_for, how_to_go_on, saved_files
 from holdfast.act.launching import environment
-from holdfast.act.leftovers import end_leftovers
+from holdfast.act.leftovers import end_leftovers, find_unidentified
 from holdfast.act.notify import Notifier
 from holdfast.act.recorder import Recorder
 from holdfast.act.reloading import Reader
@@ -37,6 +37,7 @@ from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
 from holdfast.observe.machine import this_machine
+from holdfast.observe.process_identity import ProcessIdentity, identity_of
 from holdfast.observe.sensors import ClockWatch, Sensors
 from holdfast.observe.terminal import Terminal
 from holdfast.record import vault
@@ -148,11 +149,11 @@ class Supervisor:
         self._recorder.record(
             events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
         )
+        self._end_leftovers()
         if not self._picture.attempts:
             return self.run_to_the_end(first=None)
         attempt = self._picture.attempt
         if attempt.ended is None:
-            end_leftovers(_known_processes(attempt), attempt.started.at, self._plan.grace_s)
             self._recorder.record(self._end_of_an_orphan(left_at))
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
             return self.run_to_the_end(first=None, finished=True)  # only the verdict was missing
@@ -163,6 +164,29 @@ class Supervisor:
         if spoiled is not None:
             self._forget_snapshots(spoiled)
         return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan, spoiled))
+
+    def _end_leftovers(self) -> None:
+        """Nothing of the former supervisor's may run beside what we start; nobody else's process is touched."""
+        open_attempt = self._picture.attempt if self._picture.attempts else None
+        if open_attempt is not None and open_attempt.ended is not None:
+            open_attempt = None  # what that one left behind on purpose goes on
+        recorded = _recorded_process(open_attempt) if open_attempt is not None else None
+        folders = self._unfinished_folders()
+        alive = end_leftovers(folders, [recorded] if recorded is not None else [], self._plan.grace_s)
+        for pid in alive:
+            self._note(f"process {pid} of the former attempt could not be ended", "it may still hold memory and files")
+        unknown = find_unidentified(_mentioned(open_attempt), recorded) if open_attempt and recorded else []
+        for pid in unknown:
+            if pid not in alive:
+                self._note(f"process {pid} may still be running", "it could not be identified, so it was left alone")
+
+    def _unfinished_folders(self) -> list[Path]:
+        """Of attempts that never ended, also of one whose supervisor died before it could write down that it had started it."""
+        ended = [attempt.number for attempt in self._picture.attempts if attempt.ended is not None]
+        return [folder.path for folder in self._run.attempts() if folder.number > max(ended, default=0)]
+
+    def _note(self, what: str, detail: str) -> None:
+        self._recorder.record(events.Remark(at=self._world.clock(), what=what, detail=detail))
 
     def run_to_the_end(self, first: events.Resume | None, *, finished: bool = False) -> Verdict:
         try:
@@ -232,11 +256,14 @@ class Supervisor:
         self._flushing.begin()  # now: no thread of ours may run while a process is started
         try:
             self._attempts_left -= 1
+            identity = identity_of(child.pid)
             self._recorder.record(
                 events.AttemptStarted(
                     at=self._world.clock(),
                     attempt=number,
                     pid=child.pid,
+                    start=identity.start,
+                    pid_space=identity.pid_space,
                     command=command,
                     resume=resume,
                     changes=changes,
@@ -392,8 +419,14 @@ class Supervisor:
         )
 
 
-def _known_processes(attempt: AttemptPicture) -> set[int]:
-    """Every pid that the record names: the command itself, its interpreters, the ranks."""
-    hellos = [attempt.hello, *attempt.others]
-    interpreters = [interpreter.pid for interpreter in attempt.interpreters]
-    return {attempt.started.pid, *interpreters, *(hello.pid for hello in hellos if hello is not None)}
+def _recorded_process(attempt: AttemptPicture) -> ProcessIdentity:
+    return ProcessIdentity(attempt.started.pid, attempt.started.start, attempt.started.pid_space)
+
+
+def _mentioned(attempt: AttemptPicture) -> dict[int, float]:
+    """Every pid that the record names, and when: the command itself, its interpreters, the ranks."""
+    hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None]
+    named: list[tuple[int, float]] = [(attempt.started.pid, attempt.started.at)]
+    named += [(interpreter.pid, interpreter.at) for interpreter in attempt.interpreters]
+    named += [(hello.pid, hello.at) for hello in hellos]
+    return dict(named)

@@ -19,22 +19,26 @@ and the command would cost the start of an interpreter. Fork is safe here becaus
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.child.holdfast_child import protocol
 from holdfast.observe.command import not_runnable
 from holdfast.observe.notices import Continued, Exited, Forwarded, Hangup, Interrupt, Notice, Suspend, Terminate
-from holdfast.observe.offspring import Offspring, send_to
+from holdfast.observe.offspring import Offspring
 from holdfast.observe.output_log import readable_lines
+from holdfast.observe.process_identity import send_signal, send_to
 from holdfast.observe.streams import Streams
 from holdfast.observe.terminal import STDERR, STDIN, STDOUT, Terminal, notice_of
+from holdfast.words.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     import psutil
 
@@ -62,12 +66,14 @@ class ChildProcess:
         terminal: Terminal,
         logs: Mapping[int, Path],
         clock: Callable[[], float],
+        attempt: Path | None = None,
     ) -> None:
+        """`attempt` is the folder that the child's environment names, where it names one."""
         self.pid = process.pid
         self.started_at = time.time()
         self.exited: Exited | None = None
         self._process = process
-        self._offspring = Offspring(process.pid)
+        self._offspring = Offspring(process.pid, attempt)
         self._terminal = terminal
         self._inbox = terminal.inbox
         self._clock = clock
@@ -92,15 +98,30 @@ class ChildProcess:
         clock: Callable[[], float] = time.monotonic,
     ) -> ChildProcess:
         """Raises CommandNotRunnable. On the main thread, with the former child closed."""
-        streams = Streams(terminal)
-        terminal.claim()  # before the child can ask anything, or the answer would be echoed twice
         try:
+            streams = Streams(terminal)
+        except OSError as error:
+            raise _not_watchable(error) from error
+        try:
+            terminal.claim()  # before the child can ask anything, or the answer would be echoed twice
             process = streams.start(argv, cwd, env)
         except OSError as error:
             streams.close()
             terminal.release()
             raise not_runnable(argv, cwd, env, error) from error
-        return cls(process, streams, terminal, {STDOUT: stdout_log, STDERR: stderr_log}, clock)
+        named = env.get(protocol.ATTEMPT_DIR)
+        logs = {STDOUT: stdout_log, STDERR: stderr_log}
+        try:
+            return cls(process, streams, terminal, logs, clock, Path(named) if named else None)
+        except BaseException as error:
+            # Nobody would watch it, or even know of it: it does not stay behind.
+            _end_at_once(process)
+            with contextlib.suppress(Exception):
+                streams.close()
+            terminal.release()
+            if isinstance(error, (OSError, RuntimeError)):  # the latter: no room for a thread
+                raise _not_watchable(error) from error
+            raise
 
     def wait(self, timeout: float) -> Notice | None:
         """The next notice, or None when there was none for so long. What the user did comes before the exit it caused."""
@@ -151,12 +172,16 @@ class ChildProcess:
 
     def descendants(self) -> list[int]:
         """The pids of the child, which comes first, and of all it brought into the world, as far as they live."""
-        return [process.pid for process in self._look_at_offspring()]
+        return [process.pid for process in self.living()]
+
+    def living(self) -> list[psutil.Process]:
+        """The same, as processes: each knows when it started, and so what has its pid later from itself."""
+        return self._look_at_offspring()
 
     def ask_to_stop(self) -> None:
         """What Ctrl-C would do."""
         if not self._poll():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # it has just ended, or runs with rights that we do not have (sudo)
                 os.killpg(self.pid, signal.SIGINT)
 
     def suspend(self) -> None:
@@ -175,17 +200,36 @@ class ChildProcess:
         asked: set[psutil.Process] = set()
         deadline = self._clock() + grace
         impatient = len(self._impatience())
-        while (left := self._left_over()) and self._clock() < deadline and len(self._impatience()) <= impatient:
-            new = [process for process in left if process not in asked]
-            send_to(new, signal.SIGTERM)
-            send_to(new, signal.SIGCONT)
+        self._send_unseen(signal.SIGTERM, signal.SIGCONT)
+        while self._is_left() and self._clock() < deadline and len(self._impatience()) <= impatient:
+            new = [process for process in self._look_at_offspring() if process not in asked]
+            self._send(new, signal.SIGTERM, signal.SIGCONT)
             asked.update(new)
             self._inbox.listen(ENDING_LOOK_SECONDS)
         deadline = self._clock() + KILL_SECONDS
-        while (left := self._left_over()) and self._clock() < deadline:
-            send_to(left, signal.SIGKILL)
+        while self._is_left() and self._clock() < deadline:
+            self._send_unseen(signal.SIGKILL)
+            self._send(self._look_at_offspring(), signal.SIGKILL)
             self._inbox.listen(ENDING_LOOK_SECONDS)
-        return [process.pid for process in left]
+        return [process.pid for process in self._left_over()]
+
+    def _is_left(self) -> bool:
+        return bool(self._left_over()) or not self._poll()
+
+    def _send(self, processes: list[psutil.Process], *numbers: signal.Signals) -> None:
+        """Where no file can be opened, no process can be looked at. The child itself was not waited for: its pid is its own."""
+        for process in processes:
+            for number in numbers:
+                if not send_signal(process, number) and process.pid == self.pid and not self._poll():
+                    with contextlib.suppress(OSError):
+                        os.kill(self.pid, number)
+
+    def _send_unseen(self, *numbers: signal.Signals) -> None:
+        """To a child that could never be looked at."""
+        if not self._poll() and all(process.pid != self.pid for process in self._look_at_offspring()):
+            for number in numbers:
+                with contextlib.suppress(OSError):
+                    os.killpg(self.pid, number)
 
     def close(self) -> None:
         """Shows and records the rest of the output, gives the terminal back, ends the threads.
@@ -209,7 +253,8 @@ class ChildProcess:
         elif number == signal.SIGCONT:  # after a SIGSTOP that we could not see coming, the shell had the terminal
             self._terminal.claim()
         elif isinstance(notice, Forwarded) and not self._poll():
-            os.kill(self.pid, number)
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, number)
         elif isinstance(notice, Hangup) and self._streams.keyboard is not None and self._terminal.gone():
             self._streams.keyboard.end_input()
         return notice
@@ -263,6 +308,27 @@ class ChildProcess:
             else:
                 self.exited = Exited(code=status)
         return self.exited is not None
+
+
+def _end_at_once(process: subprocess.Popen[bytes]) -> None:
+    """A child that was not waited for yet: its pid and its session are its own."""
+    for below in Offspring(process.pid).living():
+        send_signal(below, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def _not_watchable(error: OSError | RuntimeError) -> CommandNotRunnable:
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    descriptors = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    return CommandNotRunnable(
+        f"The command cannot be watched: {said}. It is not left running.",
+        next_step="allow more open files: ulimit -n 1024"
+        if descriptors
+        else "make room for its logs, then start it again",
+    )
 
 
 def _name(number: int) -> str:

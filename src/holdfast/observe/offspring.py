@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from typing import TYPE_CHECKING
 
 import psutil
 
+from holdfast.observe.process_identity import carries_mark, is_alive, send_to, session_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 class Offspring:
@@ -21,18 +23,21 @@ class Offspring:
     the session of the process that loads.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, attempt: Path | None = None) -> None:
+        """`attempt` is the folder that the root's environment names, where it names one."""
         self._root = root
+        self._attempt = attempt
         self._seen: dict[int, psutil.Process] = {}
         self._session_leaders: dict[int, psutil.Process] = {}
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             self._add([psutil.Process(root)])
 
     def living(self) -> list[psutil.Process]:
         """The processes that run now, the root first where it is among them. Zombies have ended."""
-        self._seen = {pid: process for pid, process in self._seen.items() if _lives(process)}
-        self._look_for_descendants()
-        self._look_into_sessions()
+        self._seen = {pid: process for pid, process in self._seen.items() if is_alive(process)}
+        with contextlib.suppress(OSError):  # no descriptor is free to look with: what is known is known
+            self._look_for_descendants()
+            self._look_into_sessions()
         return sorted(self._seen.values(), key=lambda process: process.pid != self._root)
 
     def stop(self) -> None:
@@ -53,42 +58,33 @@ class Offspring:
     def _look_into_sessions(self) -> None:
         inhabited = set()
         for pid in psutil.pids():
-            session = _session(pid)
+            session = session_of(pid)
             if session not in self._session_leaders or self._has_come_again(session):
                 continue
             inhabited.add(session)
             if pid not in self._seen:
                 with contextlib.suppress(psutil.Error):
-                    self._add([psutil.Process(pid)])
+                    process = psutil.Process(pid)
+                    if self._is_proven(process, session):
+                        self._add([process])
         # A session that has died out is forgotten, since its number may come again as someone else's.
         self._session_leaders = {pid: leader for pid, leader in self._session_leaders.items() if pid in inhabited}
+
+    def _is_proven(self, process: psutil.Process, session: int) -> bool:
+        """A session's number is not given again while one of its members lives. Between two looks all of them may have died, so that
+        without its leader or another known member a process has to say itself whose it is.
+        """
+        if self._attempt is None or self._session_leaders[session].is_running():
+            return True
+        known = (pid for pid, seen in self._seen.items() if session_of(pid) == session and is_alive(seen))
+        return next(known, None) is not None or carries_mark(process, [self._attempt])
 
     def _has_come_again(self, session: int) -> bool:
         return not self._session_leaders[session].is_running() and psutil.pid_exists(session)
 
     def _add(self, processes: Iterable[psutil.Process]) -> None:
         for process in processes:
-            if process.pid not in self._seen and _lives(process):
+            if process.pid not in self._seen and is_alive(process):
                 self._seen[process.pid] = process
-                if _session(process.pid) == process.pid:
+                if session_of(process.pid) == process.pid:
                     self._session_leaders[process.pid] = process
-
-
-def send_to(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            process.send_signal(number)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return -1

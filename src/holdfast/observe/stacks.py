@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from holdfast.observe.process_identity import send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    import psutil
+
+STACK_SIGNALS = frozenset({signal.SIGURG, signal.SIGUSR2})
+"""What the probe may arm. The number comes from a file: no other is ever sent because a file says so."""
 STACK_PATIENCE_S = 5.0
 
 
@@ -22,14 +28,13 @@ class StackReader:
         self._deadline: float | None = None
         self.pids: list[int] = []
 
-    def ask(self, processes: list[tuple[int, int]], now: float) -> bool:
-        """True when somebody could be asked."""
+    def ask(self, processes: list[tuple[psutil.Process, int]], now: float) -> bool:
+        """Processes of the attempt, each with the signal that it says to have armed. True when somebody could be asked."""
         self.pids = []
-        for pid, signal_number in processes[:8]:
-            self._offsets[pid] = self._size(pid)
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal_number)
-                self.pids.append(pid)
+        for process, number in processes[:8]:
+            self._offsets[process.pid] = self._size(process.pid)
+            if number in STACK_SIGNALS and _is_handled(process.pid, number) and send_signal(process, number):
+                self.pids.append(process.pid)
         self._deadline = now + STACK_PATIENCE_S if self.pids else None
         return bool(self.pids)
 
@@ -53,3 +58,16 @@ class StackReader:
             file.seek(self._offsets[pid])
             return file.read(256_000).decode(errors="replace")
         return ""
+
+
+def _is_handled(pid: int, number: int) -> bool:
+    """Whether the process has a handler for it: without one SIGUSR2 would end it. Where that cannot be seen, the probe's word counts."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return True
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "")
+    try:
+        return not caught or bool(int(caught, 16) >> (number - 1) & 1)
+    except ValueError:
+        return True

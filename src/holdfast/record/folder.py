@@ -26,11 +26,16 @@ MAX_RANK_FILES = 4096
 MAX_STAGES = 1000
 _RANK_FILE = re.compile(r"rank-(\d{1,6})(?:-pid-\d{1,10})?\.jsonl", re.ASCII)
 _STAGE_FOLDER = re.compile(r"(\d{1,6})(?:-.*)?", re.ASCII | re.DOTALL)
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
 class AttemptFolder:
     path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
 
     @property
     def stdout_log(self) -> Path:
@@ -112,6 +117,14 @@ class RunFolder:
 
     def attempt(self, number: int) -> AttemptFolder:
         return AttemptFolder(self.path / "attempts" / str(number))
+
+    def attempts(self) -> list[AttemptFolder]:
+        """Those that there are, in order."""
+        try:
+            names = [entry.name for entry in os.scandir(self.path / "attempts") if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return []
+        return [self.attempt(number) for number in sorted(int(name) for name in names if _NUMBER.fullmatch(name))]
 
     def make_attempt(self, number: int) -> AttemptFolder | None:
         """A fresh folder for an attempt; None where there has been one of this number."""

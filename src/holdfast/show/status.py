@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
+from holdfast.observe.process_identity import AttemptProcesses, ProcessIdentity
 from holdfast.record.folder import stage_folders
 from holdfast.record.lock import holder_of, is_live
 from holdfast.record.redact import shown
@@ -20,6 +20,7 @@ from holdfast.show.progress import progress
 from holdfast.show.summary import summary_of
 
 if TYPE_CHECKING:
+    from holdfast.judge.picture import AttemptPicture
     from holdfast.record.folder import RunFolder
 
 
@@ -44,7 +45,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     status["progress"] = None
     if picture.attempts and picture.ended is None:
         attempt = picture.attempt
-        alive = _alive(attempt.hello.pid if attempt.hello is not None else attempt.started.pid)
+        alive = _is_alive(run, attempt, live=live)
         gone = not live and not alive
         # No clock runs for what is gone, and nothing is to be expected of it.
         until = max(picture.last_at, beat.step_at if beat is not None else 0.0) if gone else now
@@ -139,14 +140,16 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
             print_line(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_alive(run: RunFolder, attempt: AttemptPicture, *, live: bool) -> bool:
+    """Whether the training's process runs. A pid that another process has got since is not the training.
+
+    While a supervisor holds the run from where its processes cannot be seen (another container), it is taken to be.
+    """
+    started = ProcessIdentity(attempt.started.pid, attempt.started.start, attempt.started.pid_space)
+    if started.is_elsewhere():
+        return live
+    pid = attempt.hello.pid if attempt.hello is not None else attempt.started.pid
+    return AttemptProcesses([run.attempt(attempt.number).path], [started]).includes(pid)
 
 
 def _print_now(now: dict[str, Any]) -> None:

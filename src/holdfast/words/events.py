@@ -453,6 +453,10 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
 class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):
     attempt: int
     pid: int
+    start: str = ""
+    """When the process started, in the system's own unit: with `pid_space`, what tells it from another one with the same pid."""
+    pid_space: str = ""
+    """The boot and the PID namespace in which the pid holds."""
     command: list[str]
     resume: Resume | None = None
     changes: list[Change] = []

@@ -1,0 +1,73 @@
+"""A fault while a command is being started, or right after: it is told in a sentence, and nothing is left running."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.observe.child_process import ChildProcess
+from holdfast.observe.process_identity import is_alive
+from holdfast.observe.streams import Streams
+from holdfast.observe.terminal import Terminal
+from holdfast.words.errors import CommandNotRunnable
+
+NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
+TWO = [
+    sys.executable,
+    "-c",
+    "import subprocess, time; subprocess.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)",
+]
+
+
+def start(folder, terminal):
+    logs = {"stdout_log": folder / "stdout.log", "stderr_log": folder / "stderr.log"}
+    return ChildProcess.start(TWO, cwd=folder, env=os.environ, terminal=terminal, **logs)
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        (NO_DESCRIPTOR, CommandNotRunnable),
+        (RuntimeError("can't start new thread"), CommandNotRunnable),
+        (KeyError("a bug"), KeyError),
+    ],
+)
+def test_a_command_that_cannot_be_watched_is_ended(tmp_path, monkeypatch, fault, raised):
+    """No descriptor or thread is left for the logs: the command, which runs by then, is ended with all that it started."""
+    started = []
+
+    def fail(streams, logs, clock):
+        root = psutil.Process().children()[-1]
+        while not (below := root.children(recursive=True)):
+            pass
+        started.extend([root, *below])
+        raise fault
+
+    monkeypatch.setattr(Streams, "open_pumps", fail)
+    descriptors = psutil.Process().num_fds()
+    with Terminal() as terminal, pytest.raises(raised):
+        start(tmp_path, terminal)
+    assert len(started) == 2
+    deadline = time.monotonic() + 30  # the kernel takes a moment to be done with a killed process
+    while any(is_alive(process) for process in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert psutil.Process().num_fds() == descriptors
+
+
+def test_no_descriptor_for_the_streams_is_a_sentence(tmp_path, monkeypatch):
+    """Nothing was started yet: what happened and what to do."""
+
+    def fail(_):
+        raise NO_DESCRIPTOR
+
+    monkeypatch.setattr(Streams, "__init__", lambda self, terminal: fail(terminal))
+    with Terminal() as terminal, pytest.raises(CommandNotRunnable, match="Too many open files") as caught:
+        start(Path(tmp_path), terminal)
+    assert "ulimit -n" in caught.value.next_step
