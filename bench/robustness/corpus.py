@@ -1,0 +1,478 @@
+"""The inputs that are spoiled: one of every kind that Holdfast reads, made by the real programs where they write it.
+
+A `Kind` says which files stand in the folder of a case, which of them may be spoiled, with which mutators, and which commands then
+read them. Paths of the place where they were made are written as PLACE, and become those of the case.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mutators
+import psutil
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+FIXTURES = ROOT / "tests" / "fixtures"
+PLACE = b"@CASE@"
+RUN = ".holdfast/runs/recorded-1"
+COMMAND = '["touch", "marker"]'
+"""What a resumed run starts: it leaves a mark in the folder of the case and nothing else."""
+CANARY = "CANARY"
+"""A file by this name, anywhere in a case, was made by code that came with the input."""
+
+
+@dataclass
+class Kind:
+    name: str
+    files: dict[str, bytes]
+    targets: list[str]
+    commands: list[list[str]]
+    """`-` as the last word has the target on its standard input; {target} is its path."""
+    mutators: list = field(default_factory=lambda: mutators.CONTENT)
+    weight: int = 1
+    places: bool = True
+    """Whether a FIFO, a link, a folder may stand where the target was."""
+    only_place: bool = False
+    reader: str = "command"
+    """`command`: the command line; `snapshot`, `checkpoint`: what reads these in a training, with torch; `picture`: what looks at pictures."""
+
+
+def make(scratch: Path, *, quick: bool = False) -> dict[str, Kind]:
+    """Every kind, by name. Takes about ten seconds: one recorded run and its end. `quick` leaves out the end, and what needs torch."""
+    base = scratch / "base"
+    base.mkdir()
+    data = data_set(base)
+    dead = recorded(base)
+    done = {} if quick else resumed(base)
+    checkpoints = {} if quick else checkpoints_in(base)
+    shutil.rmtree(base)
+    kinds = [
+        *_of_a_run(dead),
+        *_of_plans(data),
+        *_of_data(data, asked=not quick),
+        *_of_foreign_records(),
+        *_of_command_lines(),
+    ]
+    if not quick:
+        kinds += [*_of_an_ended_run(dead, done), *_of_checkpoints(dead, checkpoints)]
+    return {kind.name: kind for kind in kinds}
+
+
+# --- recorded by the real programs ------------------------------------------------------------------------------------
+
+
+LIGHT = {"PYTHONPATH": str(ROOT / "tests" / "light"), "OMP_NUM_THREADS": "1"}
+QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 120}
+
+
+def recorded(base: Path) -> dict[str, bytes]:
+    """A run whose supervisor was killed in its second attempt."""
+    training = [sys.executable, str(HERE / "programs" / "recorded.py")]
+    options = ["--name", "recorded", "--max-loss", "0", "--backoff", "0", "--max-attempts", "4", "--checkpoint", "*.pt"]
+    command = [HOLDFAST, "run", *options, "--", *training]
+    subprocess.run(command, cwd=base, env={**os.environ, **LIGHT}, check=False, **QUIET)
+    _wait_for_the_training(base / RUN)
+    files = _files(base / ".holdfast", base)
+    _take_heartbeat(files)
+    return _with_a_harmless_plan(files, base)
+
+
+def resumed(base: Path) -> dict[str, bytes]:
+    """The same run after its end."""
+    subprocess.run([HOLDFAST, "resume", "recorded"], cwd=base, env={**os.environ, **LIGHT}, check=True, **QUIET)
+    return _with_a_harmless_plan(_files(base / ".holdfast", base), base)
+
+
+def _with_a_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, bytes]:
+    plan = files[f"{RUN}/plan.toml"].decode()
+    kept = [line for line in plan.splitlines() if not line.startswith("command")]
+    changed = "\n".join([f"command = {COMMAND}", *kept, ""]).encode()
+    return {**files, f"{RUN}/plan.toml": changed, "state.pt": (base / "state.pt").read_bytes()}
+
+
+def _wait_for_the_training(run: Path) -> None:
+    """It ends at its next step once it sees that its supervisor is gone."""
+    mark = str(run).encode()
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
+                left.append(process)
+        except OSError:
+            continue
+    for process in psutil.wait_procs(left, timeout=20)[1]:
+        process.send_signal(signal.SIGKILL)
+
+
+def _take_heartbeat(files: dict[str, bytes]) -> None:
+    """The table itself, which lies in memory while a run lives."""
+    said = files[f"{RUN}/heartbeat"]
+    if said.startswith(b"HFHB is in "):
+        elsewhere = Path(said.removeprefix(b"HFHB is in ").decode())
+        files["heartbeat-elsewhere"] = said
+        files[f"{RUN}/heartbeat"] = elsewhere.read_bytes() if elsewhere.exists() else b""
+
+
+def _files(folder: Path, base: Path) -> dict[str, bytes]:
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in ("reserve", "trace", "report.html"):
+            content = path.read_bytes()
+            found[str(path.relative_to(base))] = content.replace(str(base).encode(), PLACE)
+    return found
+
+
+def data_set(base: Path) -> dict[str, bytes]:
+    from PIL import Image, ImageDraw
+
+    files = {}
+    for split, count in (("train", 4), ("val", 2)):
+        for number in range(count):
+            image = Image.new("RGB", (64, 48), (number * 40, 90, 200))
+            ImageDraw.Draw(image).rectangle((5 + number * 5, 5, 30 + number * 6, 30), fill=(250, number * 50, 10))
+            suffix = ("png", "jpg", "bmp", "webp")[number]
+            target = io.BytesIO()
+            image.save(target, {"jpg": "JPEG"}.get(suffix, suffix.upper()))
+            files[f"images/{split}/{split}{number}.{suffix}"] = target.getvalue()
+            files[f"labels/{split}/{split}{number}.txt"] = b"0 0.5 0.5 0.25 0.25\n1 0.3 0.3 0.1 0.2\n"
+    files["data.yaml"] = b"path: .\ntrain: images/train\nval: images/val\nnc: 2\nnames: [thing, other]\n"
+    for name, content in files.items():
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_bytes(content)
+    return files
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+
+
+LOOKS = [["status"], ["status", "--json"], ["report"], ["report", "--json"], ["diagnose", RUN], ["status", RUN]]
+RESUME = [["resume", "--max-attempts", "1"], ["resume", RUN, "--max-attempts", "1"]]
+
+
+def _of_a_run(dead: dict[str, bytes]) -> list[Kind]:
+    """The files of a run folder."""
+    looks, resume = LOOKS, RESUME
+    ranks = [f"{RUN}/attempts/{n}/rank-0.jsonl" for n in (1, 2)]
+    interpreters = [f"{RUN}/attempts/{n}/interpreters.jsonl" for n in (1, 2)]
+    odd_names = {
+        f"{RUN}/attempts/1/rank-foo.jsonl": b"", f"{RUN}/attempts/1/rank-.jsonl": b"", f"{RUN}/attempts/1/rank-0-pid-x.jsonl": b"",
+        f"{RUN}/attempts/99999999999999999999/rank-0.jsonl": b"", f"{RUN}/snapshots/a.99999999999999999999.tmp": b"",
+    }  # fmt: skip
+    return [
+        Kind("journal", dead, [f"{RUN}/journal.jsonl"], [*looks, *resume], weight=16),
+        Kind("events of a rank", dead, ranks, [*looks, *resume], weight=12),
+        Kind("interpreters", dead, interpreters, [*looks, *resume], weight=6),
+        Kind("heartbeat", dead, [f"{RUN}/heartbeat"], [*looks, *resume], mutators=mutators.BINARY, weight=6),
+        Kind("heartbeat elsewhere", _with_pointer(dead), [f"{RUN}/heartbeat"], [["status"], *resume], weight=2),
+        Kind(
+            "plan in a run folder",
+            dead,
+            [f"{RUN}/plan.toml"],
+            [["resume", "--max-attempts", "1"], ["status"], ["resume", RUN]],
+            weight=8,
+        ),
+        Kind("lock", dead, [f"{RUN}/lock"], [["status"], *resume], weight=3),
+        Kind(
+            "output log",
+            dead,
+            [f"{RUN}/attempts/{n}/stdout.log" for n in (1, 2)],
+            [["report"], ["diagnose", "{target}"], *resume],
+            weight=3,
+        ),
+        Kind(
+            "odd names in a run folder",
+            {**dead, **odd_names},
+            [f"{RUN}/journal.jsonl", *odd_names],
+            [*looks, *resume],
+            weight=2,
+        ),
+    ]
+
+
+def _of_an_ended_run(dead: dict[str, bytes], done: dict[str, bytes]) -> list[Kind]:
+    summary, journal = f"{RUN}/summary.json", f"{RUN}/journal.jsonl"
+    beside = ["report", "recorded-1", "--beside", "other-1"]
+    return [
+        Kind("journal of a run that ended", done, [journal], [*LOOKS, *RESUME], weight=8),
+        Kind("summary", done, [summary], [["status"], ["report"], ["resume"], ["diagnose", RUN]], weight=5),
+        Kind("two runs", {**dead, **_second(done)}, [journal], [beside, ["status"], ["resume"]], weight=3),
+    ]
+
+
+def _with_pointer(dead: dict[str, bytes]) -> dict[str, bytes]:
+    return {**dead, f"{RUN}/heartbeat": dead.get("heartbeat-elsewhere", b"HFHB is in /dev/shm/holdfast-1-00")}
+
+
+def _second(done: dict[str, bytes]) -> dict[str, bytes]:
+    return {name.replace("recorded-1", "other-1"): content for name, content in done.items() if name.startswith(RUN)}
+
+
+PLAN = f"""\
+command = {COMMAND}
+name = "cells"
+checkpoint = "out/*.pt"
+resume_with = "--resume {{checkpoint}}"
+grace_s = 1
+backoff_s = 0
+on_finding = "warn"
+
+[environment]
+OMP_NUM_THREADS = "1"
+
+[flags]
+batch = "--bs"
+
+[budget]
+attempts = 1
+hours = 1.5
+
+[rules]
+overfitting = "off"
+"loss-all-zero.steps" = 50
+"""
+STAGED = """\
+trainer = "ultralytics"
+python = "/nonexistent/python"
+
+[settings]
+model = "yolo11n.yaml"
+data = "data.yaml"
+device = "cpu"
+batch = 2
+
+[[stages]]
+name = "small"
+[stages.settings]
+epochs = 2
+imgsz = 64
+
+[[stages]]
+name = "large"
+from = "best"
+if_it_fits = true
+settings = { imgsz = 96, epochs = 1 }
+
+[stages.gate]
+metric = "mAP50"
+at_least = 0.3
+
+[policy]
+devices = ["cpu"]
+never_change = ["imgsz"]
+
+[budget]
+memory = "80%"
+"""
+
+
+def _of_plans(data: dict[str, bytes]) -> list[Kind]:
+    run = [["run", "--max-attempts", "1", "--dir", "run", "--no-check", "plan.toml"]]
+    staged = [
+        ["run", "--no-check", "plan.toml"],
+        ["check", "--only", "plan-possible", "plan.toml"],
+        ["fit", "plan.toml"],
+    ]
+    return [
+        Kind("plan of a command", {"plan.toml": PLAN.encode()}, ["plan.toml"], run, weight=8),
+        Kind("plan with stages", {**data, "plan.toml": STAGED.encode()}, ["plan.toml"], staged, weight=10),
+    ]
+
+
+PLANTED = {
+    f"{name}.py": b"open('CANARY', 'w').close()\nraise ImportError('planted')\n"
+    for name in ("json", "sitecustomize", "PIL", "torch", "typing")
+}
+"""Modules in the working folder that no program of Holdfast's may import."""
+
+
+def _of_data(data: dict[str, bytes], *, asked: bool) -> list[Kind]:
+    labels = [name for name in data if name.startswith("labels/")]
+    pictures = [name for name in data if name.startswith("images/")]
+    check = ["check", "--only", "data", "--data", "data.yaml", "--", "/nonexistent/python", "train.py"]
+    init = ["init", "data.yaml", "--out", "new.toml"]
+    real = [[*check[:-2], sys.executable, "train.py"]] if asked else []
+    data = {**data, **PLANTED}
+    yaml = {"mutators": mutators.YAML}
+    return [
+        Kind("data.yaml", data, ["data.yaml"], [init] * 5 + [check, check, *real], weight=14, **yaml),
+        Kind("label file", data, labels, [init, check], weight=3),
+        Kind("label file, looked at", data, labels, [["look"]], weight=8, reader="picture"),
+        Kind("picture", data, pictures, [["look"]], weight=10, mutators=mutators.BINARY, reader="picture"),
+        Kind("picture in a data set", data, pictures, [init, check], weight=2, mutators=mutators.BINARY),
+        Kind("list of pictures", {**data, "data.yaml": data["data.yaml"].replace(b"images/train", b"train.txt"), "train.txt": b"./images/train/train0.png\n./images/train/train1.jpg\n"},
+             ["train.txt"], [init, check], weight=3),
+    ]  # fmt: skip
+
+
+def _of_foreign_records() -> list[Kind]:
+    found = {
+        path: path.read_bytes() for path in sorted(FIXTURES.rglob("*")) if path.is_file() and path.name != "README.md"
+    }
+    kinds = []
+    for folder in sorted({path.parent for path in found}):
+        files = {f"record/{path.name}": content for path, content in found.items() if path.parent == folder}
+        for name, content in files.items():
+            yaml = {"mutators": mutators.YAML} if name.endswith("yaml") else {}
+            commands = [
+                ["diagnose", "record"],
+                ["diagnose", "{target}"],
+                ["diagnose", "{target}", "--json"],
+                ["diagnose", "-"],
+            ]
+            weight = 1 if len(content) > 200_000 else 3
+            kinds.append(
+                Kind(f"foreign: {folder.name}/{Path(name).name}", files, [name], commands, weight=weight, **yaml)
+            )
+    hparams = b"batch_size: 8\nlr: 0.001\nmodel:\n  name: resnet\n  layers: [2, 2]\nseed: 1\n"
+    lightning = {
+        name.replace("record/", "record/lightning_logs/version_0/"): content
+        for kind in kinds if "metrics.csv" in kind.name for name, content in kind.files.items()
+    }  # fmt: skip
+    place = "record/lightning_logs/version_0/hparams.yaml"
+    kinds.append(
+        Kind(
+            "foreign: hparams.yaml",
+            {**lightning, place: hparams},
+            [place],
+            [["diagnose", "record"], ["diagnose", "{target}"]],
+            weight=4,
+            mutators=mutators.YAML,
+        )
+    )
+    return kinds
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+class _Ran:
+    def __reduce__(self):
+        return (os.system, (f"touch {CANARY}",))
+
+
+def checkpoints_in(base: Path) -> dict[str, bytes]:
+    """Checkpoints of every format, some of which want to run code when they are loaded."""
+    import torch
+
+    made: dict[str, bytes] = {}
+
+    def saved(name: str, thing: object, **options: object) -> None:
+        path = base / name
+        torch.save(thing, path, **options)
+        made[name] = path.read_bytes()
+
+    weights = {"weight": torch.arange(12.0).view(3, 4), "bias": torch.zeros(3), "step": 7}
+    saved("plain.pt", weights)
+    saved("old.pt", weights, _use_new_zipfile_serialization=False)
+    saved("nan.pt", {"weight": torch.full((2,), float("nan"))})
+    made["code.pt"] = pickle.dumps({"weight": _Ran()})
+    inner = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(made["plain.pt"])) as source, zipfile.ZipFile(inner, "w") as target:
+        for member in source.infolist():
+            content = source.read(member)
+            target.writestr(
+                member, pickle.dumps(_Ran(), protocol=2) if member.filename.endswith("data.pkl") else content
+            )
+    made["code-in-zip.pt"] = inner.getvalue()
+    made["script.pt"] = _torchscript(base)
+    header = json.dumps(
+        {"w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {"step": "7"}}
+    ).encode()
+    made["plain.safetensors"] = struct.pack("<Q", len(header)) + header + bytes(24)
+    hostile = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}'
+    made["offset.safetensors"] = struct.pack("<Q", len(hostile)) + hostile + bytes(8)
+    deep = b'{"w":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    made["deep.safetensors"] = struct.pack("<Q", len(deep)) + deep + bytes(8)
+    return made
+
+
+def _torchscript(base: Path) -> bytes:
+    """A TorchScript archive whose `__setstate__` writes a file."""
+    import torch
+
+    program = base / "scripted.py"
+    program.write_text(
+        "import torch\nfrom typing import Tuple\n\n"
+        "class Hostile(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.training = True\n\n"
+        "    @torch.jit.export\n    def __getstate__(self) -> Tuple[torch.Tensor, bool]:\n        return torch.zeros(1), self.training\n\n"
+        "    @torch.jit.export\n    def __setstate__(self, state: Tuple[torch.Tensor, bool]):\n"
+        f"        torch.save(state[0], '{CANARY}')\n        self.training = state[1]\n\n"
+        "    def forward(self, x):\n        return x\n"
+    )
+    sys.path.insert(0, str(base))
+    try:
+        import scripted
+
+        torch.jit.script(scripted.Hostile()).save(str(base / "script.pt"))
+    except Exception:  # noqa: BLE001 - a torch that cannot do it: a plain scripted module is hostile enough to the reader
+        torch.jit.script(torch.nn.Linear(2, 2)).save(str(base / "script.pt"))
+    finally:
+        sys.path.remove(str(base))
+    return (base / "script.pt").read_bytes()
+
+
+def _of_checkpoints(dead: dict[str, bytes], checkpoints: dict[str, bytes]) -> list[Kind]:
+    plan = dead[f"{RUN}/plan.toml"].replace(
+        b'checkpoint = "*.pt"', b'checkpoint = "out/*"\nresume_with = "{checkpoint}"'
+    )
+    files = {**{name: content for name, content in dead.items() if "snapshots" not in name}, f"{RUN}/plan.toml": plan}
+    kept = {f"out/{name}": content for name, content in checkpoints.items()}
+    targets = list(kept)
+    snapshots = [name for name in dead if name.endswith(".snapshot")]
+    ended = {
+        "record/args.yaml": b"model: yolo11n.yaml\nepochs: 3\n",
+        "record/results.csv": b"epoch,train/box_loss\n1,1.0\n2,0.9\n",
+    }
+    weights = {f"record/weights/{name}": checkpoints["plain.pt"] for name in ("last.pt", "best.pt")}
+    return [
+        Kind("checkpoint of a run", {**files, **kept}, targets, [["resume", "--max-attempts", "1"]], mutators=[*mutators.BINARY, mutators.nest, mutators.leave], weight=6),
+        Kind("checkpoint, read back", kept, targets, [["read"]], mutators=[*mutators.BINARY, mutators.nest, *[mutators.leave] * 3], weight=14, reader="checkpoint"),
+        Kind("checkpoint of a foreign run", {**ended, **weights}, list(weights), [["diagnose", "record"]], mutators=mutators.BINARY, weight=3),
+        Kind("snapshot", dead, snapshots, [["read"]], mutators=mutators.BINARY, weight=8, reader="snapshot"),
+        Kind("snapshot of a run", dead, snapshots, [["resume", "--max-attempts", "1"], ["status"]], mutators=mutators.BINARY, weight=3),
+    ]  # fmt: skip
+
+
+# --- command lines ----------------------------------------------------------------------------------------------------
+
+
+def _of_command_lines() -> list[Kind]:
+    return [Kind("command line with a secret", {}, ["secret"], [["secret"]], weight=8, places=False, reader="secret")]
+
+
+SECRET_FORMS = [
+    "--token={}", "--token {}", "--api-key={}", "--api_key {}", "--password={}", "-Dpassword={}", "token={}", "WANDB_API_KEY={}", "--hf-token {}",
+    "https://user:{}@example.org/x", "https://example.org/?token={}", "--header=Authorization: Bearer {}", "--secret={}", "--aws-secret-access-key {}",
+    "export WANDB_API_KEY={}; python t.py", "env TOKEN={} python t.py", "sudo X_PASSWORD={} python", "postgres://u:{}@h/db",
+]  # fmt: skip
+ENVIRONMENT_FORMS = ["DB_PASSWORD", "WANDB_API_KEY", "MY_TOKEN", "AWS_SECRET_ACCESS_KEY"]
+SECRET_VALUES = [
+    "python",
+    "platform",
+    "command",
+    "attempt",
+    "holdfast",
+    "event",
+    "at",
+    "null",
+    "true",
+    "1",
+    "run",
+    "signal",
+    "path",
+]
+"""Passwords that are words of Holdfast's own records."""

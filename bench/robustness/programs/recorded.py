@@ -1,0 +1,31 @@
+"""A small training under `holdfast.guard` whose first attempt dies, and whose second ends its supervisor: it leaves a record of every kind."""
+
+import os
+import signal
+
+import torch
+from torch import nn
+
+import holdfast
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+x = torch.randn(40, 4)
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True
+)
+attempt = int(os.environ["HOLDFAST_ATTEMPT"])
+print("starting on 4 features\nEpoch 1/2 loss: 0.9", flush=True)
+with holdfast.guard(model=model, optimizer=optimizer) as run:
+    for _ in run.epochs(2):
+        for inputs, targets in run.batches(loader):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            done = run.state["done"] = run.state.get("done", 0) + 1
+            if (attempt, done) == (1, 6):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (attempt, done) == (2, 12):
+                os.kill(os.getppid(), signal.SIGKILL)
+            torch.save({"model": model.state_dict(), "step": done}, "state.pt")

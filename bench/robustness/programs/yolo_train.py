@@ -1,0 +1,37 @@
+"""A YOLO11n training from its yaml, as its author would start it."""
+
+import inspect
+from pathlib import Path
+
+import storm
+import torch
+
+# The torchvision of the registry does not load its operators with a CPU build of torch.
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision  # noqa: E402
+from ultralytics.utils.nms import TorchNMS  # noqa: E402
+
+torchvision.ops.nms = TorchNMS.nms
+from ultralytics import YOLO  # noqa: E402
+
+
+def batch_done(_trainer):
+    frame = inspect.currentframe()
+    while frame.f_code.co_name != "_do_train":
+        frame = frame.f_back
+    storm.step_done(frame.f_locals["ni"] + 1)  # the loop's own number of the batch in the whole training
+
+
+def finished(trainer):
+    storm.finished([*trainer.model.state_dict().values(), *trainer.ema.ema.state_dict().values()])
+
+
+model = YOLO("yolo11n.yaml")
+model.add_callback("on_train_batch_end", batch_done)
+model.add_callback("on_train_end", finished)
+model.train(
+    data=storm.config["data"], epochs=storm.config["steps"] // 4, imgsz=64, batch=4, workers=0, plots=False, amp=False, val=False, device="cpu",
+    project=str(Path("runs").resolve()), name="squares", exist_ok=True, warmup_epochs=1.0, close_mosaic=1,
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""Kills, faults of the disk and spoiled inputs, thousands of them, and what is left after each. See README.md.
+
+python bench/robustness/run.py [--only kills|faults|disk|mutations] [--seed N] [--json PATH] [--check] [--write-readme]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+RESULTS = ROOT / "bench" / "results"
+README = HERE / "README.md"
+BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
+PARTS = ("kills", "faults", "disk", "mutations")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--mutations", type=int, default=10_000)
+    parser.add_argument("--case", type=int, metavar="N", help="repeat this one mutation and show all of it")
+    parser.add_argument("--json", type=Path, metavar="PATH")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a promise was broken")
+    parser.add_argument("--write-readme", action="store_true")
+    options = parser.parse_args()
+    if options.case is not None:
+        import mutations
+
+        return 1 if mutations.repeat(options.seed, options.case) else 0
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    store = RESULTS / f"robustness-{stamp}"
+    found = {part: _part(part, options, store) for part in PARTS if not options.only or part in options.only}
+    facts = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        "seed": options.seed,
+        "user": "root" if os.geteuid() == 0 else "an ordinary user",
+    }
+    text = json.dumps(
+        {"facts": facts, **{name: part["figures"] for name, part in found.items()}}, indent=1, default=str
+    )
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"robustness-{stamp}.json").write_text(text)
+    if options.json:
+        options.json.write_text(text)
+    table = _table(found, facts)
+    print(table)
+    for part in found.values():
+        for line in part["broken"]:
+            print(line)
+    if options.write_readme:
+        whole = README.read_text()
+        README.write_text(whole[: whole.index(BEGIN) + len(BEGIN)] + f"\n\n{table}\n\n" + whole[whole.index(END) :])
+    return 1 if options.check and any(part["broken"] for part in found.values()) else 0
+
+
+def _part(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]:
+    """{figures, rows, broken} of one part: `rows` for the table, `broken` a line for each promise that was not kept."""
+
+    def tell(words: str) -> None:
+        print(f"  {words}", file=sys.stderr, flush=True)
+
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    if name == "mutations":
+        return _mutations(options, store, tell)
+    module = __import__(name)
+    if name == "kills":
+        return module.part(options.kills, options.seed, tell)
+    if name == "faults":
+        return module.part(options.faults, options.seed, tell)
+    return module.part(tell)
+
+
+def _mutations(options: argparse.Namespace, store: Path, tell: Any) -> dict[str, Any]:
+    import mutations
+
+    result = mutations.run(options.mutations, options.seed, store=store, tell=tell)
+    groups = Counter(one.group for one in result.found)
+    example = {one.group: one for one in reversed(result.found)}
+    broken = [
+        f"{count} x {group} ({example[group].kind}; run.py --only mutations --seed {options.seed} --case {example[group].number})"
+        for group, count in groups.most_common()
+    ]
+    wanted = (
+        "traceback",
+        "hang",
+        "memory",
+        "outside",
+        "code",
+        "stranger",
+        "control character",
+        "secret",
+        "silent",
+        "own fault",
+    )
+    rows = [
+        ("mutated inputs", f"{result.cases} of {len(result.by_kind)} kinds, {result.real} of them as real processes"),
+        *((f"mutated inputs: {_named(what)}", str(result.counts.get(what, 0))) for what in wanted),
+        ("mutated inputs: highest peak of memory", f"{result.peak_mb} MB"),
+        ("mutated inputs: slowest", f"{result.slowest_s:.1f} s"),
+        ("mutated inputs: exit statuses", ", ".join(f"{status}: {count}" for status, count in sorted(result.by_status.items()))),
+        ("mutated inputs: took", f"{result.seconds / 60:.0f} min"),
+    ]  # fmt: skip
+    return {"figures": asdict(result), "rows": rows, "broken": broken}
+
+
+def _named(what: str) -> str:
+    return {
+        "traceback": "tracebacks", "hang": "hangs over 5 s", "memory": "memory over 500 MB", "outside": "written or removed outside", "code": "code of the input run",
+        "stranger": "strangers' processes signalled", "control character": "control characters printed", "secret": "secrets in files made for sharing",
+        "silent": "exit 1 without a sentence", "own fault": "faults of Holdfast that were noted",
+    }[what]  # fmt: skip
+
+
+def _table(found: dict[str, dict[str, Any]], facts: dict[str, Any]) -> str:
+    head = f"Measured {facts['date']} at commit {facts['commit']}, seed {facts['seed']}, as {facts['user']}.\n\n| what | figure |\n|---|---|"
+    return "\n".join([head, *(f"| {name} | {value} |" for part in found.values() for name, value in part["rows"])])
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
