@@ -105,9 +105,9 @@ class Attempt:
             notice = self._child.wait(TICK_S)
             self._tick_unharmed()
             if isinstance(notice, notices.Exited):
-                return self._end(notice)
+                return self._end_unharmed(notice)
             if notice is not None:
-                self._answer(notice)
+                self._answer_unharmed(notice)
 
     # --- what the child tells ----------------------------------------------------------------------------------------
 
@@ -194,6 +194,32 @@ class Attempt:
         except Exception as error:  # noqa: BLE001
             self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
 
+    def _answer_unharmed(self, notice: notices.Notice) -> None:
+        try:
+            self._answer(notice)
+        except Exception as error:  # noqa: BLE001
+            self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            if isinstance(notice, (notices.Interrupt, notices.Terminate)):
+                self._stop("user" if isinstance(notice, notices.Interrupt) else "terminate")
+
+    def _end_unharmed(self, exited: notices.Exited) -> events.AttemptEnded:
+        try:
+            return self._end(exited)
+        except Exception as error:  # noqa: BLE001
+            self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            attempt = self._recorder.picture.attempt
+            return events.AttemptEnded(
+                at=self._recorder.now(),
+                attempt=self.number,
+                code=exited.code,
+                signal=exited.signal,
+                first_step=attempt.first_step,
+                last_step=attempt.last_step,
+                seconds=self._monotonic() - self._began,
+                stopped_by=self._stopped_by,
+                planned=self._planned,
+            )
+
     def _remark(self, what: str, detail: str) -> None:
         """Say something about our own work, once an attempt."""
         if (what, detail) not in self._remarks:
@@ -268,6 +294,12 @@ class Attempt:
             self._remark("the output is no longer looked through", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
+        if not self._folder.path.is_dir():
+            self._remark(
+                "the run folder was removed",
+                f"{self._run.path} is gone while the run lives: nothing more of it is recorded, and it cannot be resumed",
+            )
+            return
         sample = self._sensors.sample()
         if sample.disk_free < DISK_FULL_BYTES:
             self._remark(

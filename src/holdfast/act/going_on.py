@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.judge.plain_loop import is_plain_loop
 from holdfast.record.torn import is_torn
+from holdfast.words.errors import CommandNotRunnable
 from holdfast.words.events import Resume
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ PLAIN_LOOP = (
 )
 NO_LAST_YET = "it died before its first snapshot and before Ultralytics saved a last.pt"
 NO_STEP = "it had made no step"
+MAX_MATCHES = 10_000
+"""Files that a pattern of --checkpoint may match."""
 
 
 def how_to_go_on(picture: Picture, plan: Plan, before: int | None = None) -> Resume:
@@ -60,7 +64,10 @@ def command_for(plan: Plan, resume: Resume | None) -> list[str]:
     """The command of an attempt: the user's own, with the arguments added that make it go on."""
     if resume is None or resume.how != "command" or resume.checkpoint is None or plan.resume_with is None:
         return list(plan.command)
-    words = shlex.split(plan.resume_with)
+    try:
+        words = shlex.split(plan.resume_with)
+    except ValueError as error:
+        raise CommandNotRunnable(f"--resume-with {plan.resume_with!r} cannot be split into words: {error}.") from error
     return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
 
 
@@ -79,8 +86,10 @@ def _saved_by(attempt: AttemptPicture, plan: Plan) -> dict[Path, int]:
     """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
     found: dict[Path, int] = {}
     for name, saved in attempt.saves.by_path.items():
-        path = _absolute(name, plan)
-        if not path.exists():
+        path = _resolve(Path(plan.cwd) / name)
+        if path is None:
+            continue
+        if not _exists(path):
             renamed = _same_size_beside(path, saved, attempt.started.at)
             if renamed is None:
                 continue
@@ -93,7 +102,7 @@ def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
     """The newest file of this attempt in the same folder that has the size of what was saved."""
     try:
         beside = [file for file in path.parent.iterdir() if file.is_file() and file.stat().st_size == saved.bytes]
-    except OSError:
+    except (OSError, ValueError):
         return None
     return max((file for file in beside if _modified(file) >= since), key=_modified, default=None)
 
@@ -101,7 +110,7 @@ def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
 def _newest_snapshot(picture: Picture, before: int | None) -> Snapshot | None:
     for attempt in reversed(picture.attempts):
         for snapshot in reversed(attempt.snapshots.known):
-            if (before is None or snapshot.step < before) and Path(snapshot.path).exists():
+            if (before is None or snapshot.step < before) and _exists(Path(snapshot.path)):
                 return snapshot
     return None
 
@@ -145,8 +154,12 @@ def _ultralytics_candidates(picture: Picture) -> Iterator[tuple[Path, int]]:
 
 def _matches(plan: Plan) -> list[Path]:
     pattern = str(Path(plan.cwd) / (plan.checkpoint or ""))
-    # Not Path.glob: that takes no absolute patterns, and users give those.
-    return [Path(found).resolve() for found in glob.iglob(pattern, recursive=True)]  # noqa: PTH207
+    try:
+        # Not Path.glob: that takes no absolute patterns, and users give those.
+        found = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_MATCHES))  # noqa: PTH207
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [path for each in found if (path := _resolve(Path(each))) is not None]
 
 
 def _step_of(picture: Picture, plan: Plan, path: Path) -> int:
@@ -163,16 +176,27 @@ def _is_whole(path: Path) -> bool:
     """Whether it can be gone on from, as far as that shows without loading it. A folder is taken as it is."""
     try:
         return path.exists() and not is_torn(path)
-    except OSError:
+    except Exception:  # noqa: BLE001 - the file may hold anything: what cannot be looked at is passed over for the next one
         return False
 
 
-def _absolute(path: str, plan: Plan) -> Path:
-    return (Path(plan.cwd) / path).resolve()
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # in a folder that may not be entered, or a name that no file can have
+        return False
+
+
+def _resolve(path: Path) -> Path | None:
+    """None where it leads nowhere: a link to itself, a name that no file can have."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _modified(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:
+    except (OSError, ValueError):
         return 0.0

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored, events.Settings)
 """What the probe writes and those who listen want to hear of."""
 
+MAX_FAULTS = 20
+"""Faults of Holdfast's own that are noted in one run."""
+
 
 class Recorder:
     """What is written and told is redacted; what is judged is not, so that no password can hide a cause of death."""
@@ -40,6 +43,7 @@ class Recorder:
         self._listeners = list(listeners)
         self._clock = clock
         self._fresh: deque[Finding] = deque()
+        self._faults: set[tuple[str, str]] = set()
         self._redactor = redactor or Redactor()
 
     @property
@@ -66,7 +70,21 @@ class Recorder:
 
     def _tell(self, event: events.Event) -> None:
         for listener in self._listeners:
-            listener(event, self.picture)
+            try:
+                listener(event, self.picture)
+            except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
+                self._note_fault(f"telling {type(listener).__name__}", error)
+
+    def _note_fault(self, doing: str, error: Exception) -> None:
+        """Once each, and into the journal only: whoever was told of it might fail again."""
+        detail = f"{type(error).__name__}: {error}"
+        if (doing, detail) not in self._faults and len(self._faults) < MAX_FAULTS:
+            self._faults.add((doing, detail))
+            self._journal.append(
+                self._redactor.event(
+                    events.Remark(at=self._clock(), what=f"a fault of Holdfast while {doing}", detail=detail)
+                )
+            )
 
     def fresh_findings(self) -> list[Finding]:
         """What was found since the last time this was asked."""
@@ -83,6 +101,11 @@ class Recorder:
         self._journal.sync()
 
     def _take(self, entry: Entry) -> None:
-        for finding in list(self._engine.take(entry)):
+        try:
+            findings = list(self._engine.take(entry))
+        except Exception as error:  # noqa: BLE001 - an event that cannot be understood is passed over
+            self._note_fault(f"taking in {type(entry.event).__name__}", error)
+            return
+        for finding in findings:
             self._fresh.append(finding)
             self.record(events.FindingMade(at=self._clock(), finding=finding))

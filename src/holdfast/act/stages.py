@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -30,8 +30,8 @@ from holdfast.record.lock import RunLock
 from holdfast.record.plan_file import write_plan
 from holdfast.record.redact import redactor_for
 from holdfast.words import events
-from holdfast.words.errors import PlanInvalid, RunIsOver
-from holdfast.words.verdicts import Outcome, Verdict
+from holdfast.words.errors import PlanInvalid, RunIsOver, UsageError
+from holdfast.words.verdicts import Change, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     ListenersOf = Callable[[RunFolder], Sequence[Listener]]
     """Those who want to hear of a stage's events."""
     Done = Callable[[RunFolder, Verdict], None]
+
+T = TypeVar("T")
 
 
 class Terminated(BaseException):
@@ -165,12 +167,17 @@ class Stages:
 
     def _one(self, course: Course, journal: JournalWriter, number: int, stage: Stage) -> None:
         weights = self._weights(course, number, stage)
-        carried = carried_on(picture_of(replay(folder)) for folder in self._others(number))
+        carried = self._unharmed(
+            journal,
+            "looking at the stages before",
+            lambda: carried_on(picture_of(replay(folder)) for folder in self._others(number)),
+            list[Change](),
+        )
         plan = self._within_the_budget(number, applied(stage_plan(self._plan, stage, weights), carried))
         said = ""
         if stage.if_it_fits and course.stage(number, stage.name).started is None:
             self._remark(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
-            fits, said = self._fits(plan)
+            fits, said = self._unharmed(journal, "measuring", lambda: self._fits(plan), (True, "it was not measured"))
             if not fits:
                 left_out = events.StageLeftOut(at=self._world.clock(), stage=number, name=stage.name, why=said)
                 course.stage(number, stage.name).left_out = left_out
@@ -191,12 +198,37 @@ class Stages:
         )
         course.stage(number, stage.name).started = started
         self._tell(journal, started)
-        reached = self._supervised(folder, plan)
-        ended = self._ended(course, folder, number, stage, reached)
+        reached = self._supervised(journal, folder, plan)
+        not_judged = events.StageEnded(
+            at=self._world.clock(),
+            stage=number,
+            name=stage.name,
+            verdict=reached.outcome.value,
+            reason=reached.reason,
+            exit_status=reached.exit_status,
+            gate="closed" if reached.outcome.value in FINISHED else "",
+            gate_says="what it reached could not be read: see the notes in the record",
+        )
+        ended = self._unharmed(
+            journal,
+            "judging the stage",
+            lambda: self._ended(course, folder, number, stage, reached),
+            not_judged,
+        )
         course.stage(number, stage.name).ended = ended
         self._tell(journal, ended)
 
-    def _supervised(self, folder: RunFolder, plan: Plan) -> Verdict:
+    def _unharmed(self, journal: JournalWriter, doing: str, do: Callable[[], T], otherwise: T) -> T:
+        """Between two stages a fault of Holdfast's own is noted; what a person can mend is still told."""
+        try:
+            return do()
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._remark(journal, f"a fault of Holdfast while {doing}", f"{type(error).__name__}: {error}")
+            return otherwise
+
+    def _supervised(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
         """From its start, or from where it was left."""
         picture = picture_of(replay(folder)) if folder.journal.exists() else None
         if picture is not None and picture.ended is not None and is_over(picture):
@@ -208,7 +240,7 @@ class Stages:
             reached = supervisor.start(folder, plan, listeners, self._world)
         else:
             reached = supervisor.take_over(folder, plan, listeners, self._world)
-        self._done(folder, reached)
+        self._unharmed(journal, "writing the stage's report", lambda: self._done(folder, reached), None)
         return reached
 
     def _ended(
@@ -263,7 +295,13 @@ class Stages:
         event = self._redactor.event(event)
         journal.append(event)
         for listener in self._listeners:
-            listener(event, Picture())
+            try:
+                listener(event, Picture())
+            except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
+                what = f"a fault of Holdfast while telling {type(listener).__name__}"
+                journal.append(
+                    events.Remark(at=self._world.clock(), what=what, detail=f"{type(error).__name__}: {error}")
+                )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import holdfast
 from holdfast.act.attempt import Attempt
@@ -46,18 +46,21 @@ from holdfast.record.lock import RunLock
 from holdfast.record.redact import allowed_environment, redactor_for, restored
 from holdfast.words import events
 from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, RunIsOver
-from holdfast.words.verdicts import Action, Change, Decision, Outcome
+from holdfast.words.verdicts import Action, Change, Decision, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.act.recorder import Listener
+    from holdfast.judge.ladder import Remedy
     from holdfast.judge.picture import AttemptPicture
     from holdfast.observe.machine import Machine
     from holdfast.record.folder import AttemptFolder, RunFolder
     from holdfast.words.plan import Plan
-    from holdfast.words.verdicts import Verdict
 
+T = TypeVar("T")
+FAILED = 4
+"""The exit status of a run that failed."""
 STARTS = 5
 LOOK_S = 0.5
 START_AGAIN_S = 5.0
@@ -149,7 +152,7 @@ class Supervisor:
         self._recorder.record(
             events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
         )
-        self._end_leftovers()
+        self._unharmed("ending what was left running", self._end_leftovers, None)
         if not self._picture.attempts:
             return self.run_to_the_end(first=None)
         attempt = self._picture.attempt
@@ -159,11 +162,39 @@ class Supervisor:
             return self.run_to_the_end(first=None, finished=True)  # only the verdict was missing
         self._keep_safe()
         for decided in [each.going_on for each in self._picture.attempts if each.going_on is not None]:
-            self._plan = applied(self._plan, decided.changes)
-        spoiled = not_to_go_on_from(self._picture)
+            self._apply(decided.changes)
+        spoiled = self._unharmed("deciding what is spoiled", lambda: not_to_go_on_from(self._picture), None)
         if spoiled is not None:
             self._forget_snapshots(spoiled)
-        return self.run_to_the_end(first=how_to_go_on(self._picture, self._plan, spoiled))
+        return self.run_to_the_end(first=self._where_to_resume(spoiled))
+
+    def _unharmed(self, doing: str, do: Callable[[], T], otherwise: T) -> T:
+        """Between two attempts too, a fault of Holdfast's own is noted and must not cost anybody a training."""
+        try:
+            return do()
+        except Exception as error:  # noqa: BLE001
+            detail = f"{type(error).__name__}: {error}; the run goes on with what is known"
+            self._note(f"a fault of Holdfast while {doing}", detail)
+            return otherwise
+
+    def _where_to_resume(self, before: int | None) -> events.Resume:
+        return self._unharmed(
+            "deciding from where to resume",
+            lambda: how_to_go_on(self._picture, self._plan, before),
+            self._known_resume(before),
+        )
+
+    def _known_resume(self, before: int | None) -> events.Resume:
+        """Where the attempt before began, which is known; what it saved since is not."""
+        known = self._picture.attempt.started.resume if self._picture.attempts else None
+        if known is not None and known.checkpoint is not None and (before is None or known.step < before):
+            with contextlib.suppress(OSError, ValueError):
+                if Path(known.checkpoint).exists():
+                    return known
+        return events.Resume(how="start over", why="it could not be decided from where to resume")
+
+    def _apply(self, changes: list[Change]) -> None:
+        self._plan = self._unharmed("changing the plan", lambda: applied(self._plan, changes), self._plan)
 
     def _end_leftovers(self) -> None:
         """Nothing of the former supervisor's may run beside what we start; nobody else's process is touched."""
@@ -201,13 +232,14 @@ class Supervisor:
                         break
                     changes = decision.changes
                     self._carry_out(decision)
-                self._read_back(terminal)
+                self._unharmed("reading checkpoints back", lambda: self._read_back(terminal), None)
             self._have_flushed()
             return self._conclude()
         finally:
-            self._reader.close()
+            with contextlib.suppress(Exception):
+                self._reader.close()
             self._journal.close()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 heartbeat.settle(str(self._run.heartbeat))
             if self._notifier is not None:
                 self._notifier.close()
@@ -216,19 +248,32 @@ class Supervisor:
         return self._world.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
 
     def _decide(self) -> tuple[Decision, events.Resume]:
-        cause = cause_of(self._picture.attempt)
-        remedy = remedy_for(self._picture, self._plan, cause) if cause is not None and self._may_change() else None
-        resume = how_to_go_on(self._picture, self._plan, spoiled_since(self._picture, remedy))
-        decision = after_end(self._picture, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy)
+        remedy = self._unharmed("looking for a remedy", self._find_remedy, None)
+        spoiled = self._unharmed("deciding what is spoiled", lambda: spoiled_since(self._picture, remedy), None)
+        resume = self._where_to_resume(spoiled)
+        stop = Decision(
+            action=Action.STOP, attempt=self._picture.attempt.number, why="what follows could not be decided"
+        )
+        decision = self._unharmed(
+            "deciding what follows",
+            lambda: after_end(
+                self._picture, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy
+            ),
+            stop,
+        )
         self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=decision))
         return decision, resume
+
+    def _find_remedy(self) -> Remedy | None:
+        cause = cause_of(self._picture.attempt)
+        return remedy_for(self._picture, self._plan, cause) if cause is not None and self._may_change() else None
 
     def _may_change(self) -> bool:
         return self._plan.on_finding == "act" and not self._plan.observe_only
 
     def _carry_out(self, decision: Decision) -> None:
         """The plan as the next attempt follows it."""
-        self._plan = applied(self._plan, decision.changes)
+        self._apply(decision.changes)
         if decision.planned:
             self._attempts_left += 1
         if decision.back_to is not None:
@@ -237,21 +282,23 @@ class Supervisor:
     def _forget_snapshots(self, since: int) -> None:
         """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
         known = [snapshot for attempt in self._picture.attempts for snapshot in attempt.snapshots.known]
-        forget_spoiled(self._run.snapshots, {Path(snapshot.path): snapshot.step for snapshot in known}, since)
+        steps = {Path(snapshot.path): snapshot.step for snapshot in known}
+        self._unharmed("removing spoiled snapshots", lambda: forget_spoiled(self._run.snapshots, steps, since), None)
 
     def _attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """One attempt from start to end; False when it could not even be started again."""
+        if self._picture.attempts and not self._run.path.is_dir():
+            self._stop_here("its run folder was removed while it lived")
+            return False
         number, folder = self._fresh_folder()
-        command = command_for(self._plan, resume)
-        environ = environment(self._run, self._plan, number, resume, life_s=expected_life(self._picture))
         try:
+            command = command_for(self._plan, resume)
+            environ = environment(self._run, self._plan, number, resume, life_s=expected_life(self._picture))
             child = self._started(command, environ, folder, terminal)
         except CommandNotRunnable as error:
             if not self._picture.attempts:
                 raise
-            why = f"the command could not be started again: {error.what}"
-            stop = Decision(action=Action.STOP, attempt=self._picture.attempt.number, why=why)
-            self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=stop))
+            self._stop_here(f"the command could not be started again: {error.what}")
             return False
         self._flushing.begin()  # now: no thread of ours may run while a process is started
         try:
@@ -282,12 +329,35 @@ class Supervisor:
                 until=self._until(),
             )
             ended = attempt.live()
+        except Exception as error:
+            child.close()
+            if not self._picture.attempts or self._picture.attempt.number != number:
+                raise  # nothing is known of it, not even that it began
+            ended = self._end_after_fault(child, error)
         finally:
             child.close()
         self._recorder.record(ended)
         self._recorder.sync()
         self._have_flushed()
         return True
+
+    def _stop_here(self, why: str) -> None:
+        stop = Decision(action=Action.STOP, attempt=self._picture.attempt.number, why=why)
+        self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=stop))
+
+    def _end_after_fault(self, child: ChildProcess, error: Exception) -> events.AttemptEnded:
+        """It could not be watched any longer, and was ended."""
+        self._note("a fault of Holdfast while watching the training", f"{type(error).__name__}: {error}; it was ended")
+        attempt, exited = self._picture.attempt, child.exited
+        return events.AttemptEnded(
+            at=self._world.clock(),
+            attempt=attempt.number,
+            code=exited.code if exited is not None else None,
+            signal=exited.signal if exited is not None else None,
+            first_step=attempt.first_step,
+            last_step=attempt.last_step,
+            seconds=max(0.0, self._world.clock() - attempt.started.at),
+        )
 
     def _until(self) -> float | None:
         """When the time that the plan gives this run is used up; time without a supervisor does not count."""
@@ -330,6 +400,9 @@ class Supervisor:
 
     def _keep_safe(self) -> None:
         """Copy what the attempt saved before anything can overwrite it."""
+        self._unharmed("copying what was saved", self._copy_saved, None)
+
+    def _copy_saved(self) -> None:
         attempt = self._picture.attempt
         files = saved_files(self._picture, self._plan)
         finished = attempt.ended is not None and attempt.ended.code == 0
@@ -342,7 +415,7 @@ class Supervisor:
         )
 
     def _have_flushed(self) -> None:
-        for trouble in self._flushing.end():
+        for trouble in self._unharmed("putting copies onto the disk", self._flushing.end, list[str]()):
             self._recorder.record(
                 events.Remark(at=self._world.clock(), what="a copy is not on the disk for sure", detail=trouble)
             )
@@ -389,7 +462,7 @@ class Supervisor:
         return True
 
     def _conclude(self) -> Verdict:
-        reached = verdict(self._picture)
+        reached = self._unharmed("judging the run", lambda: verdict(self._picture), self._unjudged())
         self._recorder.record(
             events.RunEnded(
                 at=self._world.clock(),
@@ -401,6 +474,12 @@ class Supervisor:
         )
         self._recorder.sync()
         return reached
+
+    def _unjudged(self) -> Verdict:
+        reason = "the run could not be judged: a fault of Holdfast, see the notes in its record"
+        if self._picture.attempts and self._picture.attempt.finished:
+            return Verdict(outcome=Outcome.UNPROVEN, reason=reason)
+        return Verdict(outcome=Outcome.FAILED, reason=reason, exit_status=FAILED)
 
     def _end_of_an_orphan(self, left_at: float) -> events.AttemptEnded:
         """What can still be known of an attempt whose supervisor was killed: its record ends at `left_at`, and it with its last sign of life."""

@@ -12,7 +12,7 @@ from holdfast.act.notify import words_of
 from holdfast.act.stage_plan import epochs_after, stage_plan, stages_of
 from holdfast.cli.claiming import claim
 from holdfast.cli.interrupting import ends_what_it_started
-from holdfast.cli.supervised import fields_of, supervise_again, supervise_new, write_down
+from holdfast.cli.supervised import fields_of, supervise_again, supervise_new, tell_removed, write_down
 from holdfast.record.folder import working_folder
 from holdfast.record.plan_file import write_plan
 from holdfast.show.console import print_json, say
@@ -124,6 +124,8 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
 
     stages = Stages(run, plan, listeners=[Narrator(run)], listeners_of=listeners_of, done=done, fits=fits)
     verdict = stages.carry_out()
+    if not run.journal.is_file():
+        return tell_removed(run, verdict, as_json=as_json)
     summary = course_summary(run, plan)
     try:
         write_summary(run, summary)

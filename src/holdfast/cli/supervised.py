@@ -88,6 +88,8 @@ def _supervised(
 ) -> int:
     verdict = supervise(Narrator(run, plan=progress))
     gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
+    if not run.journal.is_file():
+        return tell_removed(run, verdict, as_json=as_json)
     picture, summary = write_down(run, plan)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
         if as_json:
@@ -96,6 +98,20 @@ def _supervised(
             from holdfast.show.panel import print_panel
 
             print_panel(run, picture)
+    return verdict.exit_status
+
+
+def tell_removed(run: RunFolder, verdict: Verdict, *, as_json: bool) -> int:
+    """Of a run whose folder was removed while it lived there is no record any more, but what it came to is known."""
+    with contextlib.suppress(OSError):
+        if as_json:
+            known = {"run": run.name, "dir": str(run.path), "verdict": verdict.outcome.value, "reason": verdict.reason}
+            print_json({**known, "exit_status": verdict.exit_status})
+        else:
+            say(
+                f"{verdict.outcome.value}: {verdict.reason}. The run folder {run.path} was removed while the run lived: "
+                "its record is gone, and it cannot be resumed."
+            )
     return verdict.exit_status
 
 
