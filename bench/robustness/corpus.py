@@ -19,6 +19,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import kills
 import mutators
 import psutil
 
@@ -105,15 +106,7 @@ def _with_a_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, byte
 
 def _wait_for_the_training(run: Path) -> None:
     """It ends at its next step once it sees that its supervisor is gone."""
-    mark = str(run).encode()
-    left = []
-    for process in psutil.process_iter():
-        try:
-            if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
-                left.append(process)
-        except OSError:
-            continue
-    for process in psutil.wait_procs(left, timeout=20)[1]:
+    for process in psutil.wait_procs(kills.marked_by(str(run)), timeout=20)[1]:
         process.send_signal(signal.SIGKILL)
 
 
@@ -438,9 +431,10 @@ def _of_checkpoints(dead: dict[str, bytes], checkpoints: dict[str, bytes]) -> li
         "record/results.csv": b"epoch,train/box_loss\n1,1.0\n2,0.9\n",
     }
     weights = {f"record/weights/{name}": checkpoints["plain.pt"] for name in ("last.pt", "best.pt")}
+    # What is read back are regular files: the supervisor gives it nothing else.
     return [
         Kind("checkpoint of a run", {**files, **kept}, targets, [["resume", "--max-attempts", "1"]], mutators=[*mutators.BINARY, mutators.nest, mutators.leave], weight=6),
-        Kind("checkpoint, read back", kept, targets, [["read"]], mutators=[*mutators.BINARY, mutators.nest, *[mutators.leave] * 3], weight=14, reader="checkpoint"),
+        Kind("checkpoint, read back", kept, targets, [["read"]], mutators=[*mutators.BINARY, mutators.nest, *[mutators.leave] * 3], weight=14, places=False, reader="checkpoint"),
         Kind("checkpoint of a foreign run", {**ended, **weights}, list(weights), [["diagnose", "record"]], mutators=mutators.BINARY, weight=3),
         Kind("snapshot", dead, snapshots, [["read"]], mutators=mutators.BINARY, weight=8, reader="snapshot"),
         Kind("snapshot of a run", dead, snapshots, [["resume", "--max-attempts", "1"], ["status"]], mutators=mutators.BINARY, weight=3),
@@ -454,11 +448,14 @@ def _of_command_lines() -> list[Kind]:
     return [Kind("command line with a secret", {}, ["secret"], [["secret"]], weight=8, places=False, reader="secret")]
 
 
-SECRET_FORMS = [
-    "--token={}", "--token {}", "--api-key={}", "--api_key {}", "--password={}", "-Dpassword={}", "token={}", "WANDB_API_KEY={}", "--hf-token {}",
-    "https://user:{}@example.org/x", "https://example.org/?token={}", "--header=Authorization: Bearer {}", "--secret={}", "--aws-secret-access-key {}",
-    "export WANDB_API_KEY={}; python t.py", "env TOKEN={} python t.py", "sudo X_PASSWORD={} python", "postgres://u:{}@h/db",
+SECRET_FORMS: list[tuple[str, ...]] = [
+    ("--token={}",), ("--token", "{}"), ("--api-key={}",), ("--api_key", "{}"), ("--password={}",), ("--hf-token", "{}"), ("--secret={}",),
+    ("--aws-secret-access-key", "{}"), ("--wandb.api-key={}",), ("--env=API_TOKEN={}",), ("-e", "TOKEN={}"), ("-Dpassword={}",),
+    ("token={}",), ("WANDB_API_KEY={}",), ("+db.password={}",), ("logger.wandb.api_key={}",), ("--header=Authorization: Bearer {}",),
+    ("https://user:{}@example.org/x",), ("https://example.org/?token={}",), ("postgres://u:{}@h/db",),
+    ("export WANDB_API_KEY={}; python t.py",), ("env TOKEN={} python t.py",), ("sudo X_PASSWORD={} python",),
 ]  # fmt: skip
+"""Words of a command line that name a secret; some of these words are programs for a shell."""
 ENVIRONMENT_FORMS = ["DB_PASSWORD", "WANDB_API_KEY", "MY_TOKEN", "AWS_SECRET_ACCESS_KEY"]
 SECRET_VALUES = [
     "python",

@@ -6,6 +6,7 @@ each death of the supervisor comes `holdfast resume`; the run must end with the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -193,21 +194,21 @@ def _torn_lines(storm: Storm, run: Path) -> list[str]:
 
 def left_over(folder: Path, seconds: float = 5.0) -> list[int]:
     """Processes that still live and have this folder in their environment or among their arguments."""
-    mark = str(folder).encode()
     deadline = time.monotonic() + seconds
-    while True:
-        found = []
-        for pid in psutil.pids():
-            try:
-                about = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if mark in about and state != "Z" and pid != os.getpid():
-                found.append(pid)
-        if not found or time.monotonic() > deadline:
-            return found
+    while (found := marked_by(str(folder))) and time.monotonic() < deadline:
         time.sleep(0.1)
+    return [process.pid for process in found]
+
+
+def marked_by(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = [*process.environ().values(), *process.cmdline()]
+            gone = process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid()
+            if not gone and any(mark in word for word in words):
+                found.append(process)
+    return found
 
 
 def left_in_memory(supervisors: list[int]) -> list[Path]:

@@ -159,11 +159,8 @@ def _secret_case(kind: corpus.Kind, seed: int, number: int, chance: random.Rando
         words = [value] if case.secrets else []
     else:
         form = chance.choice(corpus.SECRET_FORMS)
-        case.how = [form]
-        words = [
-            word.format(secret)
-            for word in (form.split(" ") if form.startswith("--") and " {}" in form and ":" not in form else [form])
-        ]
+        case.how = [" ".join(form)]
+        words = [word.format(secret) for word in form]
     words = (
         chance.choice([[], ["--epochs", "3"], ["-v", "x.py"]])
         + words
