@@ -6,12 +6,12 @@ read them. Paths of the place where they were made are written as PLACE, and bec
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pickle
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -106,8 +106,15 @@ def _with_a_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, byte
 
 def _wait_for_the_training(run: Path) -> None:
     """It ends at its next step once it sees that its supervisor is gone."""
-    for process in psutil.wait_procs(kills.marked_by(str(run)), timeout=20)[1]:
-        process.send_signal(signal.SIGKILL)
+    ours = [process for process in kills.marked_by(str(run)) if _is_of_the_attempt(process, run)]
+    for process in psutil.wait_procs(ours, timeout=20)[1]:
+        process.kill()
+
+
+def _is_of_the_attempt(process: psutil.Process, run: Path) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get("HOLDFAST_ATTEMPT_DIR", "").startswith(f"{run}/")
+    return False
 
 
 def _take_heartbeat(files: dict[str, bytes]) -> None:

@@ -92,7 +92,9 @@ def storms_for(
         left = total
         while left > 0:
             many = min(left, training.kills_a_run)
-            steps = sorted(chance.sample(range(2, training.steps), many))
+            steps = sorted(
+                chance.sample(range(2, training.steps - training.steps // 10), many)
+            )  # none so late that it could end before
             kinds = [TARGETS[number % 3] for number in range(many)]
             chance.shuffle(kinds)
             planned.append((training, list(zip(steps, kinds, strict=True))))
@@ -104,6 +106,7 @@ def environment(folder: Path, training: Training, kills: list[tuple[int, str]]) 
     config = {
         "folder": str(folder),
         "kills": kills,
+        "session": os.getsid(0),
         "steps": training.steps,
         "workers": training.workers,
         "data": str(folder.parent / "data" / "data.yaml"),

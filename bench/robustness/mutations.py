@@ -120,7 +120,9 @@ def made_case(kinds: dict[str, corpus.Kind], seed: int, number: int) -> Case:
     of_a_run = target.startswith(corpus.RUN)
     case.stranger = of_a_run and chance.random() < 0.03
     case.other_owner = of_a_run and chance.random() < 0.03
-    case.real = kind.reader == "command" and not case.from_stdin and chance.random() < REAL_SHARE
+    # Without the hook nobody would keep a spoiled pid from being signalled: what signals is never run for real.
+    signals = argv[0] in ("resume", "run")
+    case.real = kind.reader == "command" and not (case.from_stdin or signals) and chance.random() < REAL_SHARE * 2
     case.argv = [target if word == "{target}" else word for word in argv]
     if kind.reader == "command" and argv[0] == "diagnose" and chance.random() < 0.2:
         case.argv += ["--exit-code", str(chance.choice([0, 1, 134, 137, 139]))]

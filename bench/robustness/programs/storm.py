@@ -24,28 +24,44 @@ _next = _noted()
 
 def step_done(step):
     global _next  # noqa: PLW0603 - one storm a process
-    if _next < len(config["kills"]) and step >= config["kills"][_next][0]:
-        what = config["kills"][_next][1]
-        _next += 1
-        with _killed.open("a") as file:
-            file.write(f"{what} {step} {os.environ.get('HOLDFAST_ATTEMPT', '-')}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        kill(what)
-
-
-def kill(what):
-    if what == "training":
-        os.kill(os.getpid(), signal.SIGKILL)
-    supervisor = os.getppid()
-    if what == "supervisor":
-        os.kill(supervisor, signal.SIGKILL)
+    if _next >= len(config["kills"]) or step < config["kills"][_next][0]:
         return
+    what = config["kills"][_next][1]
+    supervisor = _supervisor()
+    if supervisor is None:
+        return  # it is dead already: this life is about to end, and the kill waits for the next one
+    _next += 1
+    with _killed.open("a") as file:
+        file.write(f"{what} {step} {os.environ['HOLDFAST_ATTEMPT']}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _kill(what, supervisor)
+
+
+def _supervisor():
+    """The pid of the supervisor of this very run; None where it is not our parent any more.
+
+    A process whose parent dies gets another one, pid 1 as a rule: that one and its descendants must never be taken for the family.
+    """
+    parent = os.getppid()
+    holder = Path(os.environ["HOLDFAST_LOCK"]).read_text().split("\n")[0]
+    return parent if parent > 1 and holder == str(parent) and os.getsid(parent) == config["session"] else None
+
+
+def _kill(what, supervisor):
+    """`supervisor` was proved to be ours; the family are its descendants, and this process is one of them."""
     import psutil
 
-    family = [supervisor, *(process.pid for process in psutil.Process(supervisor).children(recursive=True))]
-    for pid in sorted(family, key=lambda pid: pid == os.getpid()):  # oneself last
-        os.kill(pid, signal.SIGKILL)
+    family = psutil.Process(supervisor).children(recursive=True) if what == "family" else []
+    if what == "family" and os.getpid() not in [process.pid for process in family]:
+        raise RuntimeError("this is not our family")
+    for process in family:
+        if process.pid != os.getpid():
+            process.kill()  # which looks at its time of birth first
+    if what != "training":
+        os.kill(supervisor, signal.SIGKILL)
+    if what != "supervisor":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def finished(tensors):
