@@ -108,12 +108,12 @@ def test_the_newest_comes_first_and_what_does_not_fit_is_said(tmp_path, monkeypa
     def free(_):
         return SimpleNamespace(free=room[0])
 
-    def copyfile(source, target):
-        room[0] -= Path(source).stat().st_size
-        Path(target).write_bytes(Path(source).read_bytes())
+    def copy(file, target, size):
+        room[0] -= size
+        Path(target).write_bytes(file.read(size))
 
     monkeypatch.setattr(vault.shutil, "disk_usage", free)
-    monkeypatch.setattr(vault.shutil, "copyfile", copyfile)
+    monkeypatch.setattr(vault, "_copy_bytes", copy)
     files, left_out = kept_at(tmp_path, [(old, 1), (new, 2), (small, 0)], reserve_bytes=100)
     assert [Path(f.path).name for f in files] == ["new.pt", "small.pt"]
     assert len(left_out) == 1
@@ -133,12 +133,12 @@ def test_an_unreadable_disk_leaves_no_half_file(tmp_path, monkeypatch):
     file = saved(tmp_path, "last.pt", b"first")
     kept_at(tmp_path, [(file, 1)])
 
-    def fails(_, target):
+    def fails(_, target, size):
         Path(target).write_bytes(b"ha")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(vault, "clone", lambda *_: False)
-    monkeypatch.setattr(vault.shutil, "copyfile", fails)
+    monkeypatch.setattr(vault, "_copy_bytes", fails)
     file.write_bytes(b"second")
     files, left_out = kept_at(tmp_path, [(file, 2)])
     assert (files, left_out) == ([], [f"{file}: No space left on device"])
@@ -147,28 +147,67 @@ def test_an_unreadable_disk_leaves_no_half_file(tmp_path, monkeypatch):
 
 
 def test_a_folder_checkpoint_is_kept_whole(tmp_path):
-    """With its subfolders and linked files; kept again it replaces the one before; a link back up ends nowhere."""
+    """With its subfolders and links; kept again it replaces the one before; a link into the folder leads into the copy."""
     saved(tmp_path, "checkpoint-500/model.safetensors", safetensors())
     saved(tmp_path, "checkpoint-500/state/optim.pt")
-    blob = saved(tmp_path, "blobs/abc", b"blob")
-    (tmp_path / "checkpoint-500/config.json").symlink_to(blob)
+    (tmp_path / "checkpoint-500/newest").symlink_to(tmp_path / "checkpoint-500/state/optim.pt")
     (tmp_path / "checkpoint-500/loop").symlink_to(tmp_path / "checkpoint-500")
     for _ in range(2):
         files, left_out = kept_at(tmp_path, [("checkpoint-500", 500)])
         assert left_out == []
     copy = Path(files[0].kept)
-    assert sorted(str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file()) == [
-        "config.json",
+    assert sorted(str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file() and not p.is_symlink()) == [
         "model.safetensors",
         "state/optim.pt",
     ]
-    assert (copy / "config.json").read_bytes() == b"blob"
-    assert not (copy / "config.json").is_symlink()
+    assert (copy / "newest").resolve() == (copy / "state/optim.pt").resolve()
+    assert (copy / "loop").resolve() == copy.resolve()
+    (copy / "newest").unlink()
     assert files[0].bytes == sum(p.stat().st_size for p in copy.rglob("*") if p.is_file())
     assert not files[0].torn
     (tmp_path / "checkpoint-500/state/optim.pt").write_bytes(archive()[:-30])
     files, _ = kept_at(tmp_path, [("checkpoint-500", 501)])
     assert files[0].torn
+
+
+def test_links_out_of_a_saved_folder_stay_links(tmp_path):
+    """What they lead to was not saved there, and may be a data set: it is not copied, and that is said."""
+    saved(tmp_path, "checkpoint-500/model.safetensors", safetensors())
+    saved(tmp_path, "data/train/images.bin", b"x" * 1_000_000)
+    (tmp_path / "checkpoint-500/data").symlink_to("../data")
+    (tmp_path / "checkpoint-500/one.bin").symlink_to(tmp_path / "data/train/images.bin")
+    (tmp_path / "checkpoint-500/self").symlink_to("self")
+    os.mkfifo(tmp_path / "checkpoint-500/pipe")
+    files, left_out = kept_at(tmp_path, [("checkpoint-500", 500)])
+    copy = Path(files[0].kept)
+    assert files[0].bytes == (tmp_path / "checkpoint-500/model.safetensors").stat().st_size
+    assert (copy / "data").is_symlink()
+    assert (copy / "data").resolve() == tmp_path / "data"
+    assert (copy / "one.bin").resolve() == tmp_path / "data/train/images.bin"
+    assert not (copy / "pipe").exists()
+    assert left_out == [
+        "checkpoint-500: links that lead out of it are kept as links, without what they lead to: data, one.bin, self",
+        "checkpoint-500: neither files nor folders: pipe",
+    ]
+
+
+def test_what_is_copied_is_bounded(tmp_path, monkeypatch):
+    """In bytes at once, in files of one folder, and to what a file held when its copy began."""
+    monkeypatch.setattr(vault, "clone", lambda *_: False)
+    monkeypatch.setattr(vault, "MAX_COPIED", 1000)
+    monkeypatch.setattr(vault, "MAX_FILES", 3)
+    new, old = saved(tmp_path, "new.pt", b"x" * 700, at=2000.0), saved(tmp_path, "old.pt", b"x" * 700, at=1000.0)
+    for number in range(5):
+        saved(tmp_path, f"many/{number}", b"", at=100.0)
+    files, left_out = kept_at(tmp_path, [(new, 1), (old, 1), ("many", 1)])
+    assert [file.path for file in files] == [str(new)]
+    assert [said.partition(": ")[2] for said in left_out] == [
+        "its 0.0 MB are more than the 0.0 MB that are still copied at once",
+        "it holds more than 3 files",
+    ]
+    endless = io.BytesIO(b"x" * 5000)
+    vault._copy_bytes(endless, tmp_path / "copy", 10)
+    assert (tmp_path / "copy").stat().st_size == 10
 
 
 def test_a_link_and_its_file_are_one(tmp_path):

@@ -3,26 +3,105 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import shutil
+import signal
 import subprocess
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.record.safe_files import open_handle
 from holdfast.words import events
 from holdfast.words.errors import PlanInvalid
 from holdfast.words.json_text import to_bytes
 from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
 
-LONGEST_S = 10.0
+MAX_WAIT_S = 10.0
 """How long the end of a run waits for notifications that are under way."""
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
+MAX_OUTPUT = 256 << 10
+"""Bytes that one notification may print; one that prints more is ended."""
+MAX_LOG = 8 << 20
+"""Bytes that the log of a run holds; what is printed beyond is not kept."""
+LOOK_S = 0.02
+
+
+class _Notification:
+    """One process under way, with its group. What it prints comes through a pipe, which it waits at where we do not read on."""
+
+    def __init__(self, words: list[str], message: bytes, log: Path) -> None:
+        self._log = log
+        self._printed = 0
+        with tempfile.TemporaryFile() as stdin:  # not a pipe: nobody waits for one that does not read
+            stdin.write(message)
+            stdin.seek(0)
+            self._pipe, its_end = os.pipe()
+            try:
+                os.set_blocking(self._pipe, False)
+                self._process = subprocess.Popen(
+                    words, stdin=stdin, stdout=its_end, stderr=its_end, start_new_session=True, close_fds=True
+                )
+            except BaseException:
+                os.close(self._pipe)
+                raise
+            finally:
+                os.close(its_end)
+
+    def is_over(self) -> bool:
+        """Take what it printed; True when it has ended."""
+        ended = self._process.poll() is not None  # before the last look, which then misses nothing
+        if not self._read() and not ended:
+            self.end(f"it printed more than {MAX_OUTPUT:,} bytes and was ended")
+            return True
+        if ended:
+            os.close(self._pipe)
+        return ended
+
+    def end(self, why: str) -> None:
+        """With its whole group, which is its own as long as it was not waited for."""
+        if self._process.poll() is None:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(OSError):
+                    os.killpg(self._process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(1.0)
+                    break
+        self._keep(f"\nholdfast: {why}\n".encode())
+        os.close(self._pipe)
+
+    def _read(self) -> bool:
+        """False where it has printed too much."""
+        while self._printed < MAX_OUTPUT:
+            try:
+                piece = os.read(self._pipe, min(65536, MAX_OUTPUT - self._printed))
+            except OSError:  # nothing there now
+                return True
+            if not piece:
+                return True
+            self._printed += len(piece)
+            self._keep(piece)
+        return False
+
+    def _keep(self, piece: bytes) -> None:
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = open_handle(self._log, flags)
+            try:
+                room = MAX_LOG - os.fstat(handle).st_size
+                if room > 0:
+                    os.write(handle, piece[:room])
+            finally:
+                os.close(handle)
 
 
 class Notifier:
@@ -31,14 +110,12 @@ class Notifier:
     def __init__(self, command: str, run: RunFolder) -> None:
         self._words = words_of(command)
         self._run = run
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[_Notification] = []
 
     def __call__(self, event: events.Event, _picture: Picture) -> None:
+        self._running = [notification for notification in self._running if not notification.is_over()]
         message = message_for(event)
-        if message is None:
-            return
-        self._running = [process for process in self._running if process.poll() is None]
-        if len(self._running) >= MOST_AT_ONCE:
+        if message is None or len(self._running) >= MAX_AT_ONCE:
             return
         of_stage = self._run.path.parent.name == "stages"
         if of_stage and message["event"] == "end":
@@ -46,22 +123,22 @@ class Notifier:
         name = f"{self._run.path.parent.parent.name}/{self._run.name}" if of_stage else self._run.name
         told = {**message, "run": name, "dir": str(self._run.path), "at": event.at}
         # A notification that cannot be sent is the user's to mend, not a reason to end a training.
-        with contextlib.suppress(OSError), self._run.notifications.open("ab") as log:
-            process = subprocess.Popen(
-                self._words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, close_fds=True
-            )
-            self._running.append(process)
-            assert process.stdin is not None
-            with process.stdin:
-                process.stdin.write(to_bytes(told) + b"\n")
+        with contextlib.suppress(OSError, ValueError):
+            encoded = to_bytes(told) + b"\n"
+            self._running.append(_Notification(self._words, encoded, self._run.notifications))
 
     def close(self) -> None:
-        """Let what is under way finish, for a moment; it goes on by itself after that."""
-        deadline = time.monotonic() + LONGEST_S
+        """Let what is under way finish, for a moment; nothing of it outlives the run."""
+        deadline = time.monotonic() + MAX_WAIT_S
+        running, self._running = self._running, []
         with contextlib.suppress(KeyboardInterrupt):
-            for process in self._running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
+            while time.monotonic() < deadline:
+                running = [notification for notification in running if not notification.is_over()]
+                if not running:
+                    return
+                time.sleep(LOOK_S)
+        for notification in running:
+            notification.end("the run has ended, and so was this notification")
 
 
 def words_of(command: str) -> list[str]:

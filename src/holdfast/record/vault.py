@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.record.cloning import clone
+from holdfast.record.safe_files import open_regular
 from holdfast.record.torn import is_torn
 from holdfast.words.events import VaultedFile
 
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 RESERVE = 2 << 30
 """Bytes of disk that are left free: the training goes on writing."""
+MAX_COPIED = 1 << 38
+"""Bytes that are copied at once, where they cannot be cloned (256 GiB)."""
+MAX_FILES = 100_000
+"""In one saved folder."""
+PIECE = 1 << 22
 OUTSIDE = "outside-the-project"
 
 
@@ -37,6 +44,7 @@ def keep(
     folder), so that files of the same name do not meet.
     """
     base, into = (base or Path.cwd()).resolve(), into.resolve()
+    budget = _Budget(reserve_bytes)
     kept: list[VaultedFile] = []
     left_out: list[str] = []
     for given, source, step in _newest_first(files, base, left_out):
@@ -46,7 +54,7 @@ def keep(
             left_out.append(f"{given}: it holds the run's own folder")
             continue
         try:
-            kept.append(_keep_one(given, source, step, into / _name_below(source, base), reserve_bytes))
+            kept.append(_keep_one(given, source, step, into / _name_below(source, base), budget, left_out))
         except _NoRoomError as full:
             left_out.append(f"{given}: {full}")
         except OSError as error:
@@ -95,6 +103,24 @@ class _NoRoomError(Exception):
     pass
 
 
+class _Budget:
+    """What copies may still take. A clone takes nothing."""
+
+    def __init__(self, reserve: int) -> None:
+        self._reserve = reserve
+        self._left = MAX_COPIED
+
+    def take(self, size: int, folder: Path) -> None:
+        free = shutil.disk_usage(folder).free
+        if free - size < self._reserve:
+            raise _NoRoomError(
+                f"its {_told(size)} do not fit: {_told(free)} are free, of which {_told(self._reserve)} are kept"
+            )
+        if size > self._left:
+            raise _NoRoomError(f"its {_told(size)} are more than the {_told(self._left)} that are still copied at once")
+        self._left -= size
+
+
 def _newest_first(
     files: Iterable[tuple[str | os.PathLike[str], int]], base: Path, left_out: list[str]
 ) -> list[tuple[str, Path, int]]:
@@ -122,21 +148,39 @@ def _newest_first(
 
 def _written(source: Path) -> float:
     times = [0.0]
-    for file in (source, *(_files_in(source) if source.is_dir() else ())):
-        with contextlib.suppress(OSError):
-            times.append(file.stat().st_mtime)
+    with contextlib.suppress(OSError, _NoRoomError):
+        for file in (source, *(_files_in(source) if source.is_dir() else ())):
+            with contextlib.suppress(OSError):
+                times.append(file.stat().st_mtime)
     return max(times)
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """All files below, through links too; a link back to a folder above is not followed again."""
+    """All regular files below that are not reached through a link."""
+    return _content_of(folder)[0]
+
+
+def _content_of(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """The regular files below, the links, none of which is followed, and what else there is but folders. Raises _NoRoomError where
+    there are too many.
+    """
     files: list[Path] = []
-    been: set[str] = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        been.add(os.path.realpath(place))
-        folders[:] = sorted(name for name in folders if os.path.realpath(Path(place, name)) not in been)
-        files += [file for name in sorted(names) if (file := Path(place, name)).is_file()]
-    return files
+    links: list[Path] = []
+    others: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in (*sorted(names), *folders):
+            path = Path(place, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                links.append(path)
+            elif stat.S_ISREG(mode):
+                files.append(path)
+            elif not stat.S_ISDIR(mode):
+                others.append(path)
+        if len(files) + len(links) + len(others) > MAX_FILES:
+            raise _NoRoomError(f"it holds more than {MAX_FILES:,} files")
+    return files, links, others
 
 
 def _folders_of(copy: Path) -> list[Path]:
@@ -151,13 +195,15 @@ def _name_below(source: Path, base: Path) -> Path:
     return Path(OUTSIDE, *source.parts[1:])
 
 
-def _keep_one(given: str, source: Path, step: int, target: Path, reserve: int) -> VaultedFile:
+def _keep_one(given: str, source: Path, step: int, target: Path, budget: _Budget, left_out: list[str]) -> VaultedFile:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     _remove(partial)
     try:
-        copy = _copy_folder if source.is_dir() else _copy_file
-        size = copy(source, partial, reserve)
+        if source.is_dir():
+            size = _copy_folder(given, source, partial, budget, left_out)
+        else:
+            size = _copy_file(source, partial, budget)
         _put_in_place(partial, target)
     except BaseException:
         _remove(partial)
@@ -165,27 +211,67 @@ def _keep_one(given: str, source: Path, step: int, target: Path, reserve: int) -
     return VaultedFile(path=given, kept=str(target), bytes=size, step=step, torn=is_torn(target))
 
 
-def _copy_folder(source: Path, partial: Path, reserve: int) -> int:
+def _copy_folder(given: str, source: Path, partial: Path, budget: _Budget, left_out: list[str]) -> int:
+    """Links stay links: what they lead to outside of the folder was not saved there, and may be anything."""
     partial.mkdir()
     size = 0
-    for file in _files_in(source):
+    files, links, others = _content_of(source)
+    for file in files:
         copy = partial / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        size += _copy_file(file.resolve(), copy, reserve)
+        size += _copy_file(file, copy, budget)
+    outside = []
+    for link in sorted(links):
+        copy = partial / link.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        inside = _within(link, source)
+        if inside is None:
+            outside.append(link)
+            copy.symlink_to(_absolute_target(link))
+        else:
+            copy.symlink_to(os.path.relpath(inside, link.parent.resolve()))  # in the copy, to the copy
+    if outside:
+        said = "links that lead out of it are kept as links, without what they lead to"
+        left_out.append(f"{given}: {said}: {_names(outside, source)}")
+    if others:
+        left_out.append(f"{given}: neither files nor folders: {_names(others, source)}")
     return size
 
 
-def _copy_file(source: Path, copy: Path, reserve: int) -> int:
-    size = source.stat().st_size
-    if not clone(source, copy):
-        free = shutil.disk_usage(copy.parent).free
-        if free - size < reserve:
-            raise _NoRoomError(
-                f"its {_told(size)} do not fit: {_told(free)} are free, of which {_told(reserve)} are kept"
-            )
-        shutil.copyfile(source, copy)
-        shutil.copystat(source, copy)
+def _names(paths: list[Path], folder: Path) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(str(path.relative_to(folder)) for path in paths[:3]) + more
+
+
+def _within(link: Path, folder: Path) -> Path | None:
+    """Where in the folder a link leads; None where it leads out of it, or nowhere."""
+    try:
+        target = link.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None
+    return target if target.is_relative_to(folder) else None
+
+
+def _absolute_target(link: Path) -> str:
+    """A relative link would lead elsewhere from where the copy is."""
+    return os.path.normpath(link.parent.resolve() / link.readlink())
+
+
+def _copy_file(source: Path, copy: Path, budget: _Budget) -> int:
+    """As much as it holds now: one that is still written to does not fill the disk."""
+    with open_regular(source) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not clone(source, copy):
+            budget.take(size, copy.parent)
+            _copy_bytes(file, copy, size)
+            shutil.copystat(source, copy)
     return size
+
+
+def _copy_bytes(file: BinaryIO, copy: Path, size: int) -> None:
+    with copy.open("xb") as into:
+        while size and (piece := file.read(min(size, PIECE))):
+            size -= into.write(piece)
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
