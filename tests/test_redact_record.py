@@ -231,3 +231,22 @@ def test_environment_of_this_test_is_kept_out(tmp_path):
     assert "correct horse" not in text
     assert "cannot log in with ***" in text
     assert environment(**env)["COMET_API_KEY"] not in os.environ.values()
+
+
+def test_check_tells_no_secret(tmp_path):
+    """What a training that is tried out prints becomes the answer of a check."""
+    (tmp_path / "train.py").write_text("import sys\nsys.exit('refused ' + sys.argv[2])\n")
+    words = (
+        "check",
+        "--only",
+        "learning-first-steps",
+        "--json",
+        "--",
+        PYTHON,
+        "train.py",
+        "--api-key",
+        "zebra7crossing",
+    )
+    done = holdfast(tmp_path, *words)
+    assert "zebra7crossing" not in done.stdout + done.stderr
+    assert "learning-first-steps" in done.stdout

@@ -23,6 +23,10 @@ _ASK = (
 _KEY = re.compile(r"^([a-z]\w*):", re.MULTILINE)
 
 
+MAX_NAME = 255
+"""Characters of a file's name."""
+
+
 @dataclass(frozen=True)
 class UltralyticsHome:
     folder: Path
@@ -44,6 +48,8 @@ class UltralyticsHome:
         return any((self.folder / "cfg" / "datasets" / f"{name}{ending}").is_file() for ending in ("", ".yaml"))
 
     def ships_model(self, name: str) -> bool:
+        if len(name) > MAX_NAME:
+            return False
         return name in self.models or re.sub(r"(\d+)([nslmx])(.+)?$", r"\1\3", name) in self.models
 
 

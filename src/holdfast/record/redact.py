@@ -22,7 +22,7 @@ import msgspec
 from holdfast.child.holdfast_child import redact as shared
 from holdfast.child.holdfast_child.redact import MASK, names_a_secret, readable
 from holdfast.record.journal import replay
-from holdfast.words.events import AttemptEnded
+from holdfast.words import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,6 +85,9 @@ PATHS = frozenset(
     )
 )
 
+NUMBERS = (events.Step, events.Steps, events.Memory, events.Sample, events.Checksum, events.Gradients, events.Metrics)
+"""Events that hold numbers under names of ours or of a model's: there may be a million of them."""
+
 _ALLOWED = re.compile(
     r"(?:OMP|MKL|KMP|GOMP|OPENBLAS|VECLIB|NUMEXPR|PYTORCH|CUDNN|NCCL|GLOO|YOLO|MALLOC|HOLDFAST)_\w+|TORCH\w*"
     r"|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS|CUBLAS_WORKSPACE_CONFIG"
@@ -103,6 +106,8 @@ class Redactor(shared.Redactor):
 
     def event(self, event: Record) -> Record:
         """The event as it may be written; the same object where there is nothing to replace."""
+        if isinstance(event, NUMBERS):
+            return event
         redacted: Record = self._struct(event)
         return redacted
 
@@ -127,6 +132,8 @@ class Redactor(shared.Redactor):
 
     def restore(self, event: Record) -> Record:
         """The event with its files as they are called on the disk, where the record could not say so."""
+        if isinstance(event, NUMBERS):
+            return event
         restored: Record = _with(event, {name: self._files(name, getattr(event, name)) for name in _fields(event)})
         return restored
 
@@ -142,7 +149,7 @@ class Redactor(shared.Redactor):
                 changes[name] = readable(value) if type(value) is str else value
             elif name == "command":
                 changes[name] = _bounded(self.command(value))
-            elif name == "last_words" and isinstance(struct, AttemptEnded):
+            elif name == "last_words" and isinstance(struct, events.AttemptEnded):
                 changes[name] = self.lines(value)
             else:
                 changes[name] = self._any(name, value)

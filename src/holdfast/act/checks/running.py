@@ -12,6 +12,7 @@ from holdfast.act.checks import all_checks
 from holdfast.act.checks.frame import NotChecked, missing
 from holdfast.act.checks.grounding import FACTS_SECONDS, ground_for
 from holdfast.observe.helper_processes import helpers
+from holdfast.record.redact import redactor_for
 from holdfast.words.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +100,19 @@ def check(
         finally:
             if asker is not None:
                 asker.close()
-    return Report(ground, results, round(time.monotonic() - began, 1))
+    return Report(ground, _without_secrets(results, ground), round(time.monotonic() - began, 1))
+
+
+def _without_secrets(results: tuple[Result, ...], ground: Ground) -> tuple[Result, ...]:
+    """A training that is tried out may print what it was given."""
+    redactor = redactor_for(ground.plan)
+    redactor.command(ground.command)
+    return tuple(
+        replace(
+            result, says=redactor.text(result.says), findings=tuple(redactor.event(found) for found in result.findings)
+        )
+        for result in results
+    )
 
 
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, ...]:

@@ -22,6 +22,8 @@ class LogLine(NamedTuple):
     text: str
 
 
+MAX_LINE = 2000
+"""Characters of a line that are searched: every user can write to the journal."""
 _OUT_OF_MEMORY = re.compile(
     r"(?:[Oo]ut of memory.*)?\bKill(?:ed)? process (?P<pid>\d+)\b"
     r"|oom-kill:constraint=.*\bpid=(?P<pid2>\d+)"
@@ -42,20 +44,20 @@ def parse_kmsg(text: str) -> list[LogLine]:
         head, found, said = record.partition(";")
         fields = head.split(",")
         if found and len(fields) >= 3 and fields[2].isdigit():
-            lines.append(LogLine(int(fields[2]) / 1e6, said))
+            lines.append(LogLine(int(fields[2]) / 1e6, said[:MAX_LINE]))
     return lines
 
 
 def parse_dmesg(text: str) -> list[LogLine]:
     """Lines of `dmesg`: `[  518.050606] text`."""
     found = (re.match(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(.*)", line) for line in text.splitlines())
-    return [LogLine(float(m[1]), m[2]) for m in found if m]
+    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
 
 
 def parse_journal(text: str) -> list[LogLine]:
     """Lines of `journalctl -o short-unix`: `1700000000.123456 host name[pid]: text`."""
     found = (re.match(r"(\d{9,}\.\d+) \S+ [^:]+?: (.*)", line) for line in text.splitlines())
-    return [LogLine(float(m[1]), m[2]) for m in found if m]
+    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
 
 
 def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: float, until: float) -> list[Evidence]:
