@@ -50,9 +50,9 @@ except typer.Exit as done:
 TRAINS = """
 import os, subprocess, sys, time
 beside = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-with open({told!r} + ".new", "w") as file:
+with open("pids.new", "w") as file:
     file.write("%d %d" % (os.getpid(), beside.pid))
-os.rename({told!r} + ".new", {told!r})
+os.rename("pids.new", "pids")
 time.sleep(600)
 """
 """A training that has not made a step yet, and a process of its own in another session."""
@@ -75,11 +75,10 @@ def until(true, seconds=60.0):
 
 @pytest.fixture
 def training(tmp_path):
-    """A folder to train in, one for temporary files, and where the training tells its pids."""
+    """A folder to train in, and one for temporary files."""
     (tmp_path / "work").mkdir()
     (tmp_path / "tmp").mkdir()
-    told = tmp_path / "pids"
-    (tmp_path / "work/train.py").write_text(textwrap.dedent(TRAINS).format(told=str(told)))
+    (tmp_path / "work/train.py").write_text(textwrap.dedent(TRAINS))
     (tmp_path / "work/.env").write_text("PASSWORD=1")
     return tmp_path
 
@@ -94,13 +93,18 @@ def interrupted(folder: Path, command: list[str], number: int) -> tuple[subproce
         text=True,
     )
     try:
-        assert until((folder / "pids").exists), "the training was never started"
-        assert list((folder / "tmp").glob(f"{PREFIX}*")), "there is a scratch while it runs"
+        assert until(lambda: told_in(folder)), "the training was never started"
+        pids = [int(pid) for pid in told_in(folder)[0].read_text().split()]
         process.send_signal(number)
     except BaseException:
         process.kill()
         raise
-    return process, [int(pid) for pid in (folder / "pids").read_text().split()]
+    return process, pids
+
+
+def told_in(folder: Path) -> list[Path]:
+    """Where the training tells its pids: in the scratch copy of its folder."""
+    return list((folder / "tmp").glob(f"{PREFIX}*/root{folder / 'work/pids'}"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -21,13 +21,22 @@ def check(
     write_split: Path | None = typer.Option(
         None, metavar="DIR", help="Write a split without leaks into this folder, where one is proposed."
     ),
+    confine: bool = typer.Option(
+        True, "--confine/--no-confine", help="Keep the dry run from writing outside of its scratch copy (Linux)."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Say before hours are spent whether they are worth it: environment, data, device and learning, each with what to do.
 
     The training's own Python is asked, not Holdfast's. The training itself is rehearsed: its first steps, in a scratch copy of
-    its folder, with trackers off; no file of yours is changed (leave it out: --skip device --skip learning --skip forecast). Exit status: 0 nothing speaks against it
-    (read the warnings), 2 usage, 3 it would fail or learn nothing.
+    its folder, with trackers off (leave it out: --skip device --skip learning --skip forecast).
+
+    On Linux 5.19 or newer the rehearsal, and all that it starts, cannot write outside of the scratch copy, temporary folders and the tools' caches;
+    elsewhere Python is kept from changing files of yours, and what libraries and other programs write is not prevented, but
+    looked for in the folder afterwards. Details: docs/rehearsal.md. The short trial of a plan (forecast) writes to a scratch folder, and is not confined.
+
+    Exit status: 0 nothing speaks against it (read the warnings), 2 usage, 3 it would fail or learn nothing, 129, 130 and 143
+    interrupted: what it started is ended first.
     """
     from holdfast.act.checks.running import check as run_checks
     from holdfast.act.opening import open_plan
@@ -46,6 +55,7 @@ def check(
             device=device,
             data=data,
             write_split=write_split,
+            confines=confine,
             only=only,
             skip=skip,
             seconds=seconds,

@@ -77,6 +77,8 @@ class Ground:
     """A folder into which a better split may be written; None: only tell of it."""
     asks: Asks | None = None
     """How the user's interpreter is asked; `ask` is the way to it."""
+    confines: bool = True
+    """Whether a dry run is kept from writing outside of its scratch, where the system can."""
     rehearses: Callable[[Ground], Rehearsed] | None = None
     """How the training is rehearsed, in recorded grounds; None: for real."""
     deadline: Callable[[], float] = lambda: 60.0

@@ -55,6 +55,7 @@ def ground_for(
     device: str | None = None,
     data: Path | None = None,
     write_split: Path | None = None,
+    confines: bool = True,
     machine: Machine | None = None,
     environment: Mapping[str, str] = os.environ,
     seconds: float = FACTS_SECONDS,
@@ -84,6 +85,7 @@ def ground_for(
         settings=settings,
         data=cwd / str(named) if named and str(named).endswith((".yaml", ".yml")) else None,
         write_split=write_split,
+        confines=confines,
         asks=asker,
     ), asker
 

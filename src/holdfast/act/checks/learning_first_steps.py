@@ -10,13 +10,15 @@ fails on the other machine, a missing operator, a label file in the wrong place.
 **What to do.** What the finding says; `holdfast rules` has a page for each rule.
 
 The scratch holds copies of small files and links to large ones and to folders full of data (see docs/rehearsal.md). Trackers are off. Files
-of yours that exist are never written to; what the training makes outside of its folder is listed here.
+of yours are not written to, as far as this system lets that be prevented, which is told here; so is what the training was kept from
+writing outside of its folder.
 
 **When it stays silent.** Where no step is made in time, or none can be seen.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +26,7 @@ import msgspec
 from holdfast.act.checks.frame import Answer, Case, Check, NotChecked, finding
 from holdfast.act.checks.recorded_rehearsals import experiments, on_cpu, on_mps, rehearsal
 from holdfast.act.rehearsal.judging import findings_of
-from holdfast.act.rehearsal.shared import SECONDS, no_steps, rehearsed
+from holdfast.act.rehearsal.shared import SECONDS, kept_from, no_steps, rehearsed
 from holdfast.words import events
 
 if TYPE_CHECKING:
@@ -38,13 +40,25 @@ MOST_NAMED = 5
 
 def run(ground: Ground) -> Answer:
     come = rehearsed(ground)
-    died = come.by_itself and bool(come.code) and not _experimenting(come)
+    ended = died(come)
+    if ended and come.kept_from:
+        if not come.steps:
+            raise NotChecked(no_steps(come))
+        # What ended it is the dry run's own doing; its steps count all the same.
+        come, ended = replace(come, code=None), False
+        if not findings_of(come):
+            raise NotChecked(f"it ended after {come.steps} steps, {kept_from(come)}")
     findings = [_as_ours(found) for found in findings_of(come) if found.severity != "note"]
-    if not come.steps and not come.steps_elsewhere and (come.refused or not (died or findings)):
+    if not come.steps and not come.steps_elsewhere and not (ended or findings):
         raise NotChecked(no_steps(come))
-    if died and not any(found.severity == "fatal" for found in findings):
+    if ended and not any(found.severity == "fatal" for found in findings):
         findings.append(_ended(come))
     return Answer(_says(come), (*findings, *_files(come)))
+
+
+def died(come: Rehearsed) -> bool:
+    """By itself, and not of what was done to it."""
+    return come.by_itself and bool(come.code) and not _experimenting(come)
 
 
 def _experimenting(come: Rehearsed) -> bool:
@@ -94,9 +108,28 @@ def _files(come: Rehearsed) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                f"It was kept from changing what exists: {_named(come.refused)}.",
+                f"It was kept from writing outside of its folder: {_named(come.refused)}.",
                 evidence=come.refused,
-                remedies=["a real run will change it: give it a place of its own if that is not meant"],
+                remedies=["a real run will write there: give it a place of its own if that is not meant"],
+            )
+        )
+    if come.unconfined:
+        told.append(
+            finding(
+                ID,
+                "note",
+                "Not prevented on this system: that a library or another program changes files of yours"
+                f" ({come.unconfined}); what Python itself writes is."
+                + (f" It used: {_named(come.beyond_python)}." if come.beyond_python else ""),
+                evidence=come.beyond_python,
+            )
+        )
+    elif died(come) and not come.kept_from:
+        told.append(
+            finding(
+                ID,
+                "note",
+                "It could not write outside of its folder: if that is what it failed of, check again with --no-confine.",
             )
         )
     return told

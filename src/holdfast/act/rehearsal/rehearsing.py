@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from holdfast.act.rehearsal import confining
 from holdfast.act.rehearsal import scratch as scratches
-from holdfast.act.rehearsal.surroundings import command_of, environment, ultralytics_settings
+from holdfast.act.rehearsal.surroundings import command_of, environment, ultralytics_settings, writable
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe.endings import last_words
 from holdfast.observe.helper_processes import end_processes, helpers
 from holdfast.observe.sensors import Sensors
 from holdfast.record.journal import Tail
+from holdfast.record.safe_files import read_bytes
 from holdfast.words.errors import HoldfastError
 from holdfast.words.events import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from holdfast.act.checks.frame import Ground
     from holdfast.words.events import AnyEvent, Sample
@@ -66,6 +70,8 @@ class Rehearsed:
     linked: Sequence[str] = field(default=())
     trouble: str = ""
     """Why it could not be held at all."""
+    unconfined: str = ""
+    """Why it was not kept from writing elsewhere; empty where it was."""
 
     def of(self, event: str) -> list[Mapping[str, Any]]:
         return [line for line in self.lines if line.get("event") == event]
@@ -100,8 +106,21 @@ class Rehearsed:
 
     @property
     def refused(self) -> list[str]:
-        """Files of the user's that it was kept from changing."""
-        return [line["path"] for line in self.of("file") if line["what"] == "refused"]
+        """Files of the user's that it was kept from changing or making."""
+        return [line["path"] for line in self.of("file") if line["what"] in ("refused", "denied")]
+
+    @property
+    def kept_from(self) -> str:
+        """What it was kept from writing, where that may be why it ended: it came upon an error that it did not expect."""
+        lines = self.of("file")
+        denied = [line["path"] for line in lines if line["what"] == "denied"]
+        raised = [line["path"] for line in lines if line["what"] == "refused" and line["how"] != "torch.save"]
+        return next(iter([*denied, *([] if self.steps else raised)]), "")
+
+    @property
+    def beyond_python(self) -> list[str]:
+        """Programs that it started and databases that it opened: what they write is not seen."""
+        return [line["path"] for line in self.of("file") if line["what"] == "beyond"]
 
 
 def rehearse(
@@ -145,13 +164,17 @@ def _held(
     before = scratches.times(ground.cwd)
     scratch = scratches.make(ground.cwd, root / "root")
     settings = ultralytics_settings(ground, root, scratch)
+    confined = writable(ground, root) if ground.confines else None
+    unconfined = "it was not asked for" if confined is None else confining.why_not() or ""
+    if unconfined:
+        confined = None
     words = [command[0], *(scratch.inside(word) for word in command[1:])]
     if device is not None:
         words, settings = on_device(words, device), {**settings, "device": device}
-    variables = {**environment(ground, root, attempt, asked, settings), **mark}
+    variables = {**environment(ground, root, attempt, asked, settings, confined), **mark}
     with (root / "output").open("wb") as output:
         process = subprocess.Popen(
-            words,
+            words if confined is None else confined_command(words, confined.folders, root),
             cwd=scratch.folder,
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -164,10 +187,14 @@ def _held(
             ended, held = _waited(process, attempt, root / "output", until, tell, enough, sensors)
         finally:
             code = _end(process, attempt, started_at)
+    if confined is not None:
+        _raise_if_not_started(root)
+        unconfined = _told(root / confining.UNCONFINED)[1]
     return written_in(
         attempt,
         command=tuple(words),
         code=code if ended else None,
+        unconfined=unconfined,
         words=_words(root / "output", scratch),
         seconds=time.monotonic() - began,
         held=held,
@@ -175,6 +202,31 @@ def _held(
         copied=scratch.copied,
         linked=tuple(scratch.linked),
     )
+
+
+def confined_command(words: Sequence[str], folders: Sequence[str], tells: Path) -> list[str]:
+    """The command that confines itself and becomes this one."""
+    asked = json.dumps({"command": list(words), "folders": list(folders), "tells": str(tells)})
+    return [sys.executable, "-I", "-S", "-c", Path(confining.__file__).read_text(), asked]
+
+
+def _raise_if_not_started(root: Path) -> None:
+    number, why = _told(root / confining.FAILED)
+    if why:
+        raise OSError(number, why)
+    if not (root / confining.REACHED).exists():
+        raise OSError(errno.EIO, "it could not be confined; check with --no-confine")
+
+
+def _told(path: Path) -> tuple[int, str]:
+    """What the program that confines itself could not do; empty where it could."""
+    try:
+        number, why = json.loads(read_bytes(path, 4096))
+        return int(number), str(why)
+    except FileNotFoundError:
+        return 0, ""
+    except (OSError, ValueError, TypeError):
+        return 0, "it cannot be told"
 
 
 def written_in(attempt: Path, **known: Any) -> Rehearsed:

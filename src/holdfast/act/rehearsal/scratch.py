@@ -148,9 +148,9 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 # --- what of the original changed all the same --------------------------------------------------------------------------
 
 
-def times(folder: Path) -> dict[str, tuple[int, int]]:
-    """Of each file: when it was changed, and its size. Files of a folder before those below it, up to 20,000."""
-    found: dict[str, tuple[int, int]] = {}
+def times(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Of each file: when it was changed, its size and its mode. Files of a folder before those below it, up to 20,000."""
+    found: dict[str, tuple[int, int, int]] = {}
     waiting = [str(folder)]
     while waiting and len(found) < MOST_WATCHED:
         for entry in _entries(Path(waiting.pop(0))):
@@ -160,11 +160,11 @@ def times(folder: Path) -> dict[str, tuple[int, int]]:
                         waiting.append(entry.path)
                 else:
                     status = entry.stat(follow_symlinks=False)
-                    found[entry.path] = (status.st_mtime_ns, status.st_size)
+                    found[entry.path] = (status.st_mtime_ns, status.st_size, status.st_mode)
     return found
 
 
-def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
+def changed(before: dict[str, tuple[int, int, int]], after: dict[str, tuple[int, int, int]]) -> list[str]:
     if len(before) >= MOST_WATCHED:
         return sorted(path for path in before if path in after and before[path] != after[path])
     return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))

@@ -89,12 +89,20 @@ def no_steps(come: Rehearsed) -> str:
         return "its steps are made in a process that it starts for them, which a rehearsal does not lead"
     if come.code is None:
         return f"it made no step in {come.seconds:.0f} s: give more with --seconds"
-    if come.refused:
-        return f"it ended before its first step, because it would have changed {come.refused[0]}, which a rehearsal does not"
+    if come.kept_from:
+        return f"it ended before its first step, {kept_from(come)}"
     if not come.python_started:
         return "no Python was started by it that could be watched"
     last = f" ({come.words[-1][:200]})" if come.words else ""
     return f"it ended before its first step, with exit code {come.code}{last}"
+
+
+def kept_from(come: Rehearsed) -> str:
+    """Why it may have ended, where it was refused to write something."""
+    return (
+        f"and it was kept from writing outside of its folder: {come.kept_from}; nothing is said about it."
+        " Have it write below its folder, or check with --no-confine"
+    )
 
 
 def _end_of(come: Rehearsed) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.act.launching import CHILD_FOLDER, wishes_of
@@ -10,11 +12,11 @@ from holdfast.act.stage_plan import stage_plan, stages_of
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe import yolo_data
 from holdfast.observe.python_programs import python_path
+from holdfast.record.safe_files import expand_user
 from holdfast.words.errors import HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from holdfast.act.checks.frame import Ground
     from holdfast.act.rehearsal.scratch import Scratch
@@ -39,6 +41,64 @@ USUAL_BATCH = 16
 FEW = {"train": 96, "val": 16}
 
 
+CACHES = ("~/.cache", "~/.nv", "~/.triton", "~/.torch", "~/.keras", "~/.config/Ultralytics", "~/.config/matplotlib")
+"""Folders of tools, not of work: what they keep there is of use again, such as weights that were downloaded."""
+CACHE_VARIABLES = (
+    *(
+        "XDG_CACHE_HOME",
+        "TORCH_HOME",
+        "HF_HOME",
+        "HF_DATASETS_CACHE",
+        "HF_HUB_CACHE",
+        "TRANSFORMERS_CACHE",
+        "KERAS_HOME",
+    ),
+    *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR"),
+    *("MPLCONFIGDIR", "YOLO_CONFIG_DIR"),
+)
+"""What puts such folders elsewhere."""
+INSTEAD = {
+    "XDG_CACHE_HOME": "~/.cache",
+    "CUDA_CACHE_PATH": "~/.nv",
+    "TRITON_CACHE_DIR": "~/.triton",
+    "YOLO_CONFIG_DIR": "~/.config/Ultralytics",
+    "MPLCONFIGDIR": "~/.config/matplotlib",
+}
+"""Where such a folder is not there yet, it cannot be made in a home that is not written to: the variable names one in the scratch."""
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - folders that programs name by themselves
+SYSTEM = ("/dev", "/dev/shm", "/proc", "/sys")  # noqa: S108 - not files of anybody's
+
+
+@dataclass(frozen=True)
+class Writable:
+    """Where a dry run may write, where it is confined."""
+
+    folders: tuple[str, ...]
+    """All of them."""
+    caches: tuple[str, ...]
+    variables: Mapping[str, str]
+    """That lead tools to folders in the scratch."""
+
+
+def writable(ground: Ground, root: Path) -> Writable:
+    """The scratch, the tools' own folders, and temporary folders that do not hold the training's own."""
+    own, home = ground.cwd.resolve(), expand_user("~")
+    given = [Path(ground.environment[name]) for name in CACHE_VARIABLES if ground.environment.get(name)]
+    caches = [
+        str(folder)
+        for folder in (*map(expand_user, CACHES), *given)
+        if folder.is_absolute()
+        and folder.is_dir()
+        and not any(place.is_relative_to(folder.resolve()) for place in (own, home))
+    ]
+    variables = {}
+    for name, usual in INSTEAD.items():
+        if not ground.environment.get(name) and not expand_user(usual).is_dir():
+            variables[name] = str(root / "caches" / name.lower())
+    temporary = [folder for folder in TEMPORARY if not own.is_relative_to(Path(folder).resolve())]
+    return Writable((str(root), *caches, *temporary, *SYSTEM), tuple(caches), variables)
+
+
 def command_of(ground: Ground) -> list[str]:
     """The command, or that of a plan's first stage."""
     if ground.plan is not None:
@@ -47,9 +107,19 @@ def command_of(ground: Ground) -> list[str]:
 
 
 def environment(
-    ground: Ground, root: Path, attempt: Path, asked: Mapping[str, Any], settings: Mapping[str, Any]
+    ground: Ground,
+    root: Path,
+    attempt: Path,
+    asked: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    confined: Writable | None = None,
 ) -> dict[str, str]:
-    """`asked` is what the child is to do; `settings` are Ultralytics' over those of the command."""
+    """`asked` is what the child is to do; `settings` are Ultralytics' over those of the command; `confined` where it can write, where
+    that is not everywhere.
+    """
+    files: dict[str, Any] = {"scratch": [str(root)]}
+    if confined is not None:
+        files |= {"caches": confined.caches, "writable": confined.folders}
     kept = {name: value for name, value in ground.environment.items() if not name.startswith("HOLDFAST_")}
     wishes = wishes_of(ground.plan) if ground.plan is not None else {}
     wishes["settings"] = {**(wishes.get("settings") or {}), **settings}
@@ -58,6 +128,7 @@ def environment(
     return {
         **kept,
         **OFF,
+        **(confined.variables if confined is not None else {}),
         "MLFLOW_TRACKING_URI": f"file://{root / 'mlruns'}",
         "TMPDIR": str(temporary),
         **python_path(ground.environment, str(CHILD_FOLDER)),
@@ -66,7 +137,7 @@ def environment(
         protocol.LOCK: str(root / "lock"),
         protocol.CHILD_PATH: str(CHILD_FOLDER),
         protocol.ULTRALYTICS: json.dumps(wishes),
-        protocol.CHECK: json.dumps({"files": {"scratch": [str(root)]}, **asked}),
+        protocol.CHECK: json.dumps({"files": files, **asked}),
     }
 
 

@@ -2,7 +2,7 @@
 
 The seam. The supervisor starts the user's command in a scratch copy of its folder, with `HOLDFAST_CHECK` set to
 
-    {"files": {"scratch": ["/tmp/x"]},
+    {"files": {"scratch": ["/tmp/x"], "caches": ["/home/x/.cache"], "writable": ["/tmp/x", "/home/x/.cache", "/dev"]},
      "rehearsal": {"steps": 3, "oracle_seconds": 20, "curve_steps": 24, "curve_seconds": 10, "seconds": 40}}
 
 (`{"oracle": ..}` and `{"record": ..}` are asked of `oracle`, which this package hands them on to.) In the attempt's folder:
@@ -45,7 +45,7 @@ def begin():
         if _asked.get("files") is not None:
             from . import files, trackers
 
-            files.install(os.path.join(os.environ[protocol.ATTEMPT_DIR], FILE), _asked["files"]["scratch"])
+            files.install(os.path.join(os.environ[protocol.ATTEMPT_DIR], FILE), **_asked["files"])
             trackers.switch_off()
     except Exception as error:
         sys.stderr.write("holdfast: %s cannot be followed: %s\n" % (protocol.CHECK, error))
