@@ -153,7 +153,7 @@ def test_every_program_of_ours_is_started_that_way(planted, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(planted)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    assert len(commands) == 8
+    assert len(commands) == 9, "with the watchdog of the one that is asked"
     for command in commands:
         subprocess.run(
             command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, cwd=planted, timeout=60, check=False
