@@ -21,12 +21,20 @@ if TYPE_CHECKING:
 RUNS = Path(".holdfast") / "runs"
 SHARED_MODE, PRIVATE_MODE = 0o755, 0o700
 """Of `.holdfast` and `runs`, and of a run. A umask takes away from these and adds nothing."""
-MAX_RANK_FILES = 4096
-"""Of one attempt. Each has to be open while all are read in the order of their events."""
+MAX_RANK_FILES = 256
+"""Of one attempt: a part of each is in memory while all are read in the order of their events."""
 MAX_STAGES = 1000
-_RANK_FILE = re.compile(r"rank-(\d{1,6})(?:-pid-\d{1,10})?\.jsonl", re.ASCII)
+_RANK_FILE = re.compile(r"rank-(\d{1,6})(-pid-\d{1,10})?\.jsonl", re.ASCII)
 _STAGE_FOLDER = re.compile(r"(\d{1,6})(?:-.*)?", re.ASCII | re.DOTALL)
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+
+def rank_in(name: str) -> tuple[int, bool]:
+    """Which rank a file of events is of by its name, and whether of that rank's first process. Raises ValueError for other names."""
+    match = _RANK_FILE.fullmatch(name)
+    if match is None:
+        raise ValueError(f"not the file of a rank: {name!r}")
+    return int(match[1]), match[2] is None
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,9 @@ class AttemptFolder:
 
     def rank_files(self) -> list[Path]:
         """Files that a rank may have written, by their names. Others are not ours."""
-        names = sorted(name for name in _names_in(self.path) if _RANK_FILE.fullmatch(name))
-        return [self.path / name for name in names[:MAX_RANK_FILES]]
+        names = [name for name in _names_in(self.path) if _RANK_FILE.fullmatch(name)]
+        first_processes_first = sorted(names, key=lambda name: (not rank_in(name)[1], rank_in(name)[0], name))
+        return [self.path / name for name in first_processes_first[:MAX_RANK_FILES]]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,9 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from holdfast.record.folder import RunFolder
+from holdfast.record.folder import RunFolder, rank_in
 from holdfast.record.reserve import Reserve
-from holdfast.record.safe_files import open_handle
+from holdfast.record.safe_files import open_handle, open_regular
 from holdfast.words import events
 from holdfast.words.errors import FolderNotWritable, JournalUnreadable
 
@@ -26,6 +24,21 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 1 << 20
 """A line beyond this is not an event of ours: it is skipped without being held in memory."""
+MAX_FILE_BYTES = 1 << 30
+"""Of one file. A million steps take at most 64 MB, and a month of samples less than half of this."""
+MAX_RUN_BYTES = 8 << 30
+"""Of all files of a run: a hundred times a million steps, or a million steps of a hundred ranks."""
+MAX_KEPT_BYTES = 128 << 20
+"""Of events in one file that readers keep one by one. A probe writes 4 MB of them, and 10 bytes more a step."""
+MAX_SKIPPED = 100_000
+"""Lines of one file that are no events: who has so many has no record of ours."""
+MAX_ATTEMPTS = 10_000
+CHUNK_BYTES = 4 << 20
+MIN_CHUNK_BYTES = 128 << 10
+MAX_HELD_BYTES = 64 << 20
+"""What is read of all files of ranks at once, each of which waits for its turn."""
+_FOLDED = frozenset((events.Step, events.Steps, events.Sample, events.Memory, events.Checksum, events.Gradients))
+"""Kinds of which readers keep sums and a few examples, however many there are."""
 PENDING_EVENTS = 10_000
 """How many events wait in memory while the disk is full; the oldest are given up first."""
 
@@ -101,30 +114,38 @@ class Tail:
         self.skipped = 0
         """Lines that are no events: torn, foreign, or from a newer version."""
         self.at_end = False
+        self.trouble: str | None = None
+        """Why the file cannot be read; None where it can, or where there is none."""
         self._offset = 0
         self._partial = b""
         self._overlong = False
+        self._kept_bytes = 0
 
     @property
     def position(self) -> int:
         """Bytes read so far."""
         return self._offset
 
-    def read(self, limit: int = 4 << 20) -> list[events.AnyEvent]:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(limit)
-        except FileNotFoundError:
+    def read(self, limit: int = CHUNK_BYTES) -> list[events.AnyEvent]:
+        if self._offset >= MAX_FILE_BYTES or self.skipped >= MAX_SKIPPED:
             self.at_end = True
             return []
+        try:
+            with open_regular(self.path) as file:
+                file.seek(self._offset)
+                data = file.read(limit)
+        except OSError as error:
+            self.at_end = True
+            self.trouble = None if isinstance(error, FileNotFoundError) else error.strerror
+            return []
+        self.trouble = None
         self.at_end = len(data) < limit
         self._offset += len(data)
         lines = (self._partial + data).split(b"\n")
         self._partial = lines.pop()
         found = []
         for line in lines:
-            if self._overlong:
+            if self._overlong or len(line) > LONGEST_LINE:
                 self._overlong = False
                 self.skipped += 1
             elif line and (event := self._decode(line)) is not None:
@@ -135,28 +156,33 @@ class Tail:
 
     def _decode(self, line: bytes) -> events.AnyEvent | None:
         try:
-            return events.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            event = events.decode(line)
+        except (ValueError, RecursionError):  # msgspec's own are ValueErrors
             self.skipped += 1
             return None
+        if type(event) not in _FOLDED:
+            self._kept_bytes += len(line)
+            if self._kept_bytes > MAX_KEPT_BYTES:
+                return None
+        return event
 
 
 def rank_of(path: Path) -> tuple[int, bool]:
     """Which rank wrote this file, and whether as that rank's first process."""
-    parts = path.stem.split("-")
-    return int(parts[1]), len(parts) == 2
+    return rank_in(path.name)
 
 
 def replay(run: RunFolder | Path) -> Iterator[Entry]:
     """Every event of a run in order: the supervisor's, with the ranks' events of each attempt where they belong."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
-    if not run.journal.is_file():
+    if not os.path.isfile(run.journal):  # noqa: PTH113 - False, too, where it may not be looked at
         raise JournalUnreadable(
             f"{run.path} has no journal.", next_step="give the folder of a run", look_at=str(run.path)
         )
-    attempt = 0
+    attempt = attempts = 0
+    budget = _Budget(run.path)
     ranks = _Ahead(iter(()))
-    for event in _read(run.journal):
+    for event in _read_journal(run.journal, budget):
         if isinstance(event, events.RunStarted) and event.schema > events.SCHEMA:
             raise JournalUnreadable(
                 f"{run.journal} has schema {event.schema}; this Holdfast reads up to {events.SCHEMA}.",
@@ -164,8 +190,13 @@ def replay(run: RunFolder | Path) -> Iterator[Entry]:
             )
         if isinstance(event, events.AttemptStarted):
             yield from ranks.rest()
-            attempt = event.attempt
-            ranks = _Ahead(_ranks(run, attempt))
+            attempt, attempts = event.attempt, attempts + 1
+            if attempts > MAX_ATTEMPTS:
+                raise JournalUnreadable(
+                    f"{run.journal} tells of more than {MAX_ATTEMPTS:,} attempts: no run of Holdfast has so many.",
+                    next_step="give the folder of a run as Holdfast wrote it",
+                )
+            ranks = _Ahead(_ranks(run, attempt, budget))
         elif isinstance(event, (events.AttemptEnded, events.RunContinued)):
             yield from ranks.rest()
         else:
@@ -190,19 +221,51 @@ class _Ahead:
         yield from self.until(float("inf"))
 
 
-def _ranks(run: RunFolder, attempt: int) -> Iterator[Entry]:
+class _Budget:
+    """How much may still be read of a run."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._left = MAX_RUN_BYTES
+
+    def spend(self, amount: int) -> None:
+        self._left -= amount
+        if self._left < 0:
+            raise JournalUnreadable(
+                f"{self._run} holds more than {MAX_RUN_BYTES >> 30} GiB of events: no run of Holdfast has so many.",
+                next_step="give the folder of a run as Holdfast wrote it",
+            )
+
+
+def _ranks(run: RunFolder, attempt: int, budget: _Budget) -> Iterator[Entry]:
     folder = run.attempt(attempt)
-    streams: list[Iterable[Entry]] = [(Entry(event, attempt) for event in _read(folder.interpreters))]
-    streams += [_rank(path, attempt) for path in folder.rank_files()]
+    files = folder.rank_files()
+    chunk = min(CHUNK_BYTES, max(MIN_CHUNK_BYTES, MAX_HELD_BYTES // (len(files) + 1)))
+    interpreters = _read(Tail(folder.interpreters), budget, chunk)
+    streams: list[Iterable[Entry]] = [(Entry(event, attempt) for event in interpreters)]
+    streams += [_rank(path, attempt, budget, chunk) for path in files]
     return heapq.merge(*streams, key=lambda entry: entry.event.at)
 
 
-def _rank(path: Path, attempt: int) -> Iterator[Entry]:
+def _rank(path: Path, attempt: int, budget: _Budget, chunk: int) -> Iterator[Entry]:
     rank, primary = rank_of(path)
-    return (Entry(event, attempt, rank, primary) for event in _read(path))
+    return (Entry(event, attempt, rank, primary) for event in _read(Tail(path), budget, chunk))
 
 
-def _read(path: Path) -> Iterator[events.AnyEvent]:
+def _read_journal(path: Path, budget: _Budget) -> Iterator[events.AnyEvent]:
+    """Other than a rank's file, it has to be there."""
     tail = Tail(path)
+    yield from _read(tail, budget)
+    if tail.trouble is not None:
+        raise JournalUnreadable(
+            f"{path} cannot be read: {tail.trouble}.",
+            next_step="give the folder of a run that you may read",
+            look_at=str(path),
+        )
+
+
+def _read(tail: Tail, budget: _Budget, chunk: int = CHUNK_BYTES) -> Iterator[events.AnyEvent]:
     while not tail.at_end:
-        yield from tail.read()
+        before = tail.position
+        yield from tail.read(chunk)
+        budget.spend(tail.position - before)

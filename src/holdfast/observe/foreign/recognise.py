@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.observe.foreign import lightning, own_journal, plain_log, transformers, ultralytics
 from holdfast.observe.foreign.reading import Reading
 from holdfast.observe.foreign.settings import looks_like_settings, not_of_ultralytics, settings_in
@@ -153,7 +151,7 @@ def _is_event(line: str) -> bool:
         return False
     try:
         events.decode(line)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (ValueError, RecursionError):  # msgspec's own are ValueErrors
         return False
     return True
 
