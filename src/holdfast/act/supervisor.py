@@ -41,6 +41,7 @@ from holdfast.observe.process_identity import ProcessIdentity, identity_of
 from holdfast.observe.sensors import ClockWatch, Sensors
 from holdfast.observe.terminal import Terminal
 from holdfast.record import vault
+from holdfast.record.beats import read_beats
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
 from holdfast.record.redact import allowed_environment, redactor_for, restored
@@ -484,7 +485,7 @@ class Supervisor:
     def _end_of_an_orphan(self, left_at: float) -> events.AttemptEnded:
         """What can still be known of an attempt whose supervisor was killed: its record ends at `left_at`, and it with its last sign of life."""
         attempt = self._picture.attempt
-        beat = heartbeat.read(str(self._run.heartbeat)).get(0)
+        beat = read_beats(self._run).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
         at = max(left_at, beat.step_at if beat is not None else 0.0)
         return events.AttemptEnded(

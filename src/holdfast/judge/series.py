@@ -149,13 +149,20 @@ def fall(series: Series, *, least_points: int = 10) -> Fall | None:
         return None
     k = max(3, len(points) // 10)
     early, late = [p.mean for p in points[:k]], [p.mean for p in points[-k:]]
-    return Fall(_mean(early), _mean(late), math.sqrt((_variance(early) + _variance(late)) / k))
+    return Fall(mean_of(early), mean_of(late), math.sqrt((_variance(early) + _variance(late)) / k))
 
 
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
+def mean_of(values: list[float]) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # each of them is finite, and their sum is not
+        return math.fsum(value / len(values) for value in values)
 
 
 def _variance(values: list[float]) -> float:
-    middle = _mean(values)
-    return math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1)
+    middle = mean_of(values)
+    squares = [(v - middle) * (v - middle) for v in values]  # infinite where ** would raise
+    try:
+        return math.fsum(squares) / (len(values) - 1)
+    except OverflowError:
+        return math.inf

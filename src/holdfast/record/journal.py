@@ -37,8 +37,13 @@ CHUNK_BYTES = 4 << 20
 MIN_CHUNK_BYTES = 128 << 10
 MAX_HELD_BYTES = 64 << 20
 """What is read of all files of ranks at once, each of which waits for its turn."""
-_FOLDED = frozenset((events.Step, events.Steps, events.Sample, events.Memory, events.Checksum, events.Gradients))
-"""Kinds of which readers keep sums and a few examples, however many there are."""
+_NOT_COUNTED = frozenset(
+    (
+        *(events.Step, events.Steps, events.Sample, events.Memory, events.Checksum, events.Gradients),
+        *(events.RunStarted, events.RunContinued, events.RunEnded, events.AttemptStarted, events.AttemptEnded),
+    )
+)
+"""Kinds of which readers keep sums and a few examples, or one for each attempt."""
 PENDING_EVENTS = 10_000
 """How many events wait in memory while the disk is full; the oldest are given up first."""
 
@@ -160,7 +165,7 @@ class Tail:
         except (ValueError, RecursionError):  # msgspec's own are ValueErrors
             self.skipped += 1
             return None
-        if type(event) not in _FOLDED:
+        if type(event) not in _NOT_COUNTED:
             self._kept_bytes += len(line)
             if self._kept_bytes > MAX_KEPT_BYTES:
                 return None

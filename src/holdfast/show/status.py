@@ -6,9 +6,9 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.child.holdfast_child import heartbeat
 from holdfast.judge.picture import picture_of
 from holdfast.observe.process_identity import AttemptProcesses, ProcessIdentity
+from holdfast.record.beats import read_beats
 from holdfast.record.folder import stage_folders
 from holdfast.record.lock import holder_of, is_live
 from holdfast.record.redact import shown
@@ -31,7 +31,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
         return _status_of_stages(run, now)
     picture = picture_of(shown(run))
     live = is_live(run)
-    beat = heartbeat.read(str(run.heartbeat)).get(0)
+    beat = read_beats(run).get(0)
     holder = holder_of(run)
     suspended = bool(picture.attempts) and picture.attempt.suspended
     state = (

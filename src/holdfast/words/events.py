@@ -77,6 +77,7 @@ from typing import Literal, Union
 import msgspec
 
 from holdfast.words import json_text
+from holdfast.words.numbers import Count, Moment, Pid, Seconds, Whole
 from holdfast.words.verdicts import Change, Decision, Finding, Proof
 
 SCHEMA = 1
@@ -84,7 +85,7 @@ SCHEMA = 1
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
-    at: float
+    at: Moment
     """Wall clock, seconds since 1970."""
 
 
@@ -92,33 +93,33 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class Interpreter(Event, frozen=True, kw_only=True, tag="interpreter"):
-    pid: int
-    ppid: int
+    pid: Pid
+    ppid: Pid
     python: str
     executable: str
 
 
 class TorchImported(Event, frozen=True, kw_only=True, tag="torch-imported"):
-    pid: int
+    pid: Pid
     torch: str
 
 
 class Hello(Event, frozen=True, kw_only=True, tag="hello"):
-    schema: int
-    pid: int
-    rank: int
-    world_size: int = 1
+    schema: Count
+    pid: Pid
+    rank: Count
+    world_size: Count = 1
     primary: bool = True
     """False for a further process that also trains under the same rank: its steps are not the run's clock."""
     python: str
     executable: str
     torch: str
     platform: str = ""
-    threads: int | None = None
-    stack_signal: int | None = None
+    threads: Whole | None = None
+    stack_signal: Whole | None = None
     """Send this signal to the process to have its stacks written; None where no signal was free."""
     stack_file: str | None = None
-    first_step: int = 0
+    first_step: Count = 0
     """Numbering goes on from here: 0 for a fresh start."""
 
 
@@ -133,149 +134,149 @@ class Observed(Event, frozen=True, kw_only=True, tag="observed"):
 class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
     """A series of numbers inside a window. Non-finite values are counted in `bad` and left out of the rest."""
 
-    n: int = 0
+    n: Count = 0
     mean: float = 0.0
     low: float = 0.0
     high: float = 0.0
     first: float = 0.0
     last: float = 0.0
-    zeros: int = 0
-    bad: int = 0
+    zeros: Count = 0
+    bad: Count = 0
 
 
 class Step(Event, frozen=True, kw_only=True, tag="step"):
-    step: int
-    seconds: float
+    step: Count
+    seconds: Seconds
     """From the end of the step before to the end of this one, evaluation and saving in between left out."""
-    data_wait: float = 0.0
+    data_wait: Seconds = 0.0
     loss: float | str | None = None
     """Mean of the losses that went into this step. JSON has no NaN: "nan", "inf" and "-inf" stand for those."""
     parts: dict[str, float | str] | None = None
     """Loss components, where an adapter knows them."""
-    backwards: int = 1
+    backwards: Count = 1
     """Outermost backwards since the step before: the accumulation as observed."""
     grad_norm: float | str | None = None
     lr: list[float] = []
-    samples: int | None = None
+    samples: Count | None = None
     batch: str | None = None
     """Hash of the first batch fetched for this step."""
-    beside: dict[str, int] | None = None
+    beside: dict[str, Count] | None = None
     """Steps of further optimizers since the last one of the first: name -> count."""
     beside_loss: dict[str, float | str] | None = None
-    instances: int | None = None
+    instances: Count | None = None
     """Labelled objects in the step's batches, where an adapter knows."""
 
 
 class Steps(Event, frozen=True, kw_only=True, tag="steps"):
-    first: int
-    last: int
-    seconds: float
-    slowest: float = 0.0
-    data_wait: float = 0.0
+    first: Count
+    last: Count
+    seconds: Seconds
+    slowest: Seconds = 0.0
+    data_wait: Seconds = 0.0
     loss: Spread | None = None
     parts: dict[str, Spread] | None = None
-    backwards: int = 0
+    backwards: Count = 0
     grad_norm: Spread | None = None
     lr: list[float] = []
-    samples: int | None = None
-    batches: int = 0
+    samples: Count | None = None
+    batches: Count = 0
     """How many batch hashes were taken in this window, and how many different ones they were."""
-    different: int = 0
-    beside: dict[str, int] | None = None
-    instances: int | None = None
+    different: Count = 0
+    beside: dict[str, Count] | None = None
+    instances: Count | None = None
 
 
 class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
-    step: int
+    step: Count
     """The last step before the one that was skipped."""
     optimizer: str
     reason: str = "gradient scaler found a non-finite gradient"
 
 
 class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
-    epoch: int
-    step: int
-    seconds: float
-    batches: int
-    planned: int | None = None
+    epoch: Count
+    step: Count
+    seconds: Seconds
+    batches: Count
+    planned: Count | None = None
     """How many epochs are planned, where an adapter knows."""
     source: str
     """"loader" or the name of an adapter."""
 
 
 class Loader(Event, frozen=True, kw_only=True, tag="loader"):
-    step: int
-    batches: int
+    step: Count
+    batches: Count
     """In one pass over the data that the training reads."""
-    samples: int = 0
+    samples: Count = 0
     """In one of them; 0 where that is not to be told."""
 
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
-    step: int
-    seconds: float
-    fetches: int
+    step: Count
+    seconds: Seconds
+    fetches: Count
 
 
 class Settings(Event, frozen=True, kw_only=True, tag="settings"):
     """What a framework really trains with."""
 
     source: str
-    values: dict[str, bool | int | float | str | None]
+    values: dict[str, bool | Whole | float | str | None]
 
 
 class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
-    step: int
-    epoch: int | None = None
+    step: Count
+    epoch: Count | None = None
     values: dict[str, float | str]
     source: str
 
 
 class Graph(Event, frozen=True, kw_only=True, tag="graph"):
-    step: int
-    used: int
-    held: int
+    step: Count
+    used: Count
+    held: Count
     used_not_held: list[str] = []
     """The first few by name; `outside` counts them all."""
     held_not_used: list[str] = []
-    outside: int | None = None
+    outside: Count | None = None
     """Parameters that the losses use and no optimizer holds."""
-    outside_in_eval: int = 0
+    outside_in_eval: Count = 0
     """Those of them whose module is in evaluation mode: a fixed network that the loss looks through."""
-    unused: int | None = None
+    unused: Count | None = None
     """Parameters that optimizers hold and step, and that no loss uses."""
 
 
 class Uncleared(Event, frozen=True, kw_only=True, tag="uncleared"):
-    step: int
-    tensors: int
-    of: int
+    step: Count
+    tensors: Count
+    of: Count
     names: list[str] = []
-    clean: int = 0
+    clean: Count = 0
     """How often until then the same optimizer's gradients were seen to be clean where they had to be."""
 
 
 class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
-    rows: int
-    with_gradient: int
-    stuck: int
+    rows: Count
+    with_gradient: Count
+    stuck: Count
     """Rows with a non-zero gradient that did not change."""
     update_ulps: float | None = None
     """The largest expected update among stuck rows, in units of the weight's last place; below 0.5 it cannot show."""
     state_moved: bool | None = None
-    times: int = 1
+    times: Count = 1
     """So many times in a row, in steps that followed each other, some of these rows had to move and none did."""
     by_others: bool = False
     """The optimizer is not one that is known: what was to be expected follows from how far it moved other weights."""
 
 
 class Movement(Event, frozen=True, kw_only=True, tag="movement"):
-    step: int
-    checked: int
-    of: int
-    moved: int
-    state_moved: int = 0
+    step: Count
+    checked: Count
+    of: Count
+    moved: Count
+    state_moved: Count = 0
     no_gradient: list[str] = []
     zero_gradient: list[str] = []
     zero_input: list[str] = []
@@ -286,24 +287,24 @@ class Movement(Event, frozen=True, kw_only=True, tag="movement"):
 
 
 class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
-    step: int
+    step: Count
     norm: float | str
-    tensors: int
-    missing: int = 0
-    zero: int = 0
-    bad: int = 0
+    tensors: Count
+    missing: Count = 0
+    zero: Count = 0
+    bad: Count = 0
     bad_names: list[str] = []
     beside: bool = False
     """Of a further optimizer, not of the one whose steps are the run's."""
 
 
 class Frozen(Event, frozen=True, kw_only=True, tag="frozen"):
-    step: int
-    since: int
+    step: Count
+    since: Count
     """Compared with what they were at that step."""
-    tensors: int
+    tensors: Count
     """Parameters that ask for no gradient, of models that are trained."""
-    statistics: int = 0
+    statistics: Count = 0
     """Normalisation layers with nothing but such parameters."""
     moved: list[str] = []
     """Parameters that changed all the same: averages of others do so on purpose."""
@@ -314,64 +315,64 @@ class Frozen(Event, frozen=True, kw_only=True, tag="frozen"):
 
 
 class Schedule(Event, frozen=True, kw_only=True, tag="schedule"):
-    step: int
+    step: Count
     scheduler: str
-    planned: int | None = None
+    planned: Count | None = None
     """Scheduler steps that it was built for, where it has such a total."""
-    done: int | None = None
+    done: Count | None = None
 
 
 class Memory(Event, frozen=True, kw_only=True, tag="memory"):
-    step: int
+    step: Count
     device: str
-    allocated: int | None = None
-    driver: int | None = None
-    reserved: int | None = None
-    peak: int | None = None
-    limit: int | None = None
+    allocated: Whole | None = None
+    driver: Whole | None = None
+    reserved: Whole | None = None
+    peak: Whole | None = None
+    limit: Whole | None = None
     """What the device can hold in all, where it says so."""
-    rss: int | None = None
+    rss: Whole | None = None
 
 
 class Checksum(Event, frozen=True, kw_only=True, tag="checksum"):
-    step: int
-    rank: int
+    step: Count
+    rank: Count
     value: str
-    tensors: int
+    tensors: Count
 
 
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
-    step: int
+    step: Count
     path: str | None
     """None when it was saved to something that is not a file."""
-    bytes: int | None = None
-    seconds: float = 0.0
-    tensors: int = 0
-    compared: int = 0
+    bytes: Whole | None = None
+    seconds: Seconds = 0.0
+    tensors: Count = 0
+    compared: Count = 0
     matches: str = "not compared"
     """How what was saved compares with the live weights: "equal", "cast" to another type, a known "average" of them,
     "earlier" weights that were live before, "near" them as older ones and averages are, "differs" where none of these
     explains it, or "not compared"."""
     differing: list[str] = []
-    bad: int = 0
+    bad: Count = 0
     """Compared tensors with non-finite values."""
 
 
 class Snapshot(Event, frozen=True, kw_only=True, tag="snapshot"):
-    step: int
-    position: int
+    step: Count
+    position: Count
     """Batches that were used up to it: snapshots are numbered by them."""
     path: str
-    bytes: int
-    stall: float
+    bytes: Whole
+    stall: Seconds
     """Seconds that the training waited."""
-    seconds: float
+    seconds: Seconds
     """Seconds that it took to write, beside the training."""
     asked: bool = False
 
 
 class SnapshotFailed(Event, frozen=True, kw_only=True, tag="snapshot-failed"):
-    step: int
+    step: Count
     why: str
 
 
@@ -381,7 +382,7 @@ class SnapshotTorn(Event, frozen=True, kw_only=True, tag="snapshot-torn"):
 
 
 class Restored(Event, frozen=True, kw_only=True, tag="restored"):
-    step: int
+    step: Count
     path: str
     exact: bool = True
     why: str = ""
@@ -391,10 +392,10 @@ class Restored(Event, frozen=True, kw_only=True, tag="restored"):
 class Replayed(Event, frozen=True, kw_only=True, tag="replayed"):
     """What had been done after the snapshot was done again, and its losses were compared with those of the first time."""
 
-    step: int
-    compared: int
+    step: Count
+    compared: Count
     """How many batches."""
-    differs_at: int | None = None
+    differs_at: Count | None = None
     """The step of the first that was not the same, bit for bit."""
 
 
@@ -404,7 +405,7 @@ class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
 
 
 class Goodbye(Event, frozen=True, kw_only=True, tag="goodbye"):
-    step: int
+    step: Count
     reason: str
     """"exit" or "supervisor gone"."""
 
@@ -413,7 +414,7 @@ class Goodbye(Event, frozen=True, kw_only=True, tag="goodbye"):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
-    schema: int
+    schema: Count
     run: str
     command: list[str]
     """Without its secrets: `***` stands for each."""
@@ -421,9 +422,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     holdfast: str
     platform: str
     python: str
-    supervisor: int
-    memory_total: int | None = None
-    memory_budget: int | None = None
+    supervisor: Pid
+    memory_total: Whole | None = None
+    memory_budget: Whole | None = None
     """What the plan lets the training hold, where it says so."""
     observe_only: bool = False
     """The user wants nothing to be changed: what Holdfast would mend in the training's process stays as it is."""
@@ -436,7 +437,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
 class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
     """A further supervisor took over a run whose first one is gone."""
 
-    supervisor: int
+    supervisor: Pid
     holdfast: str
 
 
@@ -444,15 +445,15 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     how: str
     """"snapshot", "ultralytics", "command", "environment" or "start over"."""
     checkpoint: str | None = None
-    step: int = 0
+    step: Count = 0
     why: str = ""
     otherwise: str | None = None
     """A checkpoint to go on from should the snapshot be of no use after all."""
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):
-    attempt: int
-    pid: int
+    attempt: Count
+    pid: Pid
     start: str = ""
     """When the process started, in the system's own unit: with `pid_space`, what tells it from another one with the same pid."""
     pid_space: str = ""
@@ -464,21 +465,21 @@ class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):
 
 
 class Sample(Event, frozen=True, kw_only=True, tag="sample"):
-    rss: int
+    rss: Whole
     """Resident memory of the whole process tree."""
-    processes: int
-    available: int
-    swap: int
-    swap_in: int | None = None
+    processes: Count
+    available: Whole
+    swap: Whole
+    swap_in: Whole | None = None
     """Bytes swapped in by the system since it started."""
-    disk_free: int
+    disk_free: Whole
     load: float | None = None
-    cpu: float | None = None
+    cpu: Seconds | None = None
     """Seconds of processor time that the process tree has used."""
 
 
 class Slept(Event, frozen=True, kw_only=True, tag="slept"):
-    seconds: float
+    seconds: Seconds
 
 
 class Suspended(Event, frozen=True, kw_only=True, tag="suspended"):
@@ -486,7 +487,7 @@ class Suspended(Event, frozen=True, kw_only=True, tag="suspended"):
 
 
 class Continued(Event, frozen=True, kw_only=True, tag="continued"):
-    seconds: float
+    seconds: Seconds
 
 
 NO_FURTHER_ATTEMPT = "no further attempt"
@@ -498,12 +499,12 @@ class Signalled(Event, frozen=True, kw_only=True, tag="signalled"):
 
 
 class Quiet(Event, frozen=True, kw_only=True, tag="quiet"):
-    seconds: float
-    bound: float
+    seconds: Seconds
+    bound: Seconds
 
 
 class Stacks(Event, frozen=True, kw_only=True, tag="stacks"):
-    pid: int
+    pid: Pid
     text: str
     same: bool
     """True when every thread stands where it stood in the dump before."""
@@ -515,7 +516,7 @@ class Printed(Event, frozen=True, kw_only=True, tag="printed"):
     rule: str
     stream: str
     text: str
-    count: int = 1
+    count: Count = 1
     """How often such a line has come so far."""
 
 
@@ -536,12 +537,12 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
-    attempt: int
-    code: int | None
+    attempt: Count
+    code: Whole | None
     signal: str | None = None
-    first_step: int | None = None
-    last_step: int = 0
-    seconds: float = 0.0
+    first_step: Count | None = None
+    last_step: Count = 0
+    seconds: Seconds = 0.0
     stopped_by: str | None = None
     """Who ended it: "user", "terminate", "budget", a rule's id, or None when it ended by itself."""
     planned: str = ""
@@ -553,13 +554,13 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
 class VaultedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     kept: str
-    bytes: int
-    step: int = 0
+    bytes: Whole
+    step: Count = 0
     torn: bool = False
 
 
 class Vaulted(Event, frozen=True, kw_only=True, tag="vaulted"):
-    attempt: int
+    attempt: Count
     files: list[VaultedFile] = []
     left_out: list[str] = []
     """Paths that could not be kept, each with its reason."""
@@ -569,10 +570,10 @@ class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
     """A checkpoint was read back after the training, without running any code that is in it."""
 
     path: str
-    step: int = 0
+    step: Count = 0
     loads: bool | None
     """None where it was not read back, because that would run code that is in it."""
-    tensors: int = 0
+    tensors: Count = 0
     bad: list[str] = []
     """Tensors with values that are not finite."""
     why: str = ""
@@ -584,19 +585,19 @@ class DecisionMade(Event, frozen=True, kw_only=True, tag="decision-made"):
 
 
 class StageLeftOut(Event, frozen=True, kw_only=True, tag="stage-left-out"):
-    stage: int
+    stage: Count
     name: str
     why: str
 
 
 class StageStarted(Event, frozen=True, kw_only=True, tag="stage-started"):
-    stage: int
+    stage: Count
     """From 1."""
-    of: int
+    of: Count
     name: str
     folder: str
     """Its run folder, below that of the whole run."""
-    settings: dict[str, bool | int | float | str | None] = {}
+    settings: dict[str, bool | Count | float | str | None] = {}
     weights: str | None = None
     """The file that it begins with."""
     expects: str = ""
@@ -608,11 +609,11 @@ class StageStarted(Event, frozen=True, kw_only=True, tag="stage-started"):
 
 
 class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
-    stage: int
+    stage: Count
     name: str
     verdict: str
     reason: str
-    exit_status: int = 0
+    exit_status: Whole = 0
     metric: str | None = None
     reached: float | None = None
     """The best of this metric while it trained."""
@@ -631,7 +632,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
     verdict: str
     reason: str
     proofs: list[Proof] = []
-    exit_status: int = 0
+    exit_status: Whole = 0
 
 
 ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
@@ -703,7 +704,9 @@ def encode(event: Event) -> bytes:
 
 
 def as_number(value: float | str | None) -> float | None:
-    """A number as it was before JSON took its NaN away."""
+    """A number as it was before JSON took its NaN away; None for a word that stands for none."""
+    if isinstance(value, str):
+        return float(value) if value in ("nan", "inf", "-inf") else None
     return None if value is None else float(value)
 
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.words.numbers import Count, Seconds, Whole
+
 Severity = Literal["note", "warn", "fatal"]
 Confidence = Literal["proven", "likely", "possible"]
 
@@ -16,9 +18,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     rule: str
     severity: Severity
-    attempt: int = 0
-    step: int | None = None
-    epoch: int | None = None
+    attempt: Count = 0
+    step: Count | None = None
+    epoch: Count | None = None
     message: str
     evidence: list[str] = []
     remedies: list[str] = []
@@ -29,7 +31,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same as was found before, with the numbers as they stand at the end of the attempt."""
     withdrawn: bool = False
     """What was found before about the newest course no longer held when the attempt ended: from here on it does not stand."""
-    since: int | None = None
+    since: Count | None = None
     """The step from which on the training's state is spoiled: what was saved before it is still good."""
 
 
@@ -58,13 +60,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: Action
-    attempt: int
+    attempt: Count
     why: str
     cause: str | None = None
-    wait_s: float = 0.0
+    wait_s: Seconds = 0.0
     changes: list[Change] = []
     """What the next attempt does otherwise."""
-    back_to: int | None = None
+    back_to: Count | None = None
     """The state from this step on is spoiled: only what was saved before it may be gone on from."""
     planned: bool = False
     """It was stopped and started again on purpose: no failure, and no attempt spent."""
@@ -92,4 +94,4 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     reason: str
     proofs: list[Proof] = []
-    exit_status: int = 0
+    exit_status: Whole = 0

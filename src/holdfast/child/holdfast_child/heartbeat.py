@@ -12,6 +12,7 @@ import functools
 import mmap
 import os
 import re
+import stat
 import struct
 import time
 from typing import Callable, Dict, NamedTuple, Tuple
@@ -98,8 +99,7 @@ def settle(path: str) -> None:
 def where_it_lies(path: str) -> str:
     """The file that holds the table which `path` stands for."""
     try:
-        with open(path, "rb") as file:
-            said = file.read(256)
+        said = _first_bytes(path, 256)
     except OSError:
         return path
     named = said[len(ELSEWHERE) :].decode("ascii", "replace") if said.startswith(ELSEWHERE) else ""
@@ -125,12 +125,19 @@ def read(path: str) -> Dict[int, Beat]:
 
 def _content(path: str) -> "bytes | None":
     try:
-        with open(path, "rb") as file:
-            data = file.read(SIZE)
+        data = _first_bytes(path, SIZE)
     except OSError:
         return None
     whole = len(data) == SIZE and _HEADER.unpack_from(data)[:2] == (MAGIC, VERSION)
     return data if whole else None
+
+
+def _first_bytes(path: str, most: int) -> bytes:
+    """Of a regular file; whatever else may stand in its place is not waited for. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file: %s" % path)
+        return file.read(most)
 
 
 def _replace(path: str, content: bytes) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.judge.amounts import GIB, MIB
+from holdfast.judge.series import mean_of
 from holdfast.show.report.charts import SEVERE
 from holdfast.show.report.wording import number, short_count
 
@@ -268,7 +269,7 @@ def sparkline(line: Line, *, log: bool = False, width: int = 32) -> str:
     for dot in dots:
         share = (dot.x - first) / (last - first) if last > first else 0.0
         columns[min(len(columns) - 1, max(0, int(share * len(columns))))].append(max(-HUGE, min(dot.mean, HUGE)))
-    middles = [math.fsum(column) / len(column) if column else None for column in columns]
+    middles = [mean_of(column) if column else None for column in columns]
     known = [max(value, TINY) if log else value for value in middles if value is not None]
     scale = Scale(min(known), max(known), log=log) if max(known) - min(known) > TINY else Scale(0.0, math.inf)
     return "".join(" " if value is None else BLOCKS[min(7, int(8 * scale(value)))] for value in middles)
