@@ -43,6 +43,8 @@ _NO_VALUES = frozenset(
 """What follows `KeyError: ` is a message; `--token-file` and `API_KEY_PATH` say where a secret is."""
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
+_PROPERTY = re.compile(r"-[A-Z](?=[A-Za-z])")
+"""`-Dpassword=...`: the letter is the option, of java, cmake and gradle; the name begins after it."""
 
 _HARMLESS = re.compile(
     r"\d{1,5}|[+-]?\d{0,8}\.\d{1,8}|true|false|none|null|yes|no|on|off|nan|-?inf|\*\*\*|\$\w+|\$\{\w+\}|%\w+%|",
@@ -81,7 +83,9 @@ _IN_URLS = frozenset(("sig", "signature"))
 
 def names_a_secret(name: str) -> bool:
     """Whole words only: `--api-key`, `wandb.token` and `dbPassword` do; `--keypoints`, `--tokenizer` and `monkey` do not."""
-    return len(name) <= MAX_NAME and bool(_secret_words(name))
+    if len(name) > MAX_NAME:
+        return False
+    return bool(_secret_words(name) or (_PROPERTY.match(name) and _secret_words(name[2:])))
 
 
 def _secret_words(name):
