@@ -12,8 +12,9 @@ from diagnosed import FIXTURES
 from rich.console import Console
 
 from holdfast.act.diagnosing import diagnose
-from holdfast.show.diagnosis import as_builtins, as_json_text, panel
+from holdfast.show.diagnosis import as_builtins, panel
 from holdfast.words.errors import UsageError
+from holdfast.words.json_text import to_json
 
 FILES = sorted(path for path in FIXTURES.rglob("*") if path.is_file() and path.name != "README.md")
 CASES = 16
@@ -77,7 +78,7 @@ def outcome(path, exit_code):
         return
     assert found.exit_status in (0, 3)
     assert found.explanation.story
-    json.loads(as_json_text(as_builtins(found)))
+    json.loads(to_json(as_builtins(found)))
     Console(file=io.StringIO(), width=120).print(panel(found))
     for finding in found.picture.findings:
         assert "This rule failed" not in finding.message, finding.message
