@@ -116,6 +116,6 @@ def _answers(printed: bytes) -> dict[str, dict[str, Any]]:
         try:
             said = json.loads(line)
             answers[said.pop("path")] = said
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, RecursionError):
             continue
     return answers

@@ -6,8 +6,10 @@ hold it against a device that tells the truth.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -18,6 +20,7 @@ from holdfast.act.launching import CHILD_FOLDER
 from holdfast.judge.course import result_of
 from holdfast.judge.policy import suspects_device
 from holdfast.observe.python_programs import program
+from holdfast.record.safe_files import open_regular
 from holdfast.words import events
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from holdfast.words.plan import Plan
 
 SECONDS = 3600.0
+MAX_READ = 1 << 20
+"""Bytes of the end of what it printed: the answer comes last."""
 SOURCE = "best.pt on the CPU"
 MARK = "holdfast: "
 SAID = "said"
@@ -85,15 +90,21 @@ class Validation:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+            self._kill()
             self._process.wait()
         self._text = self._said()
         self._folder.cleanup()
 
     def over(self) -> bool:
         if self._process is not None and time.monotonic() > self._until:
-            self._process.kill()
+            self._kill()
         return self._process is None or self._process.poll() is not None
+
+    def _kill(self) -> None:
+        """With the workers that load its data: its group, which is its own as long as it was not waited for."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def came_to(self, at: float, step: int) -> events.AnyEvent:
         """After the context is left."""
@@ -105,12 +116,14 @@ class Validation:
 
     def _said(self) -> dict[str, Any]:
         try:
-            printed = (Path(self._folder.name) / SAID).read_text(errors="replace")
+            with open_regular(Path(self._folder.name) / SAID) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
+                printed = file.read(MAX_READ).decode(errors="replace")
         except OSError:
             return {}
         line = next((line for line in reversed(printed.splitlines()) if line.startswith(MARK)), "")
         try:
             said = json.loads(line.removeprefix(MARK))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return said if isinstance(said, dict) else {}

@@ -37,7 +37,7 @@ from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
 from holdfast.observe.machine import this_machine
-from holdfast.observe.process_identity import ProcessIdentity, identity_of
+from holdfast.observe.process_identity import ProcessIdentity, identity_of, pid_space
 from holdfast.observe.sensors import ClockWatch, Sensors
 from holdfast.observe.terminal import Terminal
 from holdfast.record import vault
@@ -45,6 +45,7 @@ from holdfast.record.beats import read_beats
 from holdfast.record.journal import JournalWriter, replay
 from holdfast.record.lock import RunLock
 from holdfast.record.redact import allowed_environment, redactor_for, restored
+from holdfast.record.stale_tables import settle_stale
 from holdfast.words import events
 from holdfast.words.errors import CommandNotRunnable, FolderNotWritable, RunIsOver
 from holdfast.words.verdicts import Action, Change, Decision, Outcome, Verdict
@@ -225,6 +226,7 @@ class Supervisor:
             with Terminal() as terminal, self._awake() as told:
                 if told:
                     self._recorder.record(events.Remark(at=self._world.clock(), what="keeping awake", detail=told))
+                self._unharmed("settling old heartbeats", lambda: settle_stale(pid_space()), None)
                 resume, changes = first, list[Change]()
                 while not finished and self._attempt(resume, changes, terminal):
                     self._keep_safe()
@@ -371,7 +373,7 @@ class Supervisor:
         try:
             while (folder := self._run.make_attempt(number)) is None:
                 number += 1
-            heartbeat.create(str(self._run.heartbeat))
+            heartbeat.create(str(self._run.heartbeat), pid_space=pid_space())
         except OSError as error:
             raise FolderNotWritable(
                 f"The run folder cannot be written: {error.strerror}.",

@@ -76,11 +76,14 @@ class Beat(NamedTuple):
     phase: str
 
 
-def create(path: str, in_memory: bool = True) -> None:
-    """A fresh table with every slot empty, in the place of the one that `path` had."""
+def create(path: str, in_memory: bool = True, pid_space: str = "") -> None:
+    """A fresh table with every slot empty, in the place of the one that `path` had. Behind it, in memory, stands whose it is:
+    the boot and the PID namespace in which the pids in it hold, and the run's file.
+    """
     before = where_it_lies(path)
     table = _HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0") + b"\0" * (SLOTS * SLOT_SIZE)
-    lies = _put_in_memory(table) if in_memory else None
+    owner = pid_space.encode("ascii", "replace") + b"\0" + os.fsencode(os.path.abspath(path))
+    lies = _put_in_memory(table + owner) if in_memory else None
     _replace(path, table if lies is None else ELSEWHERE + lies.encode("ascii"))
     _remove_from_memory(before)
 
@@ -98,9 +101,8 @@ def settle(path: str) -> None:
 
 def where_it_lies(path: str) -> str:
     """The file that holds the table which `path` stands for."""
-    try:
-        said = _first_bytes(path, 256)
-    except OSError:
+    said = _beginning(path, 256)
+    if said is None:
         return path
     named = said[len(ELSEWHERE) :].decode("ascii", "replace") if said.startswith(ELSEWHERE) else ""
     return named if _OURS.fullmatch(named) else path
@@ -124,26 +126,30 @@ def read(path: str) -> Dict[int, Beat]:
 
 
 def _content(path: str) -> "bytes | None":
-    try:
-        data = _first_bytes(path, SIZE)
-    except OSError:
-        return None
-    whole = len(data) == SIZE and _HEADER.unpack_from(data)[:2] == (MAGIC, VERSION)
+    data = _beginning(path, SIZE)
+    whole = data is not None and len(data) == SIZE and _HEADER.unpack_from(data)[:2] == (MAGIC, VERSION)
     return data if whole else None
 
 
-def _first_bytes(path: str, most: int) -> bytes:
-    """Of a regular file; whatever else may stand in its place is not waited for. Raises OSError."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("not a regular file: %s" % path)
-        return file.read(most)
+def _beginning(path: str, size: int) -> "bytes | None":
+    """None where there is no such file. Only of a regular one, and through no link: nothing is waited for, and nothing planted is read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        return os.pread(descriptor, size, 0) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: str, content: bytes) -> None:
-    temporary = "%s.%d.tmp" % (path, os.getpid())
+    temporary = "%s.%s.tmp" % (path, os.urandom(8).hex())
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with open(temporary, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         os.replace(temporary, path)
     except OSError:
@@ -155,7 +161,7 @@ def _replace(path: str, content: bytes) -> None:
 def _put_in_memory(table: bytes) -> "str | None":
     path = "%s/holdfast-%d-%s" % (MEMORY, os.getpid(), os.urandom(8).hex())
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:
@@ -315,7 +321,7 @@ class Heart(object):
 
 
 def _opened(path: str) -> int:
-    low = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    low = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.lseek(low, MARK, os.SEEK_SET)
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
