@@ -38,6 +38,7 @@ REAL_PROGRAM = "import sys; sys.path[:] = [p for p in sys.path if p]; from holdf
 VICTIM = b"nobody may change this\n"
 OTHER_USER = 54321
 SHARED_FILES = ("report.md", "report.html", "summary.json", "plan.toml", "journal.jsonl")
+OWN_FRAME = re.compile(r'File "[^"]*/holdfast/([^"]+)", line (\d+), in (\w+)')
 OWN_FAULT = "fault of Holdfast"
 
 
@@ -279,7 +280,9 @@ def _ended_badly(case: Case, outcome: isolation.Outcome, text: str) -> list[Brok
     if outcome.error:
         what = "memory" if outcome.error == "MemoryError" else "traceback"
         found.append((what, f"{outcome.error} at {outcome.place}", outcome.trace))
-    elif "Traceback (most recent call last)" in text:
+    elif "Traceback (most recent call last)" in text and OWN_FRAME.search(
+        text
+    ):  # a log that is shown may hold another's
         found.append(("traceback", printed_place(text), text[-3000:]))
     elif outcome.status == 1 and "holdfast: " not in text and not text.lstrip().startswith("{"):
         found.append(("silent", f"{case.argv[0]}: exit 1 without a sentence", text[-500:]))
@@ -343,7 +346,7 @@ def _leaked(case: Case, folder: Path) -> list[Broken]:
 
 
 def printed_place(text: str) -> str:
-    lines = re.findall(r'File "[^"]*/holdfast/([^"]+)", line (\d+), in (\w+)', text)
+    lines = OWN_FRAME.findall(text)
     last = [line for line in text.strip().splitlines() if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)\b", line)]
     where = f"{lines[-1][0]}:{lines[-1][1]} {lines[-1][2]}" if lines else "?"
     return f"{last[-1].split(':')[0] if last else 'Traceback'} at {where} (printed)"

@@ -43,11 +43,12 @@ def main() -> int:
 
         return 1 if mutations.repeat(options.seed, options.case) else 0
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    commit = _commit()  # of what is measured, not of what is there when it ends
     store = RESULTS / f"robustness-{stamp}"
     found = {part: _part(part, options, store) for part in PARTS if not options.only or part in options.only}
     facts = {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit,
         "seed": options.seed,
         "user": "root" if os.geteuid() == 0 else "an ordinary user",
     }

@@ -1,0 +1,65 @@
+"""A small, fixed slice of bench/robustness: kills, faults of the disk and mutated inputs, each from a seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parent.parent / "bench" / "robustness"
+SEED = 7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bench_on_the_path():
+    sys.path.insert(0, str(BENCH))
+    yield
+    sys.path.remove(str(BENCH))
+
+
+def test_mutated_inputs_end_in_a_sentence_or_a_result():
+    """200 spoiled files of every kind: no traceback, no hang, no memory, nothing written outside, no code run, nothing leaked."""
+    import mutations
+
+    result = mutations.run(200, SEED, quick=True)
+    assert result.cases == 200
+    assert not result.found, "\n".join(f"case {one.number}: {one.group}\n{one.detail}" for one in result.found)
+
+
+def test_a_storm_of_kills_changes_no_bit():
+    """A kill of the training, one of the supervisor and one of both: resumed each time, and the weights of an unharmed run."""
+    import kills
+
+    (storm,) = kills.run(3, SEED, trainings=kills.TRAININGS[:1], lanes=1)
+    assert storm.kills == {"training": 1, "supervisor": 1, "family": 1}
+    assert storm.identical
+    assert not storm.broken
+
+
+def test_faults_of_the_disk_end_in_a_verdict_or_a_sentence():
+    """Eight calls of the supervisor fail, one after another: never a traceback, and what was begun can be resumed."""
+    import faults
+
+    why = faults.not_possible()
+    if why:
+        pytest.skip(why)
+    found, _ = faults.run(8, SEED)
+    assert [one.broken for one in found] == [[]] * 8, "\n".join(f"{one.fault.words}: {one.broken}" for one in found)
+
+
+def test_the_storm_takes_nobody_else_for_its_supervisor(tmp_path):
+    """A training that lost its supervisor has another parent: that one and its descendants are never killed."""
+    lock = tmp_path / "lock"
+    lock.write_text("1\n")
+    asked = {"folder": str(tmp_path), "kills": [[1, "family"]], "session": os.getsid(0)}
+    program = "import storm; storm._kill = lambda *_: print('killed'); storm.step_done(1); print(storm._supervisor())"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=BENCH / "programs", capture_output=True, text=True, check=True,
+        env={**os.environ, "ROBUSTNESS": json.dumps(asked), "HOLDFAST_LOCK": str(lock), "HOLDFAST_ATTEMPT": "1"},
+    )  # fmt: skip
+    assert done.stdout == "None\n"
