@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -25,9 +26,9 @@ TWO = [
 ]
 
 
-def start(folder, terminal):
+def start(folder, terminal, command=TWO):
     logs = {"stdout_log": folder / "stdout.log", "stderr_log": folder / "stderr.log"}
-    return ChildProcess.start(TWO, cwd=folder, env=os.environ, terminal=terminal, **logs)
+    return ChildProcess.start(command, cwd=folder, env=os.environ, terminal=terminal, **logs)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,22 @@ def test_no_descriptor_for_the_streams_is_a_sentence(tmp_path, monkeypatch):
     with Terminal() as terminal, pytest.raises(CommandNotRunnable, match="Too many open files") as caught:
         start(Path(tmp_path), terminal)
     assert "ulimit -n" in caught.value.next_step
+
+
+def test_a_training_is_ended_where_no_descriptor_is_free(tmp_path):
+    """No process can be looked at then; that the child was not waited for yet is enough to know whose its pid is."""
+    with Terminal() as terminal:
+        child = start(tmp_path, terminal, ["sleep", "1000"])
+        below = child.living()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            child.end(60.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert child.exited is not None
+        assert child.exited.signal == "SIGTERM"  # it was asked, and not only killed after the grace
+        child.end(1.0)
+        child.close()
+        assert below
+        assert not any(is_alive(process) for process in below)

@@ -292,8 +292,8 @@ class ChildProcess:
         return self._offspring.living()
 
     def _left_over(self) -> list[psutil.Process]:
-        self._poll()
-        return self._look_at_offspring()
+        exited = self._poll()  # which is certain, also where no descriptor is free to look at it
+        return [process for process in self._look_at_offspring() if not (exited and process.pid == self.pid)]
 
     def _impatience(self) -> list[Notice]:
         """The requests to stop that wait to be told."""
