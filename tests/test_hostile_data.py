@@ -192,3 +192,13 @@ def test_a_link_to_a_picture_with_a_long_name_can_be_made(tmp_path):
     long.touch()
     (tmp_path / yolo_data.name_of_link(7, long)).symlink_to(long)
     assert yolo_data.name_of_link(7, Path("a/b.jpg")) == "00007-b.jpg"
+
+
+def test_a_name_too_long_for_any_file_is_a_picture_that_is_missing(folder):
+    """`Path.is_file` raises for such a name: `init` ended in a traceback."""
+    (folder / "names.txt").write_text("x" * 300 + ".jpg\n")
+    (folder / "data.yaml").write_text("train: names.txt\nval: images/val\nnames: [a]\n")
+    command = [sys.executable, "-m", "holdfast", "init", "data.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 of 1 pictures for train that were looked at do not exist" in done.stdout

@@ -17,6 +17,7 @@ from holdfast.act.recorder import Recorder
 from holdfast.cli.claiming import claim
 from holdfast.judge.engine import Engine
 from holdfast.judge.history import GIB, ended, losses, started, trains
+from holdfast.observe.process_identity import identity_of
 from holdfast.record.folder import RunFolder
 from holdfast.record.journal import Entry, JournalWriter
 from holdfast.show.frame import Frame, wrapped
@@ -205,7 +206,8 @@ def recorded(tmp_path, *history):
 
 
 def test_status_tells_memory_once(tmp_path, capsys):
-    begun = [msgspec.structs.replace(event, pid=os.getpid()) for event in started()[1:]]
+    pid, start, pid_space = identity_of(os.getpid())
+    begun = [msgspec.structs.replace(event, pid=pid, start=start, pid_space=pid_space) for event in started()[1:2]]
     sample = events.Sample(at=3.0, rss=GIB // 2, processes=1, available=3 * GIB, swap=0, disk_free=GIB)
     print_status(status_of(recorded(tmp_path, started()[:1], begun, [sample])), as_json=False)
     shown = capsys.readouterr().out

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.judge.plain_loop import is_plain_loop
+from holdfast.record.safe_files import exists
 from holdfast.record.torn import is_torn
 from holdfast.words.errors import CommandNotRunnable
 from holdfast.words.events import Resume
@@ -89,7 +90,7 @@ def _saved_by(attempt: AttemptPicture, plan: Plan) -> dict[Path, int]:
         path = _resolve(Path(plan.cwd) / name)
         if path is None:
             continue
-        if not _exists(path):
+        if not exists(path):
             renamed = _same_size_beside(path, saved, attempt.started.at)
             if renamed is None:
                 continue
@@ -110,7 +111,7 @@ def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
 def _newest_snapshot(picture: Picture, before: int | None) -> Snapshot | None:
     for attempt in reversed(picture.attempts):
         for snapshot in reversed(attempt.snapshots.known):
-            if (before is None or snapshot.step < before) and _exists(Path(snapshot.path)):
+            if (before is None or snapshot.step < before) and exists(Path(snapshot.path)):
                 return snapshot
     return None
 
@@ -177,13 +178,6 @@ def _is_whole(path: Path) -> bool:
     try:
         return path.exists() and not is_torn(path)
     except Exception:  # noqa: BLE001 - the file may hold anything: what cannot be looked at is passed over for the next one
-        return False
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # in a folder that may not be entered, or a name that no file can have
         return False
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import re
 import shutil
-import stat
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from holdfast.judge.amounts import size
 from holdfast.observe import yolo_data, yolo_labels
 from holdfast.observe.interpreters import imports_of, script_of
 from holdfast.observe.machine import this_machine
-from holdfast.record.safe_files import open_regular
+from holdfast.record.safe_files import exists, is_dir, is_file, open_regular
 from holdfast.words.errors import CommandNotRunnable, DataSetInvalid
 from holdfast.words.ultralytics_settings import SETTINGS
 
@@ -60,7 +59,7 @@ def ground(plan: Plan) -> list[str]:
 def survey(plan: Plan) -> Survey:
     said = Survey()
     cwd = Path(plan.cwd)
-    if not cwd.is_dir():
+    if not is_dir(cwd):
         said.problems.append(f"The folder that the training is to run in, {cwd}, does not exist: mend cwd, or make it.")
         return said
     data: dict[str, DataSet] = {}
@@ -122,7 +121,7 @@ def _biases_thrown(settings: Mapping[str, Any], stage: str) -> str | None:
 
 
 def _no_ultralytics(python: str | None) -> str:
-    if python is not None and "/" in python and not Path(python).is_file():
+    if python is not None and "/" in python and not is_file(Path(python)):
         return f"There is no interpreter at {python}: mend python in the plan, or leave it out."
     if python is not None:
         return (
@@ -148,7 +147,7 @@ def _model(model: str, cwd: Path, home: UltralyticsHome | None, said: Survey) ->
     path = cwd / model
     if "://" in model:
         said.notes.append(f"The model {model} will be downloaded when the training starts: the network must be there.")
-    elif yolo_data.exists(path, stat.S_ISREG):
+    elif is_file(path):
         if path.suffix == ".pt" and (wrong := _no_checkpoint(path)):
             said.problems.append(f"{path} {wrong}: name another model, or get that file again.")
     elif path.suffix in (".yaml", ".yml"):
@@ -156,7 +155,7 @@ def _model(model: str, cwd: Path, home: UltralyticsHome | None, said: Survey) ->
             near = difflib.get_close_matches(model, [name.replace(".yaml", "n.yaml") for name in home.models], n=1)
             hint = f"did you mean {near[0]}?" if near else "mend model in [settings]."
             said.problems.append(f"There is no model {path}, and Ultralytics ships none of that name: {hint}")
-    elif (weights := yolo_data.own_folder("weights_dir")) is not None and (weights / model).is_file():
+    elif (weights := yolo_data.own_folder("weights_dir")) is not None and is_file(weights / model):
         return
     elif _DOWNLOADED.fullmatch(path.name if path.suffix else f"{path.name}.pt"):
         said.notes.append(
@@ -183,12 +182,12 @@ def _data(
 ) -> DataSet | None:
     path = cwd / data
     task = task_of(settings)
-    if not yolo_data.exists(path) and ("://" in data or (home is not None and home.ships_data(data))):
+    if not exists(path) and ("://" in data or (home is not None and home.ships_data(data))):
         said.notes.append(
             f"The data set {data} is one that Ultralytics downloads when it is not there: it was not looked at."
         )
         return None
-    if yolo_data.exists(path) and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
+    if exists(path) and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
         said.notes.append(f"The data set {path} is no data yaml: it was not looked at.")
         return None
     try:
@@ -205,10 +204,10 @@ def _data(
 
 def _pictures(data: DataSet, split: str, said: Survey) -> None:
     chosen = yolo_labels.evenly(data.splits[split], 500)
-    gone = [picture for picture in chosen if not picture.is_file()]
+    gone = [picture for picture in chosen if not is_file(picture)]
     if gone:
         said.problems.append(
-            f"{len(gone)} of {len(chosen)} pictures for {split} that were looked at do not exist, e.g. {gone[0]}: mend "
+            f"{len(gone)} of {len(chosen)} pictures for {split} that were looked at do not exist, e.g. {yolo_data.short(gone[0])}: mend "
             f"the list that {data.path} names."
         )
 
@@ -281,7 +280,7 @@ def _results(plan: Plan, cwd: Path) -> Path:
 
 
 def _existing(folder: Path) -> Path:
-    return next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    return next(place for place in (folder, *folder.absolute().parents) if is_dir(place))
 
 
 def _disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> Iterator[str]:

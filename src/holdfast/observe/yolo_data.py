@@ -8,19 +8,18 @@ import difflib
 import errno
 import json
 import os
-import stat
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.observe.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
-from holdfast.record.safe_files import FileTooLarge, expand_user, open_regular, read_bytes
+from holdfast.record.safe_files import FileTooLarge, exists, expand_user, is_dir, is_file, open_regular, read_bytes
 from holdfast.words.errors import DataSetInvalid
 from holdfast.words.ultralytics_settings import PICTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 LARGEST_SETTINGS = 4 << 20
 LARGEST_LIST = 256 << 20
@@ -83,7 +82,7 @@ def read(path: Path, *, cwd: Path | None = None) -> DataSet:
     assert root is not None
     shape = values.get("kpt_shape")
     points = (shape[0], shape[1]) if isinstance(shape, list) and [type(part) for part in shape] == [int, int] else None
-    masks = bool(values.get("masks_dir")) or exists(root / "masks", stat.S_ISDIR)
+    masks = bool(values.get("masks_dir")) or is_dir(root / "masks")
     return DataSet(path=path, root=root, names=names, splits=splits, keypoints=points, masks=masks, cut=cut)
 
 
@@ -102,7 +101,7 @@ def name_of_link(number: int, picture: Path) -> str:
 def data_yamls_in(folder: Path) -> list[Path]:
     """Files of this folder that look like data yamls."""
     found = []
-    yamls = [entry for entry in sorted(folder.iterdir()) if entry.suffix in (".yaml", ".yml") and entry.is_file()]
+    yamls = [entry for entry in sorted(folder.iterdir()) if entry.suffix in (".yaml", ".yml") and is_file(entry)]
     for entry in yamls[:MAX_YAMLS]:
         try:
             values = _loaded(entry)
@@ -141,7 +140,7 @@ def _loaded(path: Path) -> dict[str, Any]:
     except FileTooLarge:
         raise DataSetInvalid(f"{path} is larger than {MAX_BYTES:,} bytes: that is no data yaml; {FORMAT}.") from None
     except OSError as error:
-        if exists(path, stat.S_ISDIR):
+        if is_dir(path):
             near = _near(path / "data.yaml")
             raise DataSetInvalid(f"{path} is a folder: name the data yaml in it.{near}") from None
         raise DataSetInvalid(f"The data set {short(path)} cannot be read: {error.strerror}.") from error
@@ -157,14 +156,6 @@ def _loaded(path: Path) -> dict[str, Any]:
     return values
 
 
-def exists(path: Path, is_kind: Callable[[int], bool] = lambda _: True) -> bool:
-    """Whether something is there (of that kind); not, for a path that no file can have."""
-    try:
-        return is_kind(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
 def short(path: Path | str) -> str:
     """For a sentence."""
     text = str(path)
@@ -175,7 +166,7 @@ def _near(path: Path) -> str:
     try:
         here = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")]
     except OSError:
-        return f" Nor is there a folder {short(path.parent)}." if not exists(path.parent, stat.S_ISDIR) else ""
+        return f" Nor is there a folder {short(path.parent)}." if not is_dir(path.parent) else ""
     near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5) or (here if len(here) == 1 else [])
     return f" Did you mean {path.parent / near[0]}?" if near else ""
 
@@ -256,14 +247,14 @@ def _pictures_of(split: str, named: Any, root: Path, path: Path, problems: list[
             problems.append(f"The pictures for {split} cannot be listed: {short(place)}: {reason}.")
             continue
         if not found:
-            endings = "jpg, png and such" if place.is_dir() else "one path a line"
+            endings = "jpg, png and such" if is_dir(place) else "one path a line"
             problems.append(f"There is no picture for {split} in {place} ({endings}): put them there, or mend {path}.")
         pictures += found
     return pictures
 
 
 def _inside(place: Path, most: int) -> Iterator[Path]:
-    if exists(place, stat.S_ISDIR):
+    if is_dir(place):
         yield from _walked(place, most)
         return
     read = 0

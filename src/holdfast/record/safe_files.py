@@ -46,6 +46,21 @@ def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
     return handle
 
 
+def is_file(path: Path) -> bool:
+    """Like `Path.is_file`, which raises for a name that is too long or a folder that may not be entered."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_dir(path: Path) -> bool:
+    """Like `Path.is_dir`, and as `is_file` never raises."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def exists(path: Path) -> bool:
+    """Like `Path.exists`, and as `is_file` never raises."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
 def read_bytes(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
     """The whole file. Raises FileTooLarge beyond `max_bytes`, and OSError."""
     with open_regular(path, follow_links=follow_links) as file:

@@ -20,6 +20,7 @@ from holdfast.act.checks import needs
 from holdfast.act.checks.frame import Answer, Case, Check, finding
 from holdfast.act.checks.recorded import GIB, linux
 from holdfast.judge.amounts import size
+from holdfast.record.safe_files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ def _folders(ground: Ground) -> list[Path]:
 
 def _locked(folders: list[Path]) -> Iterator[Finding]:
     for folder in folders:
-        there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        there = next((place for place in (folder, *folder.parents) if exists(place)), folder)
         if not os.access(there, os.W_OK):
             yield finding(
                 ID,

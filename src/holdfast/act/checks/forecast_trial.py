@@ -16,6 +16,7 @@ from holdfast.act.forecasting import Counted, largest_of, settings_of
 from holdfast.act.stage_plan import stage_plan, stages_of
 from holdfast.act.trial import EPOCHS, FULL, asked_of, measure
 from holdfast.observe import yolo_data
+from holdfast.record.safe_files import is_file
 from holdfast.words.errors import HoldfastError
 from holdfast.words.plan import Plan, to_toml
 
@@ -163,5 +164,5 @@ def pictures_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Cou
 def unpacked(data: DataSet) -> int:
     """A JPEG takes about a tenth of its pixels."""
     pictures = [*data.splits.get("train", []), *data.splits.get("val", [])]
-    sample = [path.stat().st_size for path in pictures[:: max(1, len(pictures) // 200)] if Path(path).is_file()]
+    sample = [path.stat().st_size for path in pictures[:: max(1, len(pictures) // 200)] if is_file(Path(path))]
     return int(10 * len(pictures) * sum(sample) / len(sample)) if sample else 0

@@ -17,6 +17,7 @@ from holdfast.observe.command import not_runnable
 from holdfast.observe.interpreters import default_python, imports_of, program_on_path, python_of, script_of
 from holdfast.observe.machine import this_machine
 from holdfast.record.folder import working_folder
+from holdfast.record.safe_files import is_file
 from holdfast.words.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, 
         raise not_runnable(command, cwd, environment, FileNotFoundError(errno.ENOENT, "no such file"))
     python = python_of(command, cwd, environment) or []
     script = command[len(python)] if list(command[: len(python)]) == python and len(command) > len(python) else ""
-    if script.endswith(".py") and not (cwd / script).is_file():
+    if script.endswith(".py") and not is_file(cwd / script):
         raise CommandNotRunnable(
             f"There is no {script} in {cwd}.", next_step="check the spelling, or go to the folder that it is in."
         )

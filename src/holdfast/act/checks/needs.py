@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.act.disk_need import PARAMETERS, disk_need, scale_of
 from holdfast.judge.amounts import size
 from holdfast.observe.yolo_data import read
+from holdfast.record.safe_files import is_file
 from holdfast.words.errors import HoldfastError
 from holdfast.words.plan import Plan
 
@@ -31,7 +32,7 @@ def parameters(ground: Ground) -> float | None:
     """Of the model that the settings name; None where that is not to be told."""
     name = str(ground.settings.get("model") or "")
     file = ground.cwd / name
-    if name.endswith(".pt") and file.is_file():
+    if name.endswith(".pt") and is_file(file):
         return file.stat().st_size / 2.0
     scale = scale_of(name)
     return PARAMETERS[scale] if scale is not None else None

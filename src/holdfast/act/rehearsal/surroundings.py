@@ -12,7 +12,7 @@ from holdfast.act.stage_plan import stage_plan, stages_of
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe import yolo_data
 from holdfast.observe.python_programs import python_path
-from holdfast.record.safe_files import expand_user
+from holdfast.record.safe_files import expand_user, is_file
 from holdfast.words.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -186,5 +186,5 @@ def _link_some(data: DataSet, split: str, count: int, folder: Path) -> None:
         name = yolo_data.name_of_link(n, picture)
         (images / name).symlink_to(picture.absolute())
         label = yolo_data.label_of(picture)
-        if label.is_file():
+        if is_file(label):
             (labels / name).with_suffix(".txt").symlink_to(label.absolute())

@@ -9,6 +9,7 @@ from holdfast.observe.foreign.reading import Reading
 from holdfast.observe.foreign.settings import looks_like_settings, not_of_ultralytics, settings_in
 from holdfast.observe.foreign.table import columns_of
 from holdfast.observe.foreign.text import Source, encoding_of, read_source, sniff
+from holdfast.record.safe_files import exists
 from holdfast.words import events
 from holdfast.words.errors import RecordUnknown
 
@@ -31,7 +32,7 @@ def read(path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Readi
     """The record at a path, or on standard input where there is none. Raises RecordUnknown where it is none."""
     if path is None:
         return _read_text(None, exit_code, lines)
-    if not path.exists():
+    if not exists(path):
         raise RecordUnknown(
             f"There is nothing at {path}.",
             next_step=f"give a folder or file of a run: {LOOKED_FOR}; or - for a log on stdin",
