@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import torch
 from squares import make_squares
 from yolo_lives import Lives, backbone, import_ultralytics
 
-from holdfast.child.holdfast_child.adapters.ultralytics import last, state
 from holdfast.child.holdfast_child.snapshots.objects import Objects
 from holdfast.child.holdfast_child.snapshots.store import Store
 
@@ -47,24 +47,15 @@ def notes(training):
 
 
 def refuse(monkeypatch, *, beginning):
-    """A full disk for files whose names begin so."""
-    copyfile = last.shutil.copyfile
+    """A full disk for files whose names begin so: each is written under another name first, then renamed."""
+    replace = os.replace
 
-    def full(path):
-        if Path(path).name.startswith(beginning):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    def replaced(path, to):
+        if Path(to).name.startswith(beginning):
+            raise OSError(errno.ENOSPC, "No space left on device", str(to))
+        replace(path, to)
 
-    def copied(path, to):
-        full(to)
-        return copyfile(path, to)
-
-    def opened(path, mode="r"):
-        if "w" in mode:
-            full(path)
-        return open(path, mode)  # noqa: PTH123
-
-    monkeypatch.setattr(last.shutil, "copyfile", copied)
-    monkeypatch.setattr(state, "open", opened, raising=False)
+    monkeypatch.setattr(os, "replace", replaced)
 
 
 def test_layers_frozen_from_now_on(tmp_path):

@@ -130,6 +130,7 @@ def _files(come: Rehearsed) -> list[Finding]:
                 ID,
                 "note",
                 "It could not write outside of its folder: if that is what it failed of, check again with --no-confine.",
+                evidence=[f"exit code {come.code}, and no write that was refused is known"],
             )
         )
     return told
