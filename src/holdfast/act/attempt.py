@@ -294,9 +294,9 @@ class Attempt:
             self._remark("the output is no longer looked through", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
-        if not self._folder.path.is_dir():
+        if not (self._run.is_there() and self._folder.path.is_dir()):
             self._remark(
-                "the run folder was removed",
+                "the run folder was removed or replaced",
                 f"{self._run.path} is gone while the run lives: nothing more of it is recorded, and it cannot be resumed",
             )
             return

@@ -79,6 +79,8 @@ class Leaving:
         if not self.takes_snapshots():
             return False
         try:
+            if not self._run.is_there():
+                return False
             self._run.snapshot_now.touch()
         except OSError:
             return False

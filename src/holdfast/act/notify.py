@@ -21,8 +21,6 @@ from holdfast.words.json_text import to_bytes
 from holdfast.words.verdicts import Action
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.judge.picture import Picture
     from holdfast.record.folder import RunFolder
 
@@ -39,8 +37,8 @@ LOOK_S = 0.02
 class _Notification:
     """One process under way, with its group. What it prints comes through a pipe, which it waits at where we do not read on."""
 
-    def __init__(self, words: list[str], message: bytes, log: Path) -> None:
-        self._log = log
+    def __init__(self, words: list[str], message: bytes, run: RunFolder) -> None:
+        self._run = run
         self._printed = 0
         with tempfile.TemporaryFile() as stdin:  # not a pipe: nobody waits for one that does not read
             stdin.write(message)
@@ -93,9 +91,11 @@ class _Notification:
         return False
 
     def _keep(self, piece: bytes) -> None:
+        if not self._run.is_there():
+            return
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            handle = open_handle(self._log, flags)
+            handle = open_handle(self._run.notifications, flags)
             try:
                 room = MAX_LOG - os.fstat(handle).st_size
                 if room > 0:
@@ -125,7 +125,7 @@ class Notifier:
         # A notification that cannot be sent is the user's to mend, not a reason to end a training.
         with contextlib.suppress(OSError, ValueError):
             encoded = to_bytes(told) + b"\n"
-            self._running.append(_Notification(self._words, encoded, self._run.notifications))
+            self._running.append(_Notification(self._words, encoded, self._run))
 
     def close(self) -> None:
         """Let what is under way finish, for a moment; nothing of it outlives the run."""

@@ -243,7 +243,8 @@ class Supervisor:
                 self._reader.close()
             self._journal.close()
             with contextlib.suppress(Exception):
-                heartbeat.settle(str(self._run.heartbeat))
+                if self._run.is_there():
+                    heartbeat.settle(str(self._run.heartbeat))
             if self._notifier is not None:
                 self._notifier.close()
 
@@ -284,14 +285,16 @@ class Supervisor:
 
     def _forget_snapshots(self, since: int) -> None:
         """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
+        if not self._run.is_there():
+            return
         known = [snapshot for attempt in self._picture.attempts for snapshot in attempt.snapshots.known]
         steps = {Path(snapshot.path): snapshot.step for snapshot in known}
         self._unharmed("removing spoiled snapshots", lambda: forget_spoiled(self._run.snapshots, steps, since), None)
 
     def _attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """One attempt from start to end; False when it could not even be started again."""
-        if self._picture.attempts and not self._run.path.is_dir():
-            self._stop_here("its run folder was removed while it lived")
+        if self._picture.attempts and not self._run.is_there():
+            self._stop_here("its run folder was removed or replaced while it lived")
             return False
         number, folder = self._fresh_folder()
         try:
@@ -409,7 +412,7 @@ class Supervisor:
         attempt = self._picture.attempt
         files = saved_files(self._picture, self._plan)
         finished = attempt.ended is not None and attempt.ended.code == 0
-        if attempt.vaulted is not None or not files or finished or self._plan.observe_only:
+        if attempt.vaulted is not None or not files or finished or self._plan.observe_only or not self._run.is_there():
             return
         kept, left_out = vault.keep(files, self._run.attempt(attempt.number).saved, base=Path(self._plan.cwd))
         self._flushing.add(kept)

@@ -120,11 +120,12 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
         return [Narrator(folder, plan=head, later=epochs_after(plan, number))]
 
     def done(folder: RunFolder, _reached: Verdict) -> None:
-        write_down(folder, plan)
+        if run.is_there() and folder.is_there():
+            write_down(folder, plan)
 
     stages = Stages(run, plan, listeners=[Narrator(run)], listeners_of=listeners_of, done=done, fits=fits)
     verdict = stages.carry_out()
-    if not run.journal.is_file():
+    if not (run.is_there() and run.journal.is_file()):
         return tell_removed(run, verdict, as_json=as_json)
     summary = course_summary(run, plan)
     try:

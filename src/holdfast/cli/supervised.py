@@ -74,7 +74,7 @@ def supervise_new(
             run, plan, lambda narrator: supervisor.start(run, plan, [narrator]), as_json=as_json, progress=progress
         )
     except CommandNotRunnable:
-        if not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
+        if run.is_there() and not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
             shutil.rmtree(run.path, ignore_errors=True)  # nothing ran: an empty record would only be in the way
         raise
 
@@ -88,7 +88,7 @@ def _supervised(
 ) -> int:
     verdict = supervise(Narrator(run, plan=progress))
     gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
-    if not run.journal.is_file():
+    if not (run.is_there() and run.journal.is_file()):
         return tell_removed(run, verdict, as_json=as_json)
     picture, summary = write_down(run, plan)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
@@ -102,15 +102,15 @@ def _supervised(
 
 
 def tell_removed(run: RunFolder, verdict: Verdict, *, as_json: bool) -> int:
-    """Of a run whose folder was removed while it lived there is no record any more, but what it came to is known."""
+    """Of a run whose folder was removed or replaced while it lived there is no record there, but what it came to is known."""
     with contextlib.suppress(OSError):
         if as_json:
             known = {"run": run.name, "dir": str(run.path), "verdict": verdict.outcome.value, "reason": verdict.reason}
             print_json({**known, "exit_status": verdict.exit_status})
         else:
             say(
-                f"{verdict.outcome.value}: {verdict.reason}. The run folder {run.path} was removed while the run lived: "
-                "its record is gone, and it cannot be resumed."
+                f"{verdict.outcome.value}: {verdict.reason}. The run folder {run.path} was removed or replaced while the run lived: "
+                "its record is not there any more, nothing was written into what is, and it cannot be resumed."
             )
     return verdict.exit_status
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.child.holdfast_child import protocol
-from holdfast.record.owners import Foreign, describe_passed_over, foreign_folder, foreign_part
+from holdfast.record.owners import Foreign, describe_passed_over, foreign_above, foreign_folder, foreign_part
 from holdfast.record.safe_files import open_handle
 from holdfast.words.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun
 
@@ -75,6 +76,16 @@ class AttemptFolder:
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
+    _identity: tuple[int, int] | None = field(init=False, compare=False, repr=False)
+    """Which folder lay there when this was made."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_identity", _identity_of(self.path))
+
+    def is_there(self) -> bool:
+        """Whether the folder that was there still is. Another in its place, or a link to another, is not the run's."""
+        now = _identity_of(self.path)
+        return now is not None and self._identity in (None, now)
 
     @property
     def name(self) -> str:
@@ -163,6 +174,11 @@ def create(command: Sequence[str], *, root: Path, name: str | None = None, folde
 
 def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
     """The run folder of a stage, made where there is none yet."""
+    if not run.is_there():
+        raise FolderGone(
+            f"The run folder {run.path} was removed or replaced while the run lived.",
+            next_step="start a new run; nothing was written into what lies there now",
+        )
     fit = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")
     path = run.stages / (f"{number}-{fit}" if fit and fit != str(number) else str(number))
     try:
@@ -260,10 +276,11 @@ def _claim_exactly(folder: Path) -> Path:
     for parent in reversed(folder.parents):
         if not parent.exists():
             parent.mkdir(exist_ok=True, mode=SHARED_MODE)
+    _refuse_foreign_place(foreign_above(folder))
     folder.mkdir(exist_ok=True, mode=PRIVATE_MODE)
     if any(folder.iterdir()):
         raise RunExists(f"{folder} is not empty.", next_step="give --dir a new or an empty folder")
-    _refuse_foreign_place(folder)
+    _refuse_foreign_place(foreign_folder([folder]))
     folder.chmod(PRIVATE_MODE)
     return folder.resolve()
 
@@ -271,7 +288,7 @@ def _claim_exactly(folder: Path) -> Path:
 def _claim_next(runs: Path, name: str) -> Path:
     for folder in (runs.parent, runs):
         folder.mkdir(exist_ok=True, mode=SHARED_MODE)
-        _refuse_foreign_place(folder)
+        _refuse_foreign_place(foreign_folder([folder]))
     pattern = re.compile(re.escape(name) + r"-(\d{1,9})", re.ASCII)
     taken = [int(match[1]) for entry in runs.iterdir() if (match := pattern.fullmatch(entry.name))]
     number = max(taken, default=0) + 1
@@ -285,15 +302,22 @@ def _claim_next(runs: Path, name: str) -> Path:
             return path.resolve()
 
 
-def _refuse_foreign_place(folder: Path) -> None:
+def _refuse_foreign_place(foreign: Foreign | None) -> None:
     """Who owns the folder above a run can put another in its place, or a link to anywhere, while it is written."""
-    foreign = foreign_folder([folder])
     if foreign is not None:
         raise FolderNotWritable(
             f"{foreign.path} belongs to {foreign.owner}: no run is recorded there, because its owner could "
             "exchange it while it is being written.",
-            next_step="choose a folder of your own with --dir DIR",
+            next_step="choose one inside a folder of your own with --dir DIR",
         )
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - as the other questions here, without an error
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
 
 
 def _write_new(path: Path, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.record.folder import RunFolder, rank_in
 from holdfast.record.reserve import Reserve
-from holdfast.record.safe_files import open_handle, open_regular
+from holdfast.record.safe_files import HasOtherNames, open_handle, open_regular
 from holdfast.words import events
 from holdfast.words.errors import FolderNotWritable, JournalUnreadable
 
@@ -66,9 +66,12 @@ class JournalWriter:
         try:
             self._handle = open_handle(path, flags)
         except OSError as error:
+            linked = isinstance(error, HasOtherNames)
             raise FolderNotWritable(
                 f"The journal {path} cannot be written: {error.strerror}.",
-                next_step="make room on the disk, or choose another folder with --dir DIR",
+                next_step=f"copy the run (cp -r {path.parent} COPY), which makes it a file of its own, and resume the copy"
+                if linked
+                else "make room on the disk, or choose another folder with --dir DIR",
             ) from error
         self._reserve = Reserve(path.with_name("reserve"))
         self._pending: deque[bytes] = deque(maxlen=PENDING_EVENTS)

@@ -13,8 +13,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.record.safe_files import open_handle
-from holdfast.words.errors import FolderNotWritable, RunIsLive
+from holdfast.record.owners import refuse_foreign
+from holdfast.record.safe_files import HasOtherNames, open_handle
+from holdfast.words.errors import FolderGone, FolderNotWritable, RunIsLive, UntrustedRun
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,6 +33,8 @@ class RunLock:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._handle: int | None = None
+        self._folder: int | None = None
+        """Held open, so that no other folder can get its number, by which `RunFolder.is_there` knows it."""
 
     def __enter__(self) -> Self:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -48,13 +51,17 @@ class RunLock:
         except OSError as error:
             os.close(handle)
             raise self._not_locked(error) from error
-        if not free:
+        if free:
+            self._refuse_exchanged(handle)
+        else:
             os.close(handle)
             raise RunIsLive(
                 f"The run {self._run.name} is already supervised by process {holder or 'unknown'}.",
                 next_step=f"watch it: holdfast status {self._run.reference}",
             )
         self._handle = handle
+        with contextlib.suppress(OSError):
+            self._folder = os.open(self._run.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self
 
     def __exit__(
@@ -67,9 +74,31 @@ class RunLock:
                     os.pwrite(self._handle, f"{os.getpid()}\nended\n".encode(), 0)
             os.close(self._handle)
             self._handle = None
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def _refuse_exchanged(self, handle: int) -> None:
+        """What was looked at before the lock was taken must be what is locked now, and be ours as before."""
+        try:
+            refuse_foreign(self._run)
+            if self._run.is_there() and os.path.samestat(os.fstat(handle), self._run.lock.lstat()):
+                return
+        except OSError:
+            pass
+        except UntrustedRun:
+            os.close(handle)
+            raise
+        os.close(handle)
+        raise FolderGone(
+            f"The run folder {self._run.path} was removed or replaced while it was being opened.",
+            next_step="look at what lies there now and who may write to the folders above it; then try again",
+        )
 
     def _not_locked(self, error: OSError) -> FolderNotWritable:
-        if error.errno in FULL:
+        if isinstance(error, HasOtherNames):
+            step = f"copy the run (cp -r {self._run.path} COPY), which makes it a file of its own, and resume the copy"
+        elif error.errno in FULL:
             step = f"make room on the disk, then: holdfast resume {self._run.reference}"
         else:
             step = "choose a folder on a local disk that you can write to with --dir DIR; or copy the run there"

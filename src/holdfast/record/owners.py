@@ -7,13 +7,14 @@ the next user who types `holdfast resume` there.
 from __future__ import annotations
 
 import contextlib
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.record.safe_files import untrusted_owner
 from holdfast.words.errors import UntrustedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from holdfast.record.folder import RunFolder
@@ -40,12 +41,49 @@ def foreign_folder(folders: Iterable[Path]) -> Foreign | None:
     return None
 
 
+def foreign_above(run: Path) -> Foreign | None:
+    """A folder above a run whose owner is another user, who could exchange the run for another.
+
+    Those that Holdfast makes count (`runs` and `.holdfast`, a run above its stages), and of a run elsewhere the one it lies in. Where that is
+    sticky, as /tmp is, others cannot rename what is ours. The mode is not asked: who lets others write there has decided so.
+    """
+    paths = dict.fromkeys((run.absolute(), run.resolve()))
+    return foreign_folder(folder for path in paths for folder in _above(path))
+
+
+def _above(run: Path) -> Iterator[Path]:
+    parent = run.parent
+    if parent.name == "stages":
+        yield from (parent, parent.parent)
+        yield from _above(parent.parent)
+    elif (parent.parent.name, parent.name) == (".holdfast", "runs"):
+        yield from (parent, parent.parent)
+    elif not _is_sticky(parent):
+        yield parent
+
+
+def _is_sticky(folder: Path) -> bool:
+    try:
+        return bool(folder.stat().st_mode & stat.S_ISVTX)
+    except OSError:
+        return False
+
+
 def foreign_part(run: Path) -> Foreign | None:
     return foreign_folder(run / part for part in PARTS)
 
 
 def refuse_foreign(run: RunFolder, stages: Iterable[RunFolder] = ()) -> None:
-    """Raise UntrustedRun where a part of the run, or of one of its stages, belongs to another user."""
+    """Raise UntrustedRun where a part of the run, of one of its stages, or a folder above them belongs to another user."""
+    above = foreign_above(run.path)
+    if above is not None:
+        raise UntrustedRun(
+            f"{above.path} belongs to {above.owner}: what lies in it is not resumed, because its owner could put another "
+            "run, and so another command, in the place of yours.",
+            next_step=f"copy the run into a folder of your own (cp -r {run.path} COPY) and resume the copy; or chown that "
+            "folder to you",
+            look_at=str(run.plan),
+        )
     for folder in (run, *stages):
         foreign = foreign_part(folder.path)
         if foreign is not None:

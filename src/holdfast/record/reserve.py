@@ -18,13 +18,25 @@ BYTES = 1 << 20
 class Reserve:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._handle: int | None = None
+        """Of the file that was made: what lies under this name at the end may be another's."""
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(open_handle(path, flags), "wb") as file:
-                file.write(os.urandom(BYTES))  # what is all the same might be packed, or not written at all
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()  # of a supervisor that was killed; a name is removed, and nothing written over
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._handle = open_handle(path, flags)
+            left = os.urandom(BYTES)  # what is all the same might be packed, or not written at all
+            while left:
+                left = left[os.write(self._handle, left) :]
         except OSError:
             self.give_back()
 
     def give_back(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            os.ftruncate(handle, 0)
+            if os.path.samestat(os.fstat(handle), self._path.lstat()):
+                self._path.unlink()
+        os.close(handle)

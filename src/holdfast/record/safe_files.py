@@ -22,6 +22,13 @@ class NotARegularFile(OSError):
         super().__init__(errno.EINVAL, "not a regular file", str(path))
 
 
+class HasOtherNames(OSError):
+    """A hard link: what is written to it changes a file elsewhere too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EMLINK, f"{path.name} has another name elsewhere (a hard link)", str(path))
+
+
 class FileTooLarge(OSError):
     def __init__(self, path: Path, max_bytes: int) -> None:
         super().__init__(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
@@ -35,14 +42,25 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
-    """`os.open` for regular files only. Raises OSError, also for a path that no file can have (a NUL in it)."""
+    """`os.open` for regular files only, and to be written to for those with one name only.
+
+    Raises OSError, also for a path that no file can have (a NUL in it). A file that is refused is not cut short either.
+    """
     try:
-        handle = os.open(path, flags, mode)
+        handle = os.open(path, flags & ~os.O_TRUNC, mode)
     except ValueError as error:  # an embedded NUL
         raise OSError(errno.EINVAL, str(error), str(path)) from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotARegularFile(path)
+        if status.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
+            raise HasOtherNames(path)
+        if flags & os.O_TRUNC:
+            os.ftruncate(handle, 0)
+    except OSError:
         os.close(handle)
-        raise NotARegularFile(path)
+        raise
     return handle
 
 
