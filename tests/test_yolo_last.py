@@ -123,12 +123,12 @@ def test_a_full_disk_costs_no_copy(training, monkeypatch):
     training.snapshot(10)
     training.save(1)
 
-    def full(path, to):
-        raise OSError(errno.ENOSPC, "No space left on device", to)
+    def full(path, _chunks):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
 
     after = Training(training.folder)
     with monkeypatch.context() as patched:
-        patched.setattr(last.shutil, "copyfile", full)
+        patched.setattr(last, "replace_with", full)
         with pytest.raises(OSError, match="No space"):
             after.copies.give_back(torch, after.trainer, 10, 0)
     assert after.epoch_there == 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.record.safe_files import touch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -81,7 +83,7 @@ class Leaving:
         try:
             if not self._run.is_there():
                 return False
-            self._run.snapshot_now.touch()
+            touch(self._run.snapshot_now)
         except OSError:
             return False
         return True

@@ -20,6 +20,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.record.safe_files import open_handle, open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -75,7 +77,8 @@ class OutputLog:
         if self._file is not None:
             return
         path = self._path if self._in_head else newest_part(self._path)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._file = open_handle(path, flags)
         if not self._in_head:
             self._put(b"[holdfast: output from byte %d on]\n" % self._position)
 
@@ -105,9 +108,11 @@ def read_output(path: Path) -> Iterator[bytes]:
     """A recorded stream from its beginning, with a line in place of what is missing in the middle."""
     position = 0
     for part in (path, older_part(path), newest_part(path)):
-        if not part.exists():
+        try:
+            opened = open_regular(part, follow_links=False)
+        except OSError:
             continue
-        with part.open("rb") as file:
+        with opened as file:
             begins = 0
             if part != path:
                 heading = _BEGINS.fullmatch(file.readline())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.observe.process_identity import send_signal
+from holdfast.record.safe_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ class StackReader:
         return 0
 
     def _read(self, pid: int) -> str:
-        with contextlib.suppress(OSError), self._file_of(pid).open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(self._file_of(pid), follow_links=False) as file:
             file.seek(self._offsets[pid])
             return file.read(256_000).decode(errors="replace")
         return ""

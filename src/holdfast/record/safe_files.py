@@ -6,13 +6,14 @@ another user may hold a command that would run with our rights. Everything found
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import pwd
 import stat
 from pathlib import Path
 from typing import BinaryIO
+
+MAX_UID_DIGITS = 10
 
 
 class NotARegularFile(OSError):
@@ -64,6 +65,25 @@ def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
     return handle
 
 
+def touch(path: Path) -> None:
+    """Like `Path.touch`, for a regular file only and through no link. Raises OSError."""
+    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.utime(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder_below(base: Path, folder: Path, mode: int = 0o700) -> None:
+    """Make `folder`, and those between `base` and it. Raises OSError, also where one of them is a link, which leads anywhere."""
+    above = base
+    for name in folder.relative_to(base).parts:
+        above = above / name
+        above.mkdir(exist_ok=True, mode=mode)
+        if above.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, and what is behind one is not written to", str(above))
+
+
 def is_file(path: Path) -> bool:
     """Like `Path.is_file`, which raises for a name that is too long or a folder that may not be entered."""
     return os.path.isfile(path)  # noqa: PTH113
@@ -92,8 +112,9 @@ def trusted_users() -> frozenset[int]:
     """Who may leave something that we act on: this user, root, and under sudo the user who called it."""
     users = {os.geteuid(), 0}
     if os.geteuid() == 0:
-        with contextlib.suppress(KeyError, ValueError):
-            users.add(int(os.environ["SUDO_UID"]))
+        caller = os.environ.get("SUDO_UID", "")
+        if caller.isascii() and caller.isdigit() and len(caller) <= MAX_UID_DIGITS:
+            users.add(int(caller))
     return frozenset(users)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.record.cloning import clone
-from holdfast.record.safe_files import open_regular
+from holdfast.record.safe_files import make_folder_below, open_regular
 from holdfast.record.torn import is_torn
 from holdfast.words.events import VaultedFile
 
@@ -43,6 +43,10 @@ def keep(
     was left out, each path with its reason. Below `into` the folders are as they are below `base` (the training's working
     folder), so that files of the same name do not meet.
     """
+    if into.is_symlink() or into.parent.is_symlink():
+        return [], [
+            f"{os.fspath(path)}: {into} is a link, and what is behind one is not written to" for path, _ in files
+        ]
     base, into = (base or Path.cwd()).resolve(), into.resolve()
     budget = _Budget(reserve_bytes)
     kept: list[VaultedFile] = []
@@ -54,7 +58,10 @@ def keep(
             left_out.append(f"{given}: it holds the run's own folder")
             continue
         try:
-            kept.append(_keep_one(given, source, step, into / _name_below(source, base), budget, left_out))
+            target = into / _name_below(source, base)
+            into.mkdir(parents=True, exist_ok=True)
+            make_folder_below(into, target.parent)
+            kept.append(_keep_one(given, source, step, target, budget, left_out))
         except _NoRoomError as full:
             left_out.append(f"{given}: {full}")
         except OSError as error:
@@ -196,7 +203,6 @@ def _name_below(source: Path, base: Path) -> Path:
 
 
 def _keep_one(given: str, source: Path, step: int, target: Path, budget: _Budget, left_out: list[str]) -> VaultedFile:
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     _remove(partial)
     try:

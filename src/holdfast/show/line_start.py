@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from holdfast.record.folder import stage_folders
+from holdfast.record.safe_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def _shows_both(stream: TextIO) -> bool:
 
 def _ends_its_line(log: _Log) -> bool:
     try:
-        with log.path.open("rb") as file:
+        with open_regular(log.path, follow_links=False) as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
     except OSError:

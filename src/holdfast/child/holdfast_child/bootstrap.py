@@ -86,7 +86,8 @@ def _escaped(text):
 def _append_line(attempt_dir, line):
     try:
         path = os.path.join(attempt_dir, protocol.INTERPRETERS_FILE)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
         try:
             if os.fstat(descriptor).st_size < INTERPRETERS_LIMIT:
                 os.write(descriptor, line.encode("utf-8", "replace"))

@@ -41,7 +41,7 @@ class Orphan(object):
             return
         try:
             self._path = path
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             status = os.fstat(self._descriptor)
             self._identity = (status.st_dev, status.st_ino)
             holder = os.pread(self._descriptor, CONTENT_BYTES, 0).split()[:1]

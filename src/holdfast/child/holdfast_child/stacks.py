@@ -23,7 +23,9 @@ def register(attempt_dir, pid):
             continue
         path = os.path.join(attempt_dir, protocol.stack_file(pid))
         try:
-            file = open(path, "ab", buffering=0)  # noqa: SIM115 - faulthandler writes into it for as long as the process lives
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            # faulthandler writes into it for as long as the process lives
+            file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
             faulthandler.register(number, file=file, all_threads=True, chain=False)
         except (OSError, ValueError, RuntimeError, AttributeError):
             continue

@@ -137,7 +137,7 @@ class Writer(object):
         return True
 
     def _open(self, extra=0):
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | extra
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | extra
         self._descriptor = os.open(self._path, flags, 0o600)
         self._identity = self._file_identity()
         self._retry_at = 0.0

@@ -202,6 +202,7 @@ class Recorder(object):
 
     def _write(self, record):
         if self._file is None:
-            self._file = open(self._path, "a")  # noqa: SIM115 - it is written to until the process ends
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self._path, flags, 0o600), "a")  # it is written to until the process ends
         self._file.write(json.dumps(plain(record)) + "\n")
         self._file.flush()

@@ -331,7 +331,7 @@ class Conductor(object):
     def _write(self, event, fields):
         try:
             if self._descriptor < 0:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 self._descriptor = os.open(self._path, flags, 0o600)
             os.write(self._descriptor, encoded(event, dict(fields, pid=self._pid)))
         except OSError:

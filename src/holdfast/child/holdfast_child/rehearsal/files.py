@@ -167,7 +167,8 @@ class Keeper(object):
             return
         self._told.add((what, path))
         line = encoded("file", {"what": what, "path": path, "how": how})
-        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(self._log, flags, 0o600)
         try:
             os.write(descriptor, line)
         finally:

@@ -74,12 +74,18 @@ def write_whole(files, path, chunks):
 
 def replace_content(path, content):
     """A file of the user's with this content instead of its own. Raises OSError; then it is as it was."""
+    replace_with(path, [content])
+
+
+def replace_with(path, chunks):
+    """As `replace_content`, with what all chunks hold."""
     path = str(path)
     temporary = temporary_name(os.path.dirname(path) or ".")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            for chunk in chunks:
+                file.write(chunk)
         os.replace(temporary, path)
     except OSError:
         _remove_quietly(Files(), temporary)
@@ -143,8 +149,9 @@ def owner_of(folder):
 def _trusted():
     """This user, root, and under sudo the user who called it."""
     users = {os.geteuid(), 0}
-    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdigit():
-        users.add(int(os.environ["SUDO_UID"]))
+    caller = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and re.fullmatch("[0-9]{1,10}", caller):
+        users.add(int(caller))
     return users
 
 

@@ -7,10 +7,9 @@ snapshots, and which snapshot is gone on from, is not known before.
 
 import os
 import re
-import shutil
 import threading
 
-from ...snapshots.files import temporary_name
+from ...snapshots.files import replace_with
 
 NAME = re.compile(r"last-(\d{6})\.pt")
 
@@ -125,11 +124,5 @@ def _remove(folder, epochs):
 
 
 def _copy(path, to):
-    temporary = temporary_name(os.path.dirname(to) or ".")
-    try:
-        shutil.copyfile(path, temporary)
-        os.replace(temporary, to)
-    except OSError:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    with open(path, "rb") as file:
+        replace_with(to, iter(lambda: file.read(1 << 22), b""))
