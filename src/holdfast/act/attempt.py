@@ -21,6 +21,7 @@ from holdfast.observe.line_watch import LineWatch
 from holdfast.observe.stacks import StackReader
 from holdfast.record.journal import Entry, Tail, rank_of
 from holdfast.words import events
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,7 +266,7 @@ class Attempt:
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
         self._remark(
             f"it saves {path}, but if it dies it starts over",
-            f"""to go on from there, start with --checkpoint '{pattern}' --resume-with "--resume {{checkpoint}}" """
+            f"""to go on from there, start with --checkpoint {shell_quoted(pattern)} --resume-with "--resume {{checkpoint}}" """
             "(the arguments that your command takes for it); or have it go on at the very batch, without a checkpoint: two lines of "
             "holdfast.guard (docs/guard.md)",
         )

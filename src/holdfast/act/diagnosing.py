@@ -7,7 +7,6 @@ what the record cannot say is said to be unknown.
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from holdfast.observe.line_watch import LineWatch
 from holdfast.record.journal import Entry
 from holdfast.record.redact import Redactor, redacted
 from holdfast.words import events
+from holdfast.words.shell_text import shell_quoted
 from holdfast.words.verdicts import Outcome
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _next_steps(reading: Reading, path: str, steps: list[NextStep], came_to: Ver
     if reading.going_on is not None:
         ordered.insert(min(1, len(ordered)), NextStep(reading.going_on.text, reading.going_on.command))
     if reading.end is not None and not reading.end.known:
-        again = f"holdfast diagnose {shlex.quote(path)} --exit-code N"
+        again = f"holdfast diagnose {shell_quoted(path)} --exit-code N"
         ordered += [
             NextStep("start it under Holdfast, which records signal, last words and memory", "holdfast run -- COMMAND"),
             NextStep("or keep the exit code (`echo $?` right after it) and give it here", again),

@@ -17,10 +17,12 @@ from holdfast.act.opening import open_plan
 from holdfast.judge.amounts import size
 from holdfast.observe import yolo_data
 from holdfast.observe.machine import this_machine
-from holdfast.record.folder import working_folder
+from holdfast.record.folder import working_folder, write_atomically, write_new
 from holdfast.record.plan_values import written
+from holdfast.record.safe_files import exists, is_file
 from holdfast.words.errors import DataSetInvalid, FolderNotWritable, UsageError
 from holdfast.words.plan_keys import BY_NAME, TOP
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from holdfast.observe.yolo_data import DataSet
@@ -61,14 +63,22 @@ class Draft:
 
 def init(data: Path | None, *, model: str, out: Path, force: bool) -> Draft:
     """Writes a plan beside nothing that is there already, and says what to mend before it can run."""
-    if out.exists() and not force:
+    if out.is_symlink():
+        raise UsageError(
+            f"{out} is a link: a plan is not written through it.", next_step="name the file itself with --out"
+        )
+    if exists(out) and not (force and is_file(out)):
+        if force:
+            raise UsageError(f"{out} is no ordinary file.", next_step="name another with --out")
         raise UsageError(f"{out} exists already.", next_step="name another with --out, or write over it with --force")
     chosen = data if data is not None else only_data_yaml(working_folder())
     folder = out.absolute().parent
     found = yolo_data.read(chosen, cwd=folder)
     here = this()
     try:
-        out.write_text(draft(found, here, model=model, data_path=_as_seen_from(folder, chosen)), encoding="utf-8")
+        (write_atomically if force else write_new)(
+            out, draft(found, here, model=model, data_path=_as_seen_from(folder, chosen)), mode=0o666
+        )
     except OSError as error:
         raise FolderNotWritable(
             f"{out} cannot be written: {error.strerror}.", next_step="name another file with --out"
@@ -93,7 +103,7 @@ def only_data_yaml(folder: Path) -> Path:
         names = ", ".join(path.name for path in found[:5])
         raise UsageError(
             f"There are {len(found)} data sets in {folder}: {names}.",
-            next_step=f"name one: holdfast init {found[0].name}",
+            next_step=f"name one: holdfast init {shell_quoted(found[0].name)}",
         )
     raise DataSetInvalid(
         f"There is no data set in {folder}: no .yaml with train:, val: and names: in it.",

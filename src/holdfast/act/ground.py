@@ -21,6 +21,7 @@ from holdfast.observe.interpreters import imports_of, script_of
 from holdfast.observe.machine import this_machine
 from holdfast.record.safe_files import exists, is_dir, is_file, open_regular
 from holdfast.words.errors import CommandNotRunnable, DataSetInvalid
+from holdfast.words.shell_text import shell_quoted
 from holdfast.words.ultralytics_settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ def _no_ultralytics(python: str | None) -> str:
     if python is not None and "/" in python and not is_file(Path(python)):
         return f"There is no interpreter at {python}: mend python in the plan, or leave it out."
     if python is not None:
-        return (
-            f"The interpreter {python} has no Ultralytics: {python} -m pip install ultralytics, or name another python."
-        )
+        return f"The interpreter {python} has no Ultralytics: {shell_quoted(python)} -m pip install ultralytics, or name another python."
     try:
         found = yolo(None)[0]
     except CommandNotRunnable as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.observe.safe_yaml import MAX_BYTES, load_yaml
+from holdfast.record.folder import write_new
 from holdfast.record.safe_files import read_bytes
 from holdfast.words.errors import FolderNotWritable
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +28,7 @@ def write(split: Split, folder: Path, data: DataSet) -> str:
         lists["test"] = tuple(str(path.absolute()) for path in data.splits["test"])
     files = {f"{name}.txt": _list(paths) for name, paths in lists.items()}
     files[YAML] = _yaml(data, folder, list(lists))
-    there = [name for name in files if (folder / name).exists()]
+    there = [name for name in files if os.path.lexists(folder / name)]  # a link that leads nowhere, too
     if there:
         raise FolderNotWritable(
             f"{folder} already has {', '.join(there)}, and nothing is overwritten.", next_step="name another folder"
@@ -33,12 +36,11 @@ def write(split: Split, folder: Path, data: DataSet) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            with (folder / name).open("x", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-                file.write(text)
+            write_new(folder / name, text, mode=0o666)
     except OSError as error:
         raise FolderNotWritable(f"The split cannot be written to {folder}: {error.strerror}.") from error
     left_out = sum(not _listable(path) for paths in lists.values() for path in paths)
-    said = f"written to {folder}: train with data={folder / YAML}"
+    said = f"written to {folder}: train with data={shell_quoted(folder / YAML)}"
     return said + (f" ({left_out:,} left out: a list cannot hold their names)" if left_out else "")
 
 

@@ -153,7 +153,7 @@ class Stages:
             if is_open:
                 return
             why = f"the gate of stage {last.name} stays closed: {says}"
-            mend = f"ask for less in the plan, then: holdfast resume {self._run.reference} PLAN.toml; or start"
+            mend = f"ask for less in the plan, then: holdfast resume {self._run.shell_reference} PLAN.toml; or start"
         raise RunIsOver(
             f"The run {self._run.name} cannot go on: {why}.",
             next_step=f"{mend} a new one: holdfast run PLAN.toml",

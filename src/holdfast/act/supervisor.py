@@ -380,7 +380,7 @@ class Supervisor:
         except OSError as error:
             raise FolderNotWritable(
                 f"The run folder cannot be written: {error.strerror}.",
-                next_step=f"make room, then: holdfast resume {self._run.reference}",
+                next_step=f"make room, then: holdfast resume {self._run.shell_reference}",
             ) from error
         return number, folder
 

@@ -12,6 +12,7 @@ from holdfast.record.folder import RunFolder
 from holdfast.record.journal import replay
 from holdfast.record.lock import is_live
 from holdfast.words.errors import JournalUnreadable, RunExists
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +29,13 @@ def claim(command: Sequence[str], *, root: Path, name: str | None, folder: Path 
         if is_live(held):
             raise RunExists(
                 f"{folder} holds a run that is under way.",
-                next_step=f"see how it stands: holdfast status {folder}; or choose another --dir",
+                next_step=f"see how it stands: holdfast status {shell_quoted(folder)}; or choose another --dir",
             ) from error
         if not _has_finished(held):
             raise
         raise RunExists(
             f"{folder} already holds a run, and it has finished.",
-            next_step=f"choose another --dir; to see what that one came to: holdfast report {folder}",
+            next_step=f"choose another --dir; to see what that one came to: holdfast report {shell_quoted(folder)}",
         ) from error
 
 

@@ -20,6 +20,7 @@ from holdfast.show.live import Narrator
 from holdfast.show.plain import printable
 from holdfast.show.summary import write_summary
 from holdfast.words.errors import PlanInvalid, UsageError
+from holdfast.words.shell_text import shell_joined
 
 if TYPE_CHECKING:
     from holdfast.record.folder import RunFolder
@@ -37,7 +38,7 @@ def is_plan_file(command: list[str]) -> bool:
     if len(command) > 1:
         raise UsageError(
             f"What follows the plan is not understood: {' '.join(command[1:4])}.",
-            next_step=f"options come before the plan: holdfast run {' '.join(command[1:4])} {command[0]}",
+            next_step=f"options come before the plan: holdfast run {shell_joined([*command[1:4], command[0]])}",
         )
     return True
 
@@ -132,7 +133,7 @@ def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
         write_summary(run, summary)
         write_course_report(run, plan)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
-        say(f"no report was written ({error}); try: holdfast report {run.reference}")
+        say(f"no report was written ({error}); try: holdfast report {run.shell_reference}")
     with contextlib.suppress(OSError):
         if as_json:
             print_json(summary)

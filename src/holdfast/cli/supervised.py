@@ -126,5 +126,5 @@ def write_down(run: RunFolder, plan: Plan) -> tuple[Picture, dict[str, Any]]:
     try:
         write_report(picture, run.path, title=run.name, reference=run.reference)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
-        say(f"no report was written ({error}); try: holdfast report {run.reference}")
+        say(f"no report was written ({error}); try: holdfast report {run.shell_reference}")
     return picture, summary

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +11,7 @@ from holdfast.judge.plain_loop import is_plain_loop
 from holdfast.judge.policy import OUTSIDE, cause_of, is_mistake, is_out_of_attempts
 from holdfast.judge.rules import by_id
 from holdfast.judge.usable import checkpoints, last_good
+from holdfast.words.shell_text import shell_joined, shell_quoted
 
 if TYPE_CHECKING:
     from holdfast.judge.picture import AttemptPicture, Picture
@@ -28,6 +28,8 @@ class NextStep:
     text: str
     command: str | None = None
     """What to type, where there is such a thing."""
+    resumes: bool = False
+    """Whether that goes on with this very run."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Explanation:
     unknown: list[str]
     """What this record cannot tell, and how to find out."""
     next_steps: list[NextStep]
+
+
+def resume_command(reference: str) -> str:
+    return f"holdfast resume {shell_quoted(reference)}"
 
 
 def explain(picture: Picture, reference: str | None = None) -> Explanation:
@@ -181,12 +187,12 @@ def _next_steps(picture: Picture, finding: Finding | None, reference: str | None
         steps.insert(0, NextStep(f"the last good checkpoint is {good.path}, of step {good.step}: go back to it"))
     stopped_by = picture.attempt.ended.stopped_by if picture.attempt.ended is not None else None
     if stopped_by in by_id() and picture.started is not None:
-        again = f"holdfast run --rule {stopped_by}=warn -- {shlex.join(picture.started.command)}"
+        again = f"holdfast run --rule {stopped_by}=warn -- {shell_joined(picture.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
     if reference is not None and _can_be_resumed(picture):
         said = _how_it_would_go_on(picture)
         said = f"once that is mended, {said}" if is_mistake(picture.attempt) else said
-        resume = NextStep(said, f"holdfast resume {reference}")
+        resume = NextStep(said, resume_command(reference), resumes=True)
         if is_out_of_attempts(picture.attempt) and finding is not None and finding.rule in OUTSIDE:
             more = "give the next run more attempts from its start: --max-attempts N (in a plan: [budget] attempts)"
             steps[:0] = [resume, NextStep(more)]

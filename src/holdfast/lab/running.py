@@ -18,6 +18,7 @@ from holdfast.lab.drills import all_drills, drill_named, names
 from holdfast.lab.places import Places
 from holdfast.observe.python_programs import program
 from holdfast.words.errors import UsageError
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def chosen(name: str) -> tuple[Drill, ...]:
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
             "Drills train small models, and this Python has no torch.",
-            next_step=f"install Holdfast where torch is, or: {sys.executable} -m pip install torch",
+            next_step=f"install Holdfast where torch is, or: {shell_quoted(sys.executable)} -m pip install torch",
         )
     if name == "all":
         return all_drills()

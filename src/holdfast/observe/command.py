@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.record.safe_files import open_regular
 from holdfast.words.errors import CommandNotRunnable
+from holdfast.words.shell_text import shell_joined, shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ def _refused(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunna
     if not os.access(path, os.X_OK):
         return CommandNotRunnable(
             f"`{program}` is not marked as executable.",
-            next_step=f"{with_interpreter} (or chmod +x {shlex.quote(program)})",
+            next_step=f"{with_interpreter} (or chmod +x {shell_quoted(program)})",
         )
     if isinstance(error, FileNotFoundError):
         return CommandNotRunnable(
@@ -88,7 +89,7 @@ def _not_found(argv: Sequence[str], cwd: Path) -> CommandNotRunnable:
     if " " in program:
         return CommandNotRunnable(
             f"There is no program of the name `{program}`: the whole command was given as one word.",
-            next_step=f"leave out the quotes: holdfast run -- {program}",
+            next_step=f"leave out the quotes: {_suggest(*_words_in(program))}",
         )
     reason = "no such file" if os.sep in program else "it is not on the PATH"
     similar = program == "python" and shutil.which("python3")
@@ -117,5 +118,12 @@ def _first_line(path: Path) -> str:
         return "(not readable)"
 
 
+def _words_in(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that is not closed
+        return command.split()
+
+
 def _suggest(*words: object) -> str:
-    return "holdfast run -- " + shlex.join(str(word) for word in words)
+    return "holdfast run -- " + shell_joined(words)

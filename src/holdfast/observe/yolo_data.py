@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.observe.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
 from holdfast.record.safe_files import FileTooLarge, exists, expand_user, is_dir, is_file, open_regular, read_bytes
 from holdfast.words.errors import DataSetInvalid
+from holdfast.words.shell_text import shell_quoted
 from holdfast.words.ultralytics_settings import PICTURES
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str])
         said += f" as seen from {cwd}, where the training runs (Ultralytics does not count from the yaml's folder)"
         mend = f"write path: {(path.absolute().parent / given).resolve()}"
     elif values.get("download"):
-        mend = f"Ultralytics would download it when it starts: do that first, with yolo train data={path} epochs=1"
+        mend = f"Ultralytics would download it when it starts: do that first, with yolo train data={shell_quoted(path)} epochs=1"
     else:
         mend = "mend it; without path:, folders count from the yaml's own"
     problems.append(f"{said}: {mend}.")

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import stat
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from holdfast.child.holdfast_child import protocol
 from holdfast.record.owners import Foreign, describe_passed_over, foreign_above, foreign_folder, foreign_part
 from holdfast.record.safe_files import open_handle
 from holdfast.words.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +94,13 @@ class RunFolder:
     @property
     def reference(self) -> str:
         """What to type to name this run: its name, or its path where it does not stand among the others."""
-        return self.name if self.path.parent.parts[-2:] == RUNS.parts else str(self.path)
+        among_the_others = self.path.parent.parts[-2:] == RUNS.parts and not self.name.startswith("-")
+        return self.name if among_the_others else str(self.path)
+
+    @property
+    def shell_reference(self) -> str:
+        """The same as a word for a shell, for commands that are proposed."""
+        return shell_quoted(self.reference)
 
     @property
     def plan(self) -> Path:
@@ -161,7 +167,7 @@ def create(command: Sequence[str], *, root: Path, name: str | None = None, folde
     """A fresh run folder: `folder` itself where given, else the next free `<name>-<n>` under `root`."""
     try:
         path = _claim_exactly(folder) if folder is not None else _claim_next(root / RUNS, name or name_for(command))
-        _write_new(path / ".gitignore", b"*\n")
+        write_new(path / ".gitignore", "*\n")
         (path / "attempts").mkdir(mode=PRIVATE_MODE)
     except OSError as error:
         where = folder or root / RUNS
@@ -187,9 +193,29 @@ def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
     except OSError as error:
         raise FolderNotWritable(
             f"The folder of stage {name} cannot be made in {run.stages}: {error.strerror}.",
-            next_step=f"make room, then: holdfast resume {run.reference}",
+            next_step=f"make room, then: holdfast resume {run.shell_reference}",
         ) from error
     return RunFolder(path)
+
+
+def refuse_links(run: RunFolder) -> None:
+    """Raises FolderNotWritable where a folder of this run is a link: what is written there would land elsewhere."""
+    attempts = run.path / "attempts"
+    for path in (attempts, run.stages, run.snapshots, *_links_in(attempts), *_links_in(run.stages)):
+        if path.is_symlink():
+            raise FolderNotWritable(
+                f"{path} is a link, and nothing of a run is written through a link.",
+                next_step="put the folder that it leads to in its place, or remove it if you do not know where it comes from",
+                look_at=str(path),
+            )
+
+
+def _links_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_symlink()]
+    except OSError:
+        return []
 
 
 def stage_folders(run: RunFolder) -> list[RunFolder]:
@@ -252,18 +278,26 @@ def name_for(command: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.") or "run"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The whole new text or the whole old one, whatever happens in between."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_new(path: Path, text: str, mode: int = 0o600) -> None:
+    """Raises FileExistsError where there is anything of that name, also a link that leads nowhere; and OSError."""
+    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        file.write(text)
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """The whole new text or the whole old one, whatever happens in between. A link of that name is replaced, not followed."""
+    temporary = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
+    handle = open_handle(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(temporary).unlink()
+            temporary.unlink()
         raise
 
 
@@ -271,7 +305,7 @@ def _claim_exactly(folder: Path) -> Path:
     if _is_run(folder):
         raise RunExists(
             f"{folder} already holds a run.",
-            next_step=f"go on with it: holdfast resume {folder}; or choose another --dir",
+            next_step=f"go on with it: holdfast resume {shell_quoted(folder)}; or choose another --dir",
         )
     for parent in reversed(folder.parents):
         if not parent.exists():
@@ -318,12 +352,6 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
 
 
 def _is_run(path: Path) -> bool:

@@ -13,9 +13,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.record.folder import refuse_links
 from holdfast.record.owners import refuse_foreign
 from holdfast.record.safe_files import HasOtherNames, open_handle
 from holdfast.words.errors import FolderGone, FolderNotWritable, RunIsLive, UntrustedRun
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,6 +39,7 @@ class RunLock:
         """Held open, so that no other folder can get its number, by which `RunFolder.is_there` knows it."""
 
     def __enter__(self) -> Self:
+        refuse_links(self._run)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         try:
             handle = open_handle(self._run.lock, flags)
@@ -57,7 +60,7 @@ class RunLock:
             os.close(handle)
             raise RunIsLive(
                 f"The run {self._run.name} is already supervised by process {holder or 'unknown'}.",
-                next_step=f"watch it: holdfast status {self._run.reference}",
+                next_step=f"watch it: holdfast status {self._run.shell_reference}",
             )
         self._handle = handle
         with contextlib.suppress(OSError):
@@ -97,9 +100,9 @@ class RunLock:
 
     def _not_locked(self, error: OSError) -> FolderNotWritable:
         if isinstance(error, HasOtherNames):
-            step = f"copy the run (cp -r {self._run.path} COPY), which makes it a file of its own, and resume the copy"
+            step = f"copy the run (cp -r {shell_quoted(self._run.path)} COPY), which makes it a file of its own, and resume the copy"
         elif error.errno in FULL:
-            step = f"make room on the disk, then: holdfast resume {self._run.reference}"
+            step = f"make room on the disk, then: holdfast resume {self._run.shell_reference}"
         else:
             step = "choose a folder on a local disk that you can write to with --dir DIR; or copy the run there"
         return FolderNotWritable(f"{self._run.path} cannot be locked: {error.strerror}.", next_step=step)

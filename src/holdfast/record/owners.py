@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.record.safe_files import untrusted_owner
 from holdfast.words.errors import UntrustedRun
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,7 +91,7 @@ def refuse_foreign(run: RunFolder, stages: Iterable[RunFolder] = ()) -> None:
             raise UntrustedRun(
                 f"{foreign.path} belongs to {foreign.owner}: it is not resumed, because its plan is a command that "
                 "would run with your rights.",
-                next_step=f"read its plan; if you trust it, make it yours: copy the folder (cp -r {run.path} COPY) "
+                next_step=f"read its plan; if you trust it, make it yours: copy the folder (cp -r {shell_quoted(run.path)} COPY) "
                 f"and resume the copy, or chown -R it to you",
                 look_at=str(run.plan),
             )

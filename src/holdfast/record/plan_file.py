@@ -59,13 +59,13 @@ def read_plan(
             how = ("PLAN.toml" if plan.stages else "-- COMMAND...") if name == "command" else f"{name} ..."
             raise CommandNotRunnable(
                 f"The {name} of this run had a secret in it, which was not recorded.",
-                next_step=f"give it again: holdfast resume {run.reference} {how}",
+                next_step=f"give it again: holdfast resume {run.shell_reference} {how}",
             )
     settings = [plan.settings, plan.overrides, *(stage.settings for stage in plan.stages)]
     if any(MASK in text for text in _strings(settings)):
         raise CommandNotRunnable(
             "The settings of this run had a secret in them, which was not recorded.",
-            next_step=f"give the plan again: holdfast resume {run.reference} PLAN.toml",
+            next_step=f"give the plan again: holdfast resume {run.shell_reference} PLAN.toml",
         )
     return plan
 
@@ -97,6 +97,6 @@ def _environment(run: RunFolder, plan: Plan) -> dict[str, str]:
         if MASK in value and name not in os.environ:
             raise CommandNotRunnable(
                 f"The plan of this run sets {name}, which was not recorded because it holds a secret.",
-                next_step=f"set it where you are, then: holdfast resume {run.reference}",
+                next_step=f"set it where you are, then: holdfast resume {run.shell_reference}",
             )
     return {name: os.environ[name] if MASK in value else value for name, value in plan.environment.items()}

@@ -12,6 +12,7 @@ from holdfast.record.safe_files import FileTooLarge, read_bytes
 from holdfast.record.toml_bounds import beyond_bounds
 from holdfast.record.toml_lines import KeyPath, lines_of
 from holdfast.words.errors import PlanInvalid
+from holdfast.words.shell_text import shell_quoted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +42,7 @@ def text_of(path: Path) -> str:
                 f"{path} is a folder, not a plan.",
                 next_step=f"name the file: {path / inside[0]}"
                 if inside
-                else f"make one: holdfast init --out {path}/plan.toml",
+                else f"make one: holdfast init --out {shell_quoted(path / 'plan.toml')}",
             )
         if not stat.S_ISREG(kind):
             raise PlanInvalid(f"{path} is no ordinary file.", next_step="name a plan file, e.g. plan.toml")

@@ -182,7 +182,7 @@ def _rows(run: RunFolder, course: Course, plan: Plan | None, outcome: str, style
         if "results" in files:
             yield "results", "bold", files["results"]
     if outcome in ("interrupted", "failed"):
-        yield "next", "bold", f"holdfast resume {run.reference}"
+        yield "next", "bold", f"holdfast resume {run.shell_reference}"
     if (run.path / HTML).is_file():
         yield "report", "bold", str(run.path / HTML)
     yield "record", "bold", str(run.path)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.show.console import print_json, print_line
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from holdfast.act.drafting import Draft
 
 
 def show(draft: Draft, *, as_json: bool) -> None:
-    run = f"holdfast run {shlex.quote(str(draft.path))}"
+    run = f"holdfast run {shell_quoted(draft.path)}"
     if as_json:
         said = {
             "plan": str(draft.path),

@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from holdfast.judge.explanation import resume_command
 from holdfast.judge.picture import picture_of
 from holdfast.observe.process_identity import AttemptProcesses, ProcessIdentity
 from holdfast.record.beats import read_beats
@@ -118,13 +119,13 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
 
 def _how_to_resume(status: dict[str, Any]) -> str | None:
     """As the panel says it: not where the same would only happen again."""
-    command = f"holdfast resume {status['reference']}"
+    command = resume_command(status["reference"])
     explained = status.get("explanation")
     if status["state"] == "its supervisor is gone":
         return command
     if status["state"] != "ended" or explained is None:
         return command if status["verdict"] in ("interrupted", "failed") else None
-    step = next((step for step in explained["next_steps"] if step["command"] == command), None)
+    step = next((step for step in explained["next_steps"] if step["resumes"]), None)
     return None if step is None else f"{step['text']}: {command}"
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.act.checks.frame import Answer, Case, Check, NotChecked, finding
 from holdfast.act.checks.recorded import linux, mac
 from holdfast.judge.versions import text_of, torchvision_for
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from holdfast.act.checks.frame import Ground
@@ -52,7 +53,7 @@ def run(ground: Ground) -> Answer:
         f"torchvision {have} does not work with torch {python.packages.get('torch', '')}. `holdfast run` puts an NMS of torch "
         "alone in its place; without Holdfast a detector ends here."
     )
-    remedy = f'{python.executable} -m pip install --force-reinstall --no-deps "{twin}"{index}'
+    remedy = f'{shell_quoted(python.executable)} -m pip install --force-reinstall --no-deps "{twin}"{index}'
     return Answer(says, (finding(ID, "warn", message, evidence=[problem], remedies=[remedy]),))
 
 

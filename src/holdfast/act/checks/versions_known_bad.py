@@ -21,6 +21,7 @@ from holdfast.act.checks.frame import Answer, Case, Check, finding
 from holdfast.act.checks.interpreter import Torch
 from holdfast.act.checks.recorded import linux, mac
 from holdfast.judge.versions import faults_of, parsed, text_of, torchvision_for
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def _findings(ground: Ground, python: Interpreter) -> Iterator[Finding]:
             + (", which may not be the Python of the training." if ground.guessed else "."),
             evidence=[python.executable],
             remedies=[
-                f"{python.executable} -m pip install torch",
+                f"{shell_quoted(python.executable)} -m pip install torch",
                 "or name the Python that has it: holdfast check -- /path/to/python train.py",
             ],
         )
@@ -62,7 +63,7 @@ def _findings(ground: Ground, python: Interpreter) -> Iterator[Finding]:
             "fatal",
             f"torch is installed and does not work: {python.no_torch}.",
             evidence=[_have(python), *(line for line in (python.died, python.last_words) if line)],
-            remedies=[f"{python.executable} -m pip install --force-reinstall torch"],
+            remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):
         if fault.variable is None and not _elsewhere(fault, ground, python):
@@ -103,7 +104,7 @@ def _twins(python: Interpreter) -> Iterator[Finding]:
         "warn",
         f"torch {text_of(torch)} belongs with torchvision {text_of(wanted)}, and {text_of(have)} is installed.",
         evidence=[_have(python)],
-        remedies=[f'{python.executable} -m pip install "torchvision=={text_of(wanted)}.*"'],
+        remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={text_of(wanted)}.*"'],
     )
 
 

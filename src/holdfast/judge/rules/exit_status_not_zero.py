@@ -10,13 +10,13 @@ explanation there is.
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.judge.death import death, exception_line, killed_by, where
 from holdfast.judge.history import TRACEBACK, ended, started
 from holdfast.judge.rule import Case, Rule
 from holdfast.words import events
+from holdfast.words.shell_text import shell_joined
 from holdfast.words.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _place_of_a_syntax_error(words: list[str]) -> str | None:
 def _remedies(picture: Picture, words: list[str], place: str | None) -> list[str]:
     if place is not None:
         return [f"mend line: {place}"]
-    command = shlex.join(picture.attempt.started.command)
+    command = shell_joined(picture.attempt.started.command)
     alone = f"run it by itself and see what it does: {command}" if command else "run it by itself and see what it does"
     if words:
         return [f"mend what its last words say; if they do not tell, {alone}"]

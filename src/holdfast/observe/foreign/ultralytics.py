@@ -6,7 +6,6 @@ Losses stand in it as means over the epoch: they are given as metrics (`train/bo
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.observe.foreign.endings import end_of
@@ -19,6 +18,7 @@ from holdfast.observe.foreign.text import read_source
 from holdfast.record.torn import is_torn
 from holdfast.words import events
 from holdfast.words.errors import RecordUnknown
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,5 +249,5 @@ def _going_on(folder: Folder, end: End, notes: list[str]) -> GoingOn | None:
             "weights/last.pt is torn: it was being written when the training ended, and cannot be resumed from."
         )
         return None
-    command = f"holdfast run -- yolo train resume model={shlex.quote(str(last))}"
+    command = f"holdfast run -- yolo train resume model={shell_quoted(last)}"
     return GoingOn("go on from weights/last.pt, which is whole", command)

@@ -116,7 +116,7 @@ def course_report(run: RunFolder, plan: Plan | None = None) -> CourseReport:
         ),
         rows=tuple(rows),
         files=tuple(_files(run, deliverables(course))),
-        next_step=f"holdfast resume {run.reference}" if verdict in ("interrupted", "failed") else None,
+        next_step=f"holdfast resume {run.shell_reference}" if verdict in ("interrupted", "failed") else None,
         time=shares(spent["buckets"]),
     )
 
