@@ -17,6 +17,7 @@ from holdfast.record.reserve import Reserve
 from holdfast.record.safe_files import HasOtherNames, open_handle, open_regular
 from holdfast.words import events
 from holdfast.words.errors import FolderNotWritable, JournalUnreadable
+from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -69,7 +70,7 @@ class JournalWriter:
             linked = isinstance(error, HasOtherNames)
             raise FolderNotWritable(
                 f"The journal {path} cannot be written: {error.strerror}.",
-                next_step=f"copy the run (cp -r {path.parent} COPY), which makes it a file of its own, and resume the copy"
+                next_step=f"copy the run (cp -r {shell_quoted(path.parent)} COPY), which makes it a file of its own, and resume the copy"
                 if linked
                 else "make room on the disk, or choose another folder with --dir DIR",
             ) from error

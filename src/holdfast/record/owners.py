@@ -81,7 +81,7 @@ def refuse_foreign(run: RunFolder, stages: Iterable[RunFolder] = ()) -> None:
         raise UntrustedRun(
             f"{above.path} belongs to {above.owner}: what lies in it is not resumed, because its owner could put another "
             "run, and so another command, in the place of yours.",
-            next_step=f"copy the run into a folder of your own (cp -r {run.path} COPY) and resume the copy; or chown that "
+            next_step=f"copy the run into a folder of your own (cp -r {shell_quoted(run.path)} COPY) and resume the copy; or chown that "
             "folder to you",
             look_at=str(run.plan),
         )
