@@ -31,13 +31,14 @@ ENDS_AT_ONCE = [sys.executable, "-c", "pass"]
 
 
 @contextlib.contextmanager
-def sleeper(mark=None, words=("sleep", "1000")):
+def sleeper(mark=None, words=("sleep", "1000"), *, wiped=False, session=True):
     """A process in a session of its own, marked as an attempt's where a folder is given; ended at last."""
     own = {name: value for name, value in os.environ.items() if name != protocol.ATTEMPT_DIR}
     env = {**own, protocol.ATTEMPT_DIR: str(mark)} if mark is not None else own
-    process = subprocess.Popen(list(words), env=env, start_new_session=True, stdout=subprocess.PIPE)
+    process = subprocess.Popen(list(words), env={} if wiped else env, start_new_session=session, stdout=subprocess.PIPE)
     try:
-        until(lambda: psutil.Process(process.pid).environ() or process.poll() is not None)  # only set late in exec
+        if not wiped:
+            until(lambda: psutil.Process(process.pid).environ() or process.poll() is not None)  # only set late in exec
         yield process
     finally:
         process.kill()
@@ -104,13 +105,66 @@ def test_resume_ends_the_real_leftover(tmp_path):
     """By its mark, or by the identity that the journal recorded, where a program wiped its environment."""
     with (
         sleeper(tmp_path / "run" / "attempts" / "1") as marked,
-        sleeper() as recorded,
+        sleeper(wiped=True) as recorded,
         sleeper(tmp_path / "other" / "attempts" / "1") as of_another_run,
     ):
         abandoned(tmp_path, **identity_of(recorded.pid)._asdict())
         assert holdfast(tmp_path, "resume", "run").code == 0
         assert (marked.wait(5), recorded.wait(5)) == (-signal.SIGTERM, -signal.SIGTERM)
         assert of_another_run.poll() is None
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+def test_a_forged_journal_ends_no_bystander(tmp_path, wiped):
+    """It names a living process of this user, to the start: one whose environment is whole, or that leads no session."""
+    with sleeper(wiped=wiped, session=not wiped) as bystander:
+        run = abandoned(tmp_path, **identity_of(bystander.pid)._asdict())
+        assert holdfast(tmp_path, "resume", "run").code == 0
+        assert bystander.poll() is None
+        assert any(f"process {bystander.pid} may still be running" in said for said in remarks(run))
+
+
+def test_a_forged_journal_ends_neither_init_nor_another_users_process(monkeypatch):
+    """Of process 1, and of what another user runs, the record proves nothing."""
+    assert not process_identity.may_be_recorded(psutil.Process(1))
+    with sleeper(wiped=True) as ours:
+        assert process_identity.may_be_recorded(psutil.Process(ours.pid))
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        assert not process_identity.may_be_recorded(psutil.Process(ours.pid))
+
+
+@pytest.mark.parametrize(
+    ("content", "lost"),
+    [
+        (b"", True),
+        (b"a: training epoch 3" + b"\0" * 500, True),
+        (b"lr=0.1" + b"\0" * 500, True),
+        (b"\0" * 800, True),
+        (b"HOME=/\0PATH=/bin\0", False),
+        (b"X=\0", False),
+    ],
+)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the bytes of an environment are in /proc")
+def test_an_environment_that_was_written_over_is_told_from_a_whole_one(tmp_path, monkeypatch, content, lost):
+    """A title over it leaves text and zeros; what is whole is names and values to its end."""
+    monkeypatch.setattr(process_identity, "PROC", tmp_path)
+    (tmp_path / str(os.getpid())).mkdir()
+    (tmp_path / str(os.getpid()) / "environ").write_bytes(content)
+    assert process_identity._has_lost_its_environment(psutil.Process()) is lost
+
+
+def test_a_training_in_another_namespace_is_spoken_of(tmp_path):
+    """Begun in a container since this boot it may run on, unseen from here. After a reboot nothing can."""
+    boot = process_identity.pid_space().partition("/")[0]
+    if not sys.platform.startswith("linux"):
+        pytest.skip("there are no PID namespaces here")
+    run = abandoned(tmp_path, pid=2**22 + 1, start="1", pid_space=f"{boot}/1")
+    done = holdfast(tmp_path, "resume", "run")
+    assert done.code == 0
+    assert [said for said in remarks(run) if "another PID namespace" in said]
+    assert "another PID namespace" in done.stderr
+    assert not ProcessIdentity(5, "1", "another boot/1").is_in_another_namespace()
+    assert not ProcessIdentity(5, "1", process_identity.pid_space()).is_in_another_namespace()
 
 
 def test_what_cannot_be_identified_is_left_alone_and_named(tmp_path):

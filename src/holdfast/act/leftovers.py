@@ -50,10 +50,12 @@ def find_unidentified(mentioned: Mapping[int, float], recorded: ProcessIdentity)
         return []
     found, own = [], own_line()
     for pid, at in sorted(mentioned.items()):
-        if pid in own or (pid == recorded.pid and recorded.start):
-            continue  # of the recorded one it is known whether it is the one that lives now
+        if pid in own:
+            continue
         try:
             process = psutil.Process(pid)
+            if pid == recorded.pid and recorded.start and not recorded.is_of(process):
+                continue  # of the recorded one it is known whether it is the one that lives now
             if is_alive(process) and process.create_time() <= at + CLOCK_SLACK_S:
                 found.append(pid)
         except (psutil.Error, ValueError, OverflowError):

@@ -37,7 +37,7 @@ from holdfast.judge.verdict import verdict
 from holdfast.observe import notices
 from holdfast.observe.child_process import ChildProcess
 from holdfast.observe.machine import this_machine
-from holdfast.observe.process_identity import ProcessIdentity, identity_of, pid_space
+from holdfast.observe.process_identity import AttemptProcesses, ProcessIdentity, identity_of, pid_space
 from holdfast.observe.sensors import ClockWatch, Sensors
 from holdfast.observe.terminal import Terminal
 from holdfast.record import vault
@@ -205,6 +205,11 @@ class Supervisor:
             open_attempt = None  # what that one left behind on purpose goes on
         recorded = _recorded_process(open_attempt) if open_attempt is not None else None
         folders = self._unfinished_folders()
+        if recorded is not None and recorded.is_in_another_namespace() and not AttemptProcesses(folders).find():
+            self._note(
+                "the former training was started in another PID namespace (a container) and may still run there",
+                "it cannot be seen from here; if it does, end it there: it would write to the same files",
+            )
         alive = end_leftovers(folders, [recorded] if recorded is not None else [], self._plan.grace_s)
         for pid in alive:
             self._note(f"process {pid} of the former attempt could not be ended", "it may still hold memory and files")

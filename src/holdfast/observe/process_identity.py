@@ -3,8 +3,10 @@
 A process belongs to an attempt only where that is proven, by one of two marks:
 
 - its environment names the attempt's folder (`HOLDFAST_ATTEMPT_DIR`), which whatever a training starts inherits; or
-- its pid, its start time, and the boot and PID namespace that both hold in are those which the journal recorded. A program that
-  writes a title over its environment (setproctitle) has only this.
+- its pid, its start time, and the boot and PID namespace that both hold in are those which the journal recorded, and nothing speaks
+  against it: it is a process of this user, leads a session, as every training that we start does, and has no environment any more. A
+  program that writes a title over its environment (setproctitle) has only this. An environment that is whole and does not
+  name the attempt's folder says that the process is another's, whatever the journal says: journals can be forged.
 
 Whatever is below a proven process, or in a session that a proven process leads, belongs to it too. Nothing else is signalled.
 """
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 BOOT_ID = PROC / "sys/kernel/random/boot_id"
 PID_NAMESPACE = PROC / "self/ns/pid"
+MAX_ENVIRONMENT = 16 << 20
 
 
 class ProcessIdentity(NamedTuple):
@@ -50,6 +53,12 @@ class ProcessIdentity(NamedTuple):
         """Whether the pid was given by another boot or in another PID namespace: here it means somebody else."""
         here = pid_space()
         return bool(self.pid_space and here) and self.pid_space != here
+
+    def is_in_another_namespace(self) -> bool:
+        """Whether the pid was given since this boot in another PID namespace: what had it may run, and cannot be seen from here."""
+        boot, slash, namespace = self.pid_space.partition("/")
+        here_boot, _, here_namespace = pid_space().partition("/")
+        return bool(slash and boot == here_boot) and namespace != here_namespace
 
 
 def identity_of(pid: int) -> ProcessIdentity:
@@ -96,6 +105,30 @@ def carries_mark(process: psutil.Process, folders: Collection[Path]) -> bool:
     return bool(named) and any(_is_same_folder(process.pid, str(named), folder) for folder in folders)
 
 
+def may_be_recorded(process: psutil.Process) -> bool:
+    """Whether nothing about it speaks against being a training of ours that has lost the mark."""
+    try:
+        return (
+            process.pid > 1
+            and os.geteuid() in process.uids()[:2]
+            and session_of(process.pid) == process.pid
+            and _has_lost_its_environment(process)
+        )
+    except (psutil.Error, OSError, ValueError):
+        return False
+
+
+def _has_lost_its_environment(process: psutil.Process) -> bool:
+    """Whether it is empty, or written over. One that cannot be read is not known to be lost. Raises what psutil and files raise."""
+    if not sys.platform.startswith("linux"):
+        return not process.environ()
+    handle = os.open(PROC / str(process.pid) / "environ", os.O_RDONLY | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        data = file.read(MAX_ENVIRONMENT)
+    whole = data.endswith(b"\0") and all(b"=" in each for each in data[:-1].split(b"\0"))
+    return len(data) < MAX_ENVIRONMENT and not whole
+
+
 def _is_same_folder(pid: int, named: str, folder: Path) -> bool:
     """As the process sees the path: in another container the same path may be another folder."""
     own_root = PROC / str(pid) / "root"
@@ -115,8 +148,11 @@ class AttemptProcesses:
 
     def proves(self, process: psutil.Process) -> bool:
         """By its own marks."""
+        return (self._is_recorded(process) and may_be_recorded(process)) or carries_mark(process, self._folders)
+
+    def _is_recorded(self, process: psutil.Process) -> bool:
         recorded = self._recorded.get(process.pid)
-        return (recorded is not None and recorded.is_of(process)) or carries_mark(process, self._folders)
+        return recorded is not None and recorded.is_of(process)
 
     def find(self) -> list[psutil.Process]:
         living = _all_alive()
@@ -130,10 +166,13 @@ class AttemptProcesses:
         return [process for pid, process in found.items() if pid not in own]
 
     def includes(self, pid: int) -> bool:
-        """Whether the process that has this pid now is proven to be one of them, by itself or by one above it."""
+        """Whether the process that has this pid now is one of them, by itself or by one above it. To be shown, not to be acted on:
+        here the journal's word is enough.
+        """
         try:
             process = psutil.Process(pid)
-            return is_alive(process) and any(self.proves(each) for each in (process, *process.parents()))
+            line = (process, *process.parents())
+            return is_alive(process) and any(self._is_recorded(each) or self.proves(each) for each in line)
         except (psutil.Error, ValueError, OverflowError):
             return False
 
