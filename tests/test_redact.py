@@ -196,7 +196,10 @@ def test_value_found_once_is_replaced_everywhere():
 
 PUMPED = ["a", "a-", "-", " ", "key=", "api_key=", "key:1", "x:y@", 'a="', '"a":\'', '\\"a', "--a ", "--key -", "a://",
           "a://:", "a://u:", "eyJabcdefghij-", "sk-", "bearer ", "?a", "a=b;", "-----BEGIN PRIVATE KEY-----", "key='a",
-          "hooks.slack.com/services/", "hf_", "A=", "\x1b[", "\x1b]"]  # fmt: skip
+          "hooks.slack.com/services/", "hf_", "A=", "\x1b[", "\x1b]", "password ", 'api_key="', "api_key='\\'", "os['token']=", "('token', '", "'--api-keys','a',",
+          "--api-keys a ", "<password>", "<password>a</", "cookie: a=b; ", "'cookie: a=", "login u password a ", "name=key value=",
+          "curl -u a:b ", "curl ", "wandb login ", "redis://u:p@", "https://u:p/", "postgres://:@", "SG.a-", "dapi", "1:AA",
+          "password:\n", "password | ", "passphrase: a ", "api_keys=[a,", "password=(", "password\t\t", "%3D", "api key: "]  # fmt: skip
 
 
 @pytest.mark.parametrize("piece", PUMPED)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.judge.plain_loop import is_plain_loop
+from holdfast.record.redact import Redactor
 from holdfast.record.safe_files import exists
 from holdfast.record.torn import is_torn
 from holdfast.words.errors import CommandNotRunnable
@@ -68,7 +69,9 @@ def command_for(plan: Plan, resume: Resume | None) -> list[str]:
     try:
         words = shlex.split(plan.resume_with)
     except ValueError as error:
-        raise CommandNotRunnable(f"--resume-with {plan.resume_with!r} cannot be split into words: {error}.") from error
+        raise CommandNotRunnable(
+            f"--resume-with {Redactor().given(plan.resume_with)!r} cannot be split into words: {error}."
+        ) from error
     return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.record.redact import Redactor
 from holdfast.record.safe_files import open_handle
 from holdfast.words import events
 from holdfast.words.errors import PlanInvalid
@@ -146,10 +147,10 @@ def words_of(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise PlanInvalid(f"--on-event {command!r} cannot be split into words: {error}.") from error
+        raise PlanInvalid(f"--on-event {Redactor().given(command)!r} cannot be split into words: {error}.") from error
     if not words or shutil.which(words[0]) is None:
         raise PlanInvalid(
-            f"--on-event: there is no program {words[0] if words else command!r}.",
+            f"--on-event: there is no program {Redactor().given(words[0]) if words else command!r}.",
             next_step="give the path of a program; it is run without a shell and gets JSON on its stdin",
         )
     return words

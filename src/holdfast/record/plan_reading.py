@@ -15,6 +15,7 @@ import msgspec
 from holdfast.record import settings_checking
 from holdfast.record.plan_text import MAX_MISTAKES, parsed, text_of, told
 from holdfast.record.plan_values import bytes_in, complaint, device_complaint, written
+from holdfast.record.redact import Redactor
 from holdfast.record.safe_files import expand_user
 from holdfast.record.settings_checking import OUTSIDE, Mistake, place_of
 from holdfast.words.errors import PlanInvalid
@@ -87,7 +88,7 @@ class _Reading:
         try:
             return msgspec.convert(self._built, Plan)
         except msgspec.ValidationError as error:
-            raise PlanInvalid(f"{self._path} cannot be used: {error}.") from error
+            raise PlanInvalid(f"{self._path} cannot be used: {Redactor().text(str(error))}.") from None
 
     def mistakes(self) -> list[Mistake]:
         found = [self._at_its_place(mistake) for mistake in itertools.islice(self._all(), MAX_MISTAKES + 1)]
@@ -198,7 +199,9 @@ class _Reading:
     def _environment_and_flags(self) -> Iterator[Mistake]:
         for name, value in self._table("environment").items():
             if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                yield Mistake(("environment", name), f'is {written(value)}: a variable is a text: write {name} = "1"')
+                yield Mistake(
+                    ("environment", name), f'is {written(value, name=name)}: a variable is a text: write {name} = "1"'
+                )
             elif not name or "=" in name or "\0" in f"{name}{value}":
                 yield Mistake(
                     ("environment", name), "cannot be a variable: a name has no = in it, and nothing a zero byte"
@@ -208,7 +211,8 @@ class _Reading:
         for name, value in self._table("flags").items():
             if not isinstance(value, str) or not value.strip() or len(value.split()) > 1:
                 yield Mistake(
-                    ("flags", name), f'is {written(value)}: name one flag of the command: {name} = "--{name}"'
+                    ("flags", name),
+                    f'is {written(value, name=name)}: name one flag of the command: {name} = "--{name}"',
                 )
         if self._table("flags") and self._trainer() == "ultralytics":
             yield Mistake(("flags",), "names flags of a command, but the trainer is Ultralytics: leave it out")

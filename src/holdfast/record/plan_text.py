@@ -8,6 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
+from holdfast.record.redact import Redactor
 from holdfast.record.safe_files import FileTooLarge, read_bytes
 from holdfast.record.toml_bounds import beyond_bounds
 from holdfast.record.toml_lines import KeyPath, lines_of
@@ -28,6 +29,8 @@ LARGEST = 1 << 20
 """Bytes: a plan is a page of text, and all of it is read into memory."""
 MAX_KEPT_BYTES = 16 << 20
 MAX_KEPT_VALUES = 4_000_000
+CONTEXT = 100
+"""Lines before one with a mistake that may say what is in it."""
 MAX_MISTAKES = 50
 """So many are told at once."""
 _AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
@@ -118,8 +121,17 @@ def _syntax(said: str, text: str, path: Path) -> str:
         hint = " A text stands in quotes."
     elif line.count("{") > line.count("}"):
         hint = " A table in braces stands on one line; write [table] with its keys below instead."
-    shown = line if len(line) <= 120 else line[:117] + "..."
-    return f"{path}, line {number}: {said}.{hint}\n  {shown}\n  {' ' * (min(column, 120) - 1)}^"
+    shown = _without_secrets(text.split("\n"), number - 1)
+    mark = f"\n  {' ' * (min(column, 120) - 1)}^" if shown == line else ""
+    shown = shown if len(shown) <= 120 else shown[:117] + "..."
+    return f"{path}, line {number}: {said}.{hint}\n  {shown}{mark}"
+
+
+def _without_secrets(lines: list[str], number: int) -> str:
+    """One of these lines, as it may be quoted: what makes a part of it a secret may stand in those before it."""
+    redactor = Redactor()
+    redactor.given("\n".join(lines[max(0, number - CONTEXT) : number + 1]))
+    return redactor.text(redactor.given(lines[number]))
 
 
 def told(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:

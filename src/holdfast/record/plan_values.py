@@ -8,6 +8,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from holdfast.record.redact import Redactor
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -117,8 +119,9 @@ def bytes_in(value: Any, whole: int) -> int | str:
     return amount if amount >= SMALLEST_MEMORY else f"is {written(value)}: no training fits into that; {how}"
 
 
-def written(value: Any, most: int = 60) -> str:
-    """As TOML writes it, cut where it is longer than that."""
+def written(value: Any, most: int = 60, name: str = "") -> str:
+    """As TOML writes it, without secrets, cut where it is longer than that. `name`: the key, where that is the user's own."""
+    value = Redactor().given(value, name)
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError):

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast.child.holdfast_child import redact as shared
-from holdfast.child.holdfast_child.redact import MASK, names_a_secret, readable
+from holdfast.child.holdfast_child.redact import MASK, readable
+from holdfast.child.holdfast_child.secret_names import names_a_secret
 from holdfast.record.journal import replay
 from holdfast.words import events
 
@@ -136,6 +137,19 @@ class Redactor(shared.Redactor):
             return event
         restored: Record = _with(event, {name: self._files(name, getattr(event, name)) for name in _fields(event)})
         return restored
+
+    def given(self, value: Any, name: str = "") -> Any:
+        """A value as it may be quoted in a message about it. `name`: under which it was given."""
+        if isinstance(value, str):
+            return self.value(name, value)
+        if isinstance(value, dict):
+            return {key: self.given(item, str(key)) for key, item in value.items()}
+        if isinstance(value, list) and not names_a_secret(name):  # perhaps a command: an option, and then its value
+            words = iter(self.command([item for item in value if isinstance(item, str)]))
+            return [next(words) if isinstance(item, str) else self.given(item) for item in value]
+        if isinstance(value, list):
+            return [self.given(item, name) for item in value]
+        return value
 
     # --- events -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.child.holdfast_child.redact import Redactor
 from holdfast.words.errors import PlanInvalid
 
 
@@ -156,7 +157,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         if self.resume_with and "{" in self.resume_with and "{checkpoint}" not in self.resume_with:
             raise PlanInvalid(
-                f"--resume-with {self.resume_with!r} has a placeholder that is not known.",
+                f"--resume-with {Redactor().value('', self.resume_with)!r} has a placeholder that is not known.",
                 next_step="""the checkpoint's path is written {checkpoint}, for instance --resume-with '--resume {checkpoint}'""",
             )
         if self.resume_with and not self.checkpoint:

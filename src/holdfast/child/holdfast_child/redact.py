@@ -4,110 +4,104 @@ The probe redacts with this what it writes; the supervisor redacts its record, i
 Every pattern needs time in proportion to the length of the text: a name begins only where a word begins, and is bounded.
 """
 
+import json
 import os
 import re
+
+from . import secret_programs
+from .secret_names import is_plural, is_weak, may_name, names_a_secret, names_one_in_address
+from .secret_shapes import SHAPES, looks_random
 
 MASK = "***"
 MIN_LENGTH = 6
 """A shorter value is replaced where its name stands, and nowhere else: it would be found in innocent text."""
 MAX_SCANNED = 200000
 """Characters of one text that are searched. What lies beyond is cut off."""
-MAX_NAME = 200
 MAX_PARTS = 16
 """`--set=a=b=c`: names in front of a value."""
-
-_SECRET_WORDS = frozenset(
-    (
-        *("key", "apikey", "accesskey", "secretkey", "privatekey", "token", "apitoken", "accesstoken", "authtoken"),
-        *("secret", "secrets", "credential", "credentials", "auth", "authorization"),
-        *("password", "passwords", "passwd", "passwort", "pwd", "passphrase"),
-    )
-)
-_WEAK_WORDS = frozenset(
-    ("key", "token", "auth", "secret", "secrets", "pwd", "credential", "credentials", "authorization")
-)
-"""Alone they are ordinary words in a sentence or a line of code: `sorted(key=len)`, `unexpected token: x`."""
-_HARMLESS_WORDS = {
-    "token": frozenset(("pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "image", "num", "max", "per")),
-    "key": frozenset(
-        (
-            *("num", "value", "values", "image", "images", "label", "labels", "text", "caption", "sort", "dim", "size"),
-            *("padding", "mask", "frame", "frames", "primary", "group", "index", "input", "output", "target", "column"),
-        )
-    ),
-}
-"""`--pad-token` names a word of a vocabulary, `--image-key` a column: no secrets."""
-_NO_VALUES = frozenset(
-    ("error", "errors", "exception", "warning", "file", "path", "dir", "folder", "type", "env", "length")
-)
-"""What follows `KeyError: ` is a message; `--token-file` and `API_KEY_PATH` say where a secret is."""
-_WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
-_PROPERTY = re.compile(r"-[A-Z](?=[A-Za-z])")
-"""`-Dpassword=...`: the letter is the option, of java, cmake and gradle; the name begins after it."""
+MAX_VALUE = 4000
 
 _HARMLESS = re.compile(
-    r"\d{1,5}|[+-]?\d{0,8}\.\d{1,8}|true|false|none|null|yes|no|on|off|nan|-?inf|\*\*\*|\$\w+|\$\{\w+\}|%\w+%|",
+    r"\d{1,5}|[+-]?\d{0,8}\.\d{1,8}|true|false|none|null|yes|no|on|off|nan|-?inf|\*\*\*|\$\w+|\$\{[^}]{1,200}\}|%\w+%"
+    r"|\$\(.{0,400}|\{[\w.]{1,100}\}|[\[\](){}<>,.:;*|]{0,8}|",
     re.IGNORECASE,
 )
 """`--num-key-value-heads 8` is no secret, and `$TOKEN` only names one."""
+_COUNT = re.compile(r"[\d,._]{1,20}[kmbt]?", re.IGNORECASE)
+"""`--tokens 300B`."""
+_CODE_OR_PROSE = re.compile(
+    r"(?:os\.|getpass|self\.|args\.|opts?\.|cfg\.|conf\.|config\.|settings\.|get_\w{1,40}\(|input\(|str\(|environ|env\.)\S*"
+    r"|(?:str|int|bytes|bool|float|string|secretstr|optional\[\w+\]|any)"
+    r"|is|was|are|or|and|to|for|not|must|can|cannot|expected|required|missing|invalid|incorrect|wrong|failed|denied|<[\w -]{1,60}>",
+    re.IGNORECASE,
+)
+"""What stands after such a name in a line of code or in a sentence, where it is no value."""
 
 _RUNS_A_PROGRAM = re.compile(r"-[a-z]{0,8}c")
 """`bash -lc`, `python -c`: the next argument is a program of its own."""
 _NAME = re.compile(r"[-+~]{0,2}[A-Za-z_][\w.\-/@]{0,99}")
+_SLASHED = re.compile(r"/([A-Za-z][\w.\-]{0,60})[:=](?!/)(.+)", re.DOTALL)
+"""`/password:...`, as programs of Windows have it; `/secrets:/run/secrets` is a mount."""
 
 # A name begins where a word begins: without that, a long word would be tried from each of its letters.
 _PAIR = re.compile(
-    r"""(?P<before>[?&]|(?<![\w.\-/]))(?P<name>-{0,2}[A-Za-z_][\w.\-]{0,99})"""
-    r"""(?P<sep>\\?["']?\s{0,3}(?:=(?!=)|:(?!//))\s{0,3}(?P<scheme>(?:bearer|basic|token)\s{1,3})?|\s{1,5})""",
+    r"""(?P<before>[?&]|(?<![\w.\-]))(?P<name>-{0,2}[A-Za-z_][\w.\-]{0,99})"""
+    r"""(?P<sep>(?P<assign>\\?["']?\]?[ \t]{0,30}(?:=>|:=|\?=|[=!]=(?=[ \t]{0,3}["'])|=(?!=)|:(?!//)|%3D|%3A))"""
+    r"""(?:[ \t]{0,3}(?:str|bytes|SecretStr|Optional\[str\]|str[ \t]?\|[ \t]?None)[ \t]{0,3}=)?"""
+    r"""(?:\s{0,80}(?=\\?["'])|[ \t]{0,30}(?:[|>][+-]?[ \t]{0,3}\n[ \t]{0,40})?)"""
+    r"""(?P<scheme>(?:bearer|basic|token|apikey|key|negotiate|ntlm|splunk|dpop|sso-key|(?P<long>digest|hawk|oauth|signature|aws4-hmac-sha256))"""
+    r"""[ \t]{1,3})?"""
+    r"""|(?P<listed>\\?["']\s{0,20},\s{0,40}(?=[bru]{0,2}\\?["']))"""
+    r"""|(?P<table>[ \t]{0,40}[|\u2502\u2503][ \t]{0,40})"""
+    r"""|(?P<blank>(?:\\\n|\s){1,40}))""",
     re.IGNORECASE,
 )
-"""NAME=, "name": , name: , Authorization: Bearer , --name ; the value follows."""
-_QUOTED = re.compile(r"""\\"([^"\\]{0,4000})\\"|"([^"]{0,4000})"|'([^']{0,4000})'""")
-_PLAIN = re.compile(r"""[^\s"';&|]+""")
-_CODE = re.compile(r"[()\[\]{},]")
-
-_URL_PASSWORD = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30}://)([^/\s:@]{0,300})(:[^/\s]{1,2000})?@")
-_BEARER = re.compile(r"\b(bearer|basic)(\s{1,5})([\w.~+/=-]{8,})", re.IGNORECASE)
-_SHAPES = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-(?=[A-Za-z_-]{0,80}\d)[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}"
-    r"|github_pat_\w{30,}|glpat-[\w-]{15,}|A(?:KIA|SIA)[0-9A-Z]{16}(?![0-9A-Za-z])|xox[abprs]-[\w-]{10,}|AIza[\w-]{35}"
-    r"|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{40,}|nvapi-[\w-]{40,}|r8_[A-Za-z0-9]{30,}|ya29\.[\w-]{20,})"
-    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
-    r"|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
-    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
+"""NAME=, "name": , name: , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value follows."""
+_QUOTED = re.compile(
+    r"""\$?[bru]{0,2}(?:\\"((?:\\\\\\"|\\\\|\\[^"\\]|[^"\\]){0,4000})\\"|\\'([^'\\]{0,4000})\\'"""
+    r"""|"((?:[^"\\]|\\[\s\S]){0,4000})"|'((?:[^'\\]|\\[\s\S]){0,4000})'|"([^"]{0,4000})"|'([^']{0,4000})')""",
+    re.IGNORECASE,
 )
-"""Tokens that can be told by their look, and private keys."""
-_IN_URLS = frozenset(("sig", "signature"))
+_OPEN = re.compile(r"""\$?[bru]{0,2}\\?["']([^\n]{1,4000})""", re.IGNORECASE)
+"""A quote that is not closed: a line that was cut, or a mistake."""
+_GROUP = re.compile(r"\[[^\[\]]{1,4000}\]|\([^()]{1,4000}\)|\{[^{}]{1,4000}\}")
+_PLAIN = re.compile(r"""(?:[^\s"';&|]|(?<=\\)[ ;&|])+""")
+_LINE = re.compile(r"""[^\n"']{1,400}""")
+_CODE = re.compile(r"[()\[\]{},]")
+_NAMED_VALUE = re.compile(
+    r"""\\?["']?(?P<name>[A-Za-z_][\w.\-]{0,99})\\?["']?\s{0,40}[,;]?\s{0,40}\\?["']?value\\?["']?[ \t]{0,3}[:=][ \t]{0,3}""",
+    re.IGNORECASE,
+)
+"""`{"name": "API_KEY", "value": ...}`, `<add key="ApiKey" value=...>`: behind `name` or `key`."""
+_NAMING = frozenset(("name", "key", "id", "field", "variable"))
+_COMPANY = re.compile(
+    r"(?:api|access|secret|private|auth|client|signing|encryption|account|bot|hub)[ \t]{1,3}\Z", re.IGNORECASE
+)
+"""`API key: ...` is one name in two words."""
+_SAID = re.compile(r"(?:(?:is|was|used|given|of)[ \t]{1,3})?", re.IGNORECASE)
+_BY_ITS_LOOK = frozenset(("token", "tokens", "secret"))
 
-
-def names_a_secret(name: str) -> bool:
-    """Whole words only: `--api-key`, `wandb.token` and `dbPassword` do; `--keypoints`, `--tokenizer` and `monkey` do not."""
-    if len(name) > MAX_NAME:
-        return False
-    return bool(_secret_words(name) or (_PROPERTY.match(name) and _secret_words(name[2:])))
-
-
-def _secret_words(name):
-    words = frozenset(word.lower() for word in _NOT_A_WORD.split(_WORD_STARTS.sub("-", name)) if word)
-    secret = _SECRET_WORDS & words
-    if _NO_VALUES & words:
-        return frozenset()
-    if len(secret) == 1:
-        for word, harmless in _HARMLESS_WORDS.items():
-            if word in secret and harmless & words:
-                return frozenset()
-    return secret
-
-
-def _is_weak(name):
-    """Whether the name is a single word that also stands in ordinary sentences."""
-    words = [word.lower() for word in _NOT_A_WORD.split(_WORD_STARTS.sub("-", name)) if word]
-    return len(words) == 1 and words[0] in _WEAK_WORDS
-
-
-def _looks_random(value):
-    return len(value) >= 16 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
+_SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30}://)"
+_DATABASE = re.compile(
+    r"(?<![\w+.-])((?:jdbc:)?(?:postgres\w{0,8}|mysql\w{0,3}|mariadb|mongodb|rediss?|amqps?|mssql|oracle|clickhouse|cockroachdb|snowflake|cassandra|neo4j|bolt|nats)"
+    r"(?:\+\w{1,20})?://)([^/\s:@]{0,300}):([^\s\"'<>]{1,2000})@",
+    re.IGNORECASE,
+)
+"""Nothing but a password can have an @ or a / in front of the last @."""
+_URL_PASSWORD = re.compile(_SCHEME + r"([^/\s:@]{0,300})(:[^/\s]{0,2000})?@(?!sha256:)")
+_URL_SLASHED = re.compile(
+    _SCHEME + r"([^/\s:@\[]{1,300}):(?!\d{1,5}(?:[/?#]|$)|[{$<*])([^\s\"'<>@/]{1,300}/[^\s\"'<>@]{0,300})@"
+)
+_BEARER = re.compile(r"\b(bearer|basic)(\s{1,5})([\w.~+/=-]{8,})", re.IGNORECASE)
+_COOKIE = re.compile(
+    r"""(?<![\w-])(?:set-)?cookie2?(?:\\?["']\s{0,3},|\\?["']?[ \t]{0,3}:)[ \t]{0,3}(\\?["'])?(?=[^\s=;,"'\\]{1,200}=)""",
+    re.IGNORECASE,
+)
+_COOKIE_VALUE = re.compile(r"(?:^|;)\s{0,5}([^=;\s]{1,200})=([^;\s]{8,})")
+_COOKIE_ATTRIBUTES = frozenset(("path", "domain", "expires", "max-age", "samesite", "version", "priority"))
+_NETRC = re.compile(r"\b(login\s{1,5}\S{1,200}\s{1,5}(?:account\s{1,5}\S{1,200}\s{1,5})?password\s{1,5})(\S{1,400})")
+_ELEMENT = re.compile(r"<(?:\w{1,40}:)?([A-Za-z_][\w.\-]{0,99})(?:\s[^<>]{0,200})?>(?:<!\[CDATA\[)?([^<>]{1,4000})>?</")
+_PUNCTUATION = ",.;:!?)]}"
 
 
 def _is_place(value):
@@ -121,7 +115,31 @@ def _is_place(value):
 
 
 def _is_secret(value):
-    return not _HARMLESS.fullmatch(value) and not _is_place(value)
+    return not _HARMLESS.fullmatch(value.rstrip(",)]}")) and not _is_place(value)
+
+
+def _as_printed(value):
+    """The forms that a value with quotes, backslashes or other letters takes in a printed list, in JSON and in an address."""
+    if value.isalnum() and value.isascii():
+        return ()
+    import urllib.parse
+
+    return (
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        urllib.parse.quote(value, safe=""),
+        urllib.parse.quote_plus(value),
+    )
+
+
+def _is_mixed(value):
+    return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
+
+
+def _says_itself(name, value):
+    """`password=args.password`, `[--api-key API_KEY]`."""
+    last = re.split(r"[.\[\]]", value.strip("[]<>(){},;:\"'"))[-1]
+    return last.replace("-", "_").lower() == name.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
 
 
 def readable(text: str) -> str:
@@ -142,6 +160,7 @@ class Redactor(object):
 
     def __init__(self, commands=(), environ=None, places=()) -> None:
         self._found: set[str] = set()
+        self._forms: set[str] = set()
         self._known = None
         self._places = [place for place in places if place]
         for name, value in dict(environ or {}).items():
@@ -164,6 +183,7 @@ class Redactor(object):
         value = readable(value)
         if value not in self._found:
             self._found.add(value)
+            self._forms.update(_as_printed(value))
             if "\n" in value:  # a key of several lines is printed line by line
                 self._found.update(line.strip() for line in value.split("\n") if len(line.strip()) >= 20)
             self._known = None
@@ -172,7 +192,8 @@ class Redactor(object):
     def _patterns(self):
         """Two patterns: values that occur nowhere by chance, and ordinary words, which are replaced in sentences only."""
         if self._known is None:
-            values = sorted(self.secrets, key=lambda value: (-len(value), value))
+            forms = frozenset(form for form in self._forms if len(form) >= MIN_LENGTH)
+            values = sorted(self.secrets | forms, key=lambda value: (-len(value), value))
             distinct = [value for value in values if self._is_distinct(value)]
             ordinary = [value for value in values if value not in frozenset(distinct)]
             self._known = (
@@ -192,18 +213,21 @@ class Redactor(object):
 
     def text(self, text: str) -> str:
         """A sentence, a line of output, a traceback."""
-        text = _bounded(readable(text))
+        return self._scan(self._replace_known(_bounded(readable(text))), strict=False)
+
+    def _replace_known(self, text):
         distinct, ordinary = self._patterns()
         if distinct is not None:
             text = distinct.sub(MASK, text)
         if ordinary is not None:
             text = ordinary.sub(MASK, text)
-        return self._scan(text, strict=False)
+        return text
 
     def lines(self, lines: list[str]) -> list[str]:
-        """Lines that belong together: a private key spans several."""
-        if any("PRIVATE KEY" in line for line in lines):
-            lines = self._scan("\n".join(lines), strict=False).split("\n")
+        """Lines that belong together: a private key spans several, and a value may stand on the line after its name."""
+        together = "\n".join(lines)
+        if len(together) <= MAX_SCANNED and together.count("\n") == max(len(lines) - 1, 0):
+            lines = self._scan(self._replace_known(readable(together)), strict=False).split("\n") if lines else []
         return [self.text(line) for line in lines]
 
     def name(self, text: str) -> str:
@@ -222,20 +246,35 @@ class Redactor(object):
 
     def command(self, argv) -> list[str]:
         redacted = []
-        value_follows = is_program = False
-        for argument in map(readable, argv):
-            if value_follows and not argument.startswith("--"):
-                redacted.append(self._note(argument) if _is_secret(argument) or not argument else argument)
-                value_follows = False
+        arguments = list(map(readable, argv))
+        passwords = dict(secret_programs.secret_parts(arguments))
+        follows, is_program = "", False
+        for number, argument in enumerate(arguments):
+            if number in passwords:
+                begin = passwords[number]
+                value = argument[begin:]
+                redacted.append(argument[:begin] + self._note(value) if _is_secret(value) else argument)
+                follows = ""
+                continue
+            if follows and not argument.startswith("-" if follows == "more" else "--"):
+                redacted.append(self._note(argument) if self._is_value(follows, argument) or not argument else argument)
+                follows = "more" if follows == "more" or is_plural(follows) else ""
                 continue
             given = self._scan(argument, strict=True) if is_program else self._argument(argument)
             redacted.append(self.name(given))
-            value_follows = argument.startswith("-") and "=" not in argument and names_a_secret(argument)
+            follows = argument if argument.startswith("-") and "=" not in argument and names_a_secret(argument) else ""
             is_program = _RUNS_A_PROGRAM.fullmatch(argument) is not None
         return redacted
 
+    @staticmethod
+    def _is_value(option, value):
+        return _is_secret(value) and not (option.lstrip("-") in ("tokens", "more") and _COUNT.fullmatch(value))
+
     def _argument(self, text):
         """`--set=model.token=abc`: the first name that says so makes a secret of all that follows it."""
+        slashed = _SLASHED.fullmatch(text)
+        if slashed is not None and names_a_secret(slashed[1]) and _is_secret(slashed[2]):
+            return text[: slashed.start(2)] + self._note(slashed[2])
         begin = 0
         for _ in range(MAX_PARTS):
             end = text.find("=", begin, begin + 102)
@@ -243,63 +282,229 @@ class Redactor(object):
                 break
             if names_a_secret(text[begin:end]):
                 value = text[end + 1 :]
-                return text[: end + 1] + self._note(value) if value and _is_secret(value) else text
+                is_one = value and self._is_value(text[begin:end], value)
+                return text[: end + 1] + self._note(value) if is_one else text
             begin = end + 1
         return text[:begin] + self._scan(text[begin:], strict=True)
 
     def _scan(self, text, strict):
         """`strict` where everything that is named like a secret is one: in commands and settings, not in sentences."""
         text = self._replace_shapes(_bounded(text))
+        if secret_programs.MENTIONED.search(text) is not None:
+            text = self._replace_in_programs(text)
+        if not may_name(text):
+            return text
+        text = self._replace_cookies(text)
+        text = _NETRC.sub(lambda match: match[1] + self._note(match[2]), text)
+        if "</" in text:
+            text = _ELEMENT.sub(self._element, text)
+        return self._replace_named(text, strict)
+
+    def _replace_named(self, text, strict):
         parts, copied, position, run_end = [], 0, 0, 0
         while True:
             match = _PAIR.search(text, position)
             if match is None:
                 break
-            begin = position = match.end()
-            name, in_url = match["name"], bool(match["before"])
-            if match["sep"].isspace() and (not name.startswith("-") or text.startswith("-", begin)):
+            position = match.end()
+            name, begin = _name_of(text, match)
+            if name is None or not _may_follow(text, match, strict):
                 continue
-            if not names_a_secret(name) and not (in_url and name.lower() in _IN_URLS):
+            begin, end, after, run_end = _find_value(text, begin, name, match, run_end)
+            if not _is_value_of(name, text[begin:end], text, match, strict):
                 continue
-            quoted = _QUOTED.match(text, begin)
-            if quoted is not None:
-                begin, end = quoted.span(quoted.lastindex)
-                position = quoted.end()
-            else:
-                if run_end <= begin:  # once for all names in a row without a space
-                    plain = _PLAIN.match(text, begin)
-                    run_end = plain.end() if plain is not None else begin
-                position = end = run_end
-            sure = in_url or (strict and not (":" in match["sep"] and match["sep"][0] not in "\\\"'"))
-            seen = text[begin : min(end, begin + 200)]
-            weak = match["scheme"] is None and _is_weak(name) and (not sure or _CODE.search(seen) is not None)
-            if (weak and not _looks_random(seen)) or not _is_secret(text[begin:end]):
-                position = match.end()
-                continue
-            parts += [text[copied:begin], self._note(text[begin:end])]
+            for first, last in [(begin, end), *_more_values(text, after, name)]:
+                parts += [text[copied:first], self._note(text[first:last])]
+                copied = last
+            position = max(copied, after)
+        return "".join([*parts, text[copied:]])
+
+    def _replace_in_programs(self, text):
+        found = list(secret_programs.WORD.finditer(text))
+        parts, copied = [], 0
+        for number, offset in secret_programs.secret_parts([match[0] for match in found]):
+            begin, end = found[number].start() + offset, found[number].end()
+            quote = text[end - 1]
+            if quote in "\"'" and end - begin > 1:
+                end -= 1
+                begin += text[begin] == quote
+            if begin < end and _is_secret(text[begin:end]):
+                parts += [text[copied:begin], self._note(text[begin:end])]
+                copied = end
+        return "".join([*parts, text[copied:]])
+
+    def _replace_cookies(self, text):
+        """All of them, to the end of the header."""
+        parts, copied = [], 0
+        while True:
+            match = _COOKIE.search(text, copied)
+            if match is None:
+                break
+            begin = match.end()
+            quote = match[1] or text[max(match.start() - 1, 0) : match.start()]
+            line_end = text.find("\n", begin, begin + MAX_VALUE)
+            line_end = min(len(text), begin + MAX_VALUE) if line_end < 0 else line_end
+            end = text.find(quote, begin, line_end) if quote and quote[-1] in "\"'" else line_end
+            end = line_end if end < 0 else end
+            for name, value in _COOKIE_VALUE.findall(text[begin:end]):
+                if name.lower() not in _COOKIE_ATTRIBUTES and _is_secret(value):
+                    self._note(value)
+            parts += [text[copied:begin], MASK]
             copied = end
         return "".join([*parts, text[copied:]])
 
+    def _element(self, match):
+        name, value = match.groups()
+        value = value.strip()
+        if (
+            not value
+            or not names_a_secret(name)
+            or not _is_secret(value)
+            or (is_weak(name) and not looks_random(value))
+        ):
+            return match[0]
+        self._note(value.partition("]]")[0])
+        return match[0].replace(value, MASK)
+
     def _replace_shapes(self, text):
-        if "://" in text:
+        if "://" in text and "@" in text:
+            text = _DATABASE.sub(lambda match: "%s%s:%s@" % (match[1], match[2], self._note(match[3])), text)
             text = _URL_PASSWORD.sub(self._url, text)
+            text = _URL_SLASHED.sub(lambda match: "%s%s:%s@" % (match[1], match[2], self._note(match[3])), text)
         if len(text) >= 9:
             text = _BEARER.sub(self._bearer, text)
-            text = _SHAPES.sub(lambda match: self._note(match[0]), text)
+            text = SHAPES.sub(lambda match: self._note(match[0]), text)
         return text
 
     def _url(self, match):
         scheme, user, password = match.groups()
-        if password and password != ":" + MASK:
+        if password and password not in (":", ":" + MASK):
+            if re.match(r":\d{1,5}[\"',]", password):  # a port, and the end of the address
+                return match[0]
             return "%s%s:%s@" % (scheme, user, self._note(password[1:]))
-        if not password and _looks_random(user):
-            return "%s%s@" % (scheme, self._note(user))
+        if password != ":" + MASK and looks_random(user):  # the key is the user's name
+            return "%s%s%s@" % (scheme, self._note(user), password or "")
         return match[0]
 
     def _bearer(self, match):
         how, space, value = match.groups()
         ordinary = value == value.lower() and not any(c.isdigit() for c in value)
         return match[0] if ordinary else how + space + self._note(value)
+
+
+_MORE = re.compile(
+    r"""[ \t]{1,5}(?!-)([^\s"';&|(){}<>\[\]]+)|[ \t]{1,5}"([^"]{1,4000})"|[ \t]{1,5}'([^']{1,4000})'|"""
+    r"""(?<=["']),[ \t]{0,3}"(?!-)([^"]{1,4000})"|(?<=["']),[ \t]{0,3}'(?!-)([^']{1,4000})'"""
+)
+"""`--api-keys A B C`, `['--api-keys', 'A', 'B', 'C']`."""
+
+
+def _name_of(text, match):
+    """(name, where its value begins); (None, ...) where the name says nothing."""
+    name, begin = match["name"], match.end()
+    if name.lower() in _NAMING and match["assign"]:
+        named = _NAMED_VALUE.match(text, begin)
+        if named is not None and names_a_secret(named["name"]):
+            return named["name"], named.end()
+    if not names_a_secret(name) and not (match["before"] and names_one_in_address(name)):
+        return None, begin
+    if match["blank"] and not name.startswith("-"):
+        begin = _SAID.match(text, begin).end()
+    return name, begin
+
+
+def _more_values(text, position, name):
+    """Where the others are, of an option that takes several."""
+    while is_plural(name) and name.startswith("-"):
+        more = _MORE.match(text, position)
+        if more is None or not _is_secret(more[more.lastindex]):
+            break
+        yield more.span(more.lastindex)
+        position = more.end()
+
+
+def _may_follow(text, match, strict):
+    """Whether what stands between a name and what follows makes that its value."""
+    name, end = match["name"], match.end()
+    begin = match.start("name")
+    if match["assign"]:
+        slashed = begin > 0 and text[begin - 1] == "/" and ":" in match["sep"]
+        return not slashed or (match["sep"] == ":" and not text.startswith("/", end))
+    if match["listed"]:  # an option in a printed list, or a pair in brackets
+        return name.startswith("-") or text[max(0, begin - 3) : begin - 1].rstrip("\\")[-1:] in ("(", "[")
+    if match["table"]:
+        return not strict
+    return not name.startswith("-") or not text.startswith("-", end)
+
+
+def _find_value(text, begin, name, match, run_end):
+    """(begin, end, where to go on, end of the run): without quotes."""
+    quoted = _QUOTED.match(text, begin)
+    if quoted is not None:
+        inner, end = quoted.span(quoted.lastindex)
+        if text[quoted.end() : quoted.end() + 1].isalnum():  # what was taken for the end was escaped twice
+            end = _PLAIN.match(text, quoted.end()).end()
+        return inner, end, max(end, quoted.end()), run_end
+    opened = _OPEN.match(text, begin)
+    if opened is not None:
+        return opened.start(1), opened.end(), opened.end(), run_end
+    before = match.start("name") - 1
+    if name.startswith("-") and match["assign"] and before >= 0 and text[before] in "\"'":  # '--password=two words'
+        end = text.find(text[before], begin, begin + MAX_VALUE)
+        if end > begin and "\n" not in text[begin:end]:
+            return begin, end, end, run_end
+    group = None if is_weak(name) or not match["assign"] else _GROUP.match(text, begin)
+    if group is not None:
+        return begin, group.end(), group.end(), run_end
+    if match["long"] or (match["assign"] and name.lower().endswith(("passphrase", "mnemonic"))):
+        line = _LINE.match(text, begin)
+        if line is not None:
+            return begin, line.end(), line.end(), run_end
+    if run_end <= begin:  # once for all names in a row without a space
+        plain = _PLAIN.match(text, begin)
+        run_end = plain.end() if plain is not None else begin
+    return begin, run_end, run_end, run_end
+
+
+def _is_value_of(name, value, text, match, strict):
+    if not value or not _is_secret(value):
+        return False
+    seen = value[:200]
+    bare = seen.rstrip(_PUNCTUATION)
+    if name.lower().endswith("tokens") and _COUNT.fullmatch(bare):
+        return False
+    option, separator = name.startswith("-"), match["sep"]
+    if match["blank"] and not option:
+        return _stands_in_prose(name, bare)
+    if match["listed"]:
+        return _stands_in_list(name, value, text, match, strict)
+    loose = ":" in separator and separator[0] not in "\\\"'"
+    if not strict:
+        if _CODE_OR_PROSE.fullmatch(bare) or _says_itself(name, seen):
+            return False
+        if option and loose and not _is_mixed(seen):  # argument --api-key: expected one argument
+            return False
+    sure = bool(match["before"]) or (strict and not loose)
+    weak = match["scheme"] is None and is_weak(name) and (not sure or _CODE.search(seen) is not None)
+    begin = match.start("name")
+    return not weak or looks_random(seen) or _COMPANY.search(text, max(0, begin - 16), begin) is not None
+
+
+def _stands_in_prose(name, value):
+    """`password hunter2hunter2` does, and `password is incorrect` does not."""
+    if is_weak(name):
+        return name.lower() in _BY_ITS_LOOK and looks_random(value)
+    return _is_mixed(value) and not _CODE.search(value) and ("/" not in value or looks_random(value))
+
+
+def _stands_in_list(name, value, text, match, strict):
+    """`['--api-key', 'x']`, `('X-Api-Key', 'x')`; not `['token', 'label', 'split']`."""
+    quoted = _QUOTED.match(text, match.end())
+    if name.startswith("-"):
+        return not value.startswith("-") and (quoted is not None or strict) and not _says_itself(name, value)
+    if quoted is None or text[quoted.end() : quoted.end() + 1] not in (")", "]"):
+        return False
+    return not is_weak(name) or looks_random(value[:200])
 
 
 def _bounded(text):
