@@ -138,7 +138,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[int, in
 def weather(training: Training, kills: list[tuple[int, str]], folder: Path, expected: str) -> Storm:
     """One run through its kills."""
     folder.mkdir(parents=True)
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     storm = Storm(training.name, kills)
     env = environment(folder, training, kills)
     options = ["--dir", "run", "--max-attempts", str(ATTEMPTS), "--backoff", "0", *training.options]
@@ -153,11 +153,12 @@ def weather(training: Training, kills: list[tuple[int, str]], folder: Path, expe
     killed = (folder / "killed").read_text().splitlines() if (folder / "killed").exists() else []
     storm.kills = {kind: sum(line.startswith(kind) for line in killed) for kind in TARGETS}
     storm.seconds = time.monotonic() - began
-    _judge(storm, folder, status, expected, supervisors)
+    _judge(storm, folder, status, expected)
+    storm.broken += [f"{path} is left over" for path in left_in_memory(supervisors, began_at)]
     return storm
 
 
-def _judge(storm: Storm, folder: Path, status: int, expected: str, supervisors: list[int]) -> None:
+def _judge(storm: Storm, folder: Path, status: int, expected: str) -> None:
     if status != 0:
         storm.broken.append(f"it ended with {status}: {_last(folder / 'output.txt')}")
     if sum(storm.kills.values()) != len(storm.planned):
@@ -172,7 +173,6 @@ def _judge(storm: Storm, folder: Path, status: int, expected: str, supervisors: 
         storm.broken.append("a traceback was printed")
     storm.broken += _torn_lines(storm, folder / "run")
     storm.broken += [f"process {process} is left over" for process in left_over(folder)]
-    storm.broken += [f"{path} is left over" for path in left_in_memory(supervisors)]
 
 
 def _torn_lines(storm: Storm, run: Path) -> list[str]:
@@ -214,9 +214,11 @@ def marked_by(mark: str) -> list[psutil.Process]:
     return found
 
 
-def left_in_memory(supervisors: list[int]) -> list[Path]:
+def left_in_memory(supervisors: list[int], began_at: float) -> list[Path]:
+    """Files of these supervisors. An older file of another process that had the same pid is not theirs."""
     names = tuple(f"holdfast-{pid}-" for pid in supervisors)
-    return [path for path in MEMORY.glob("holdfast-*") if path.name.startswith(names)] if MEMORY.is_dir() else []
+    found = MEMORY.glob("holdfast-*") if MEMORY.is_dir() else []
+    return [path for path in found if path.name.startswith(names) and path.stat().st_mtime >= began_at]
 
 
 def _last(path: Path) -> str:
