@@ -28,6 +28,19 @@ from holdfast.observe.helper_processes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+DAEMON = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open("daemon.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("daemon.new", "daemon")
+os.execve("/bin/sleep", ["sleep", "600"], {})
+"""
+"""Leaves its session, its parents and its environment."""
 SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
 CHECKS = """
 import os, sys
@@ -254,3 +267,41 @@ def test_secrets_are_read_and_not_copied(tmp_path):
     links = [name for name in names if (made.folder / name).resolve().is_relative_to(project)]
     assert links == names[:5]
     assert [(made.folder / name).read_text() for name in names] == names
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux gives orphans to a process that asks for them"
+)
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_daemon_without_mark_and_session_does_not_outlive_the_scratch(tmp_path, interrupted):
+    """It forked twice, leads its own session's remains and has an empty environment: as an orphan it became our child."""
+    helpers = HelperProcesses()
+    beside = subprocess.Popen(["sleep", "600"], env={})
+    try:
+        with helpers.scratch() as (folder, mark):
+            started = subprocess.Popen([sys.executable, "-c", DAEMON], cwd=tmp_path, env={**os.environ, **mark})
+            assert started.wait() == 0
+            until((tmp_path / "daemon").exists)
+            daemon = psutil.Process(int((tmp_path / "daemon").read_text()))
+            until(lambda: daemon.name() == "sleep")
+            assert daemon.environ() == {}
+            if interrupted:
+                assert helpers.end() == []
+                assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
+        assert not daemon.is_running()  # and no zombie of it is left
+        assert not folder.exists()
+        assert beside.poll() is None  # a child from before is nobody's orphan
+    finally:
+        beside.kill()
+        beside.wait()
+
+
+def test_a_scratch_in_the_working_folder_does_not_hold_itself(tmp_path):
+    """TMPDIR may lie in the folder that is copied: neither this scratch nor another one is copied or watched."""
+    (tmp_path / "train.py").write_text("1")
+    for place in (tmp_path / "tmp" / f"{PREFIX}one" / "root", tmp_path / f"{PREFIX}two" / "root"):
+        place.parent.mkdir(parents=True)
+        (place.parent / "output").write_text("x")
+        made = scratch.make(tmp_path, place)
+        assert [path.name for path in made.folder.rglob("*") if path.is_file()] == ["train.py"]
+    assert list(scratch.times(tmp_path)) == [str(tmp_path / "train.py")]

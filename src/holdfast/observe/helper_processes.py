@@ -10,6 +10,7 @@ Only a process that bears the mark is ever signalled, and by psutil, which asks 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -43,6 +44,8 @@ UNLOCKED_AGE_S = 3600.0
 """A folder without a lock may have been made this moment; after this it is left behind."""
 START_SLACK_S = 5.0
 """Our time of a start and the system's differ by less than this."""
+SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 36, 37
+"""Of prctl, on Linux."""
 ROUNDS = 5
 """A process may start another one while it is ended."""
 PROGRAM = "from holdfast.observe.helper_processes import watch; watch()"
@@ -64,6 +67,8 @@ class HelperProcesses:
         self._since = 0.0
         self._folders: dict[Path, BinaryIO] = {}
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self._orphans: Callable[[], None] = lambda: None
+        """Ends those that were adopted since the newest scratch was made."""
 
     @contextlib.contextmanager
     def session(self) -> Iterator[dict[str, str]]:
@@ -93,11 +98,11 @@ class HelperProcesses:
         with self.session() as variables:
             remove_left_behind()
             folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-            try:
+            with contextlib.ExitStack() as last:
+                last.callback(self._remove, folder)
                 self._own(folder)
+                self._orphans = last.enter_context(adopting_orphans(self._is_known))
                 yield folder, variables
-            finally:
-                self._remove(folder)
 
     def end(self) -> list[str]:
         """End all of them and remove the folders; no further one starts before `begin_again`. What could not be ended or removed."""
@@ -109,8 +114,15 @@ class HelperProcesses:
         with self._guard:
             self._ending = False
 
+    def _is_known(self, process: psutil.Process) -> bool:
+        """Whether we started it ourselves, or will find it by its mark."""
+        if self._watchdog is not None and process.pid == self._watchdog.pid:
+            return True
+        return self._mark in process.environ().get(MARK, "").split()
+
     def _finish(self) -> list[str]:
         left = [f"process {process.pid}" for process in end_marked(self._mark, self._since)]
+        self._orphans()
         left += [str(folder) for folder in list(self._folders) if not self._remove(folder)]
         self._tell({"done": True})
         if self._watchdog is not None:
@@ -208,6 +220,72 @@ def _wait_for(processes: list[psutil.Process], seconds: float) -> None:
         if not alive:
             return
         time.sleep(0.02)
+
+
+# --- orphans ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def adopting_orphans(is_known: Callable[[psutil.Process], bool]) -> Iterator[Callable[[], None]]:
+    """While this lasts, a process below us whose parent ends becomes our child (Linux), and at its end no such one is left: also none
+    that left its session and gave up its environment. Elsewhere nothing is adopted. Gives what ends them sooner.
+
+    `is_known` tells of children of ours that are no orphans; it may raise what psutil raises.
+    """
+    import psutil  # noqa: PLC0415 - as above
+
+    before = _subreaper(1)
+    if before is None:
+        yield lambda: None
+        return
+    children = {child.pid for child in psutil.Process().children()}
+    since = time.time()
+    is_over = False
+
+    def end() -> None:
+        if not is_over:
+            _end_orphans(children, is_known, since)
+
+    try:
+        yield end
+    finally:
+        end()
+        is_over = True
+        _subreaper(before)
+
+
+def _end_orphans(children: set[int], is_known: Callable[[psutil.Process], bool], since: float) -> None:
+    import psutil  # noqa: PLC0415 - as above
+
+    own = psutil.Process()
+
+    def is_orphan(process: psutil.Process) -> bool:
+        line = [process, *process.parents()]
+        pids = [each.pid for each in line]
+        if own.pid not in pids[1:]:
+            return False
+        adopted = line[pids.index(own.pid) - 1]
+        return adopted.pid not in children and not is_known(adopted)
+
+    end_processes(is_orphan, since, GRACE_S)
+    with contextlib.suppress(psutil.Error, OSError):
+        for child in own.children():
+            # One by one: a wait for any child would take the exit code of somebody else's.
+            if child.pid not in children and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
+
+
+def _subreaper(wanted: int) -> int | None:
+    """Set whether orphans below this process become its children. What it was before; None where that is not known or not possible."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        library, before = ctypes.CDLL(None, use_errno=True), ctypes.c_int(0)
+        if library.prctl(GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0:
+            return None
+        return before.value if library.prctl(SET_CHILD_SUBREAPER, wanted, 0, 0, 0) == 0 else None
+    except (OSError, AttributeError):
+        return None
 
 
 # --- the watchdog -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
+from holdfast.observe.helper_processes import PREFIX
 from holdfast.record.cloning import clone
 
 FILE_BYTES = 32 << 20
@@ -77,7 +78,7 @@ def _copy_folder(source: Path, scratch: Scratch) -> list[Path]:
             if entry.is_symlink():
                 goal.symlink_to(path.resolve())
             elif entry.is_dir():
-                if entry.name in LEFT_OUT:
+                if _is_left_out(entry.name):
                     continue
                 if _is_copied(path):
                     goal.mkdir()
@@ -107,6 +108,11 @@ def _is_copied(folder: Path) -> bool:
         return False
     with os.scandir(folder) as entries:
         return sum(1 for _ in zip(entries, range(MOST_ENTRIES + 1), strict=False)) <= MOST_ENTRIES
+
+
+def _is_left_out(name: str) -> bool:
+    """Scratch folders too, ours and others': TMPDIR may lie in the working folder, and a copy must not hold itself."""
+    return name in LEFT_OUT or name.startswith(PREFIX)
 
 
 def _is_secret(name: str) -> bool:
@@ -156,7 +162,7 @@ def times(folder: Path) -> dict[str, tuple[int, int, int]]:
         for entry in _entries(Path(waiting.pop(0))):
             with contextlib.suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in LINKED and entry.name not in LEFT_OUT:
+                    if entry.name not in LINKED and not _is_left_out(entry.name):
                         waiting.append(entry.path)
                 else:
                     status = entry.stat(follow_symlinks=False)
