@@ -156,9 +156,9 @@ def test_a_run_folder_that_is_removed_while_the_run_lives(tmp_path, code, as_jso
         assert "was removed or replaced while the run lived" in ran.stderr
 
 
-def test_no_words_for_resume_with_is_no_traceback(tmp_path):
-    """An open quote is found when the command is made: the run ends with a verdict."""
-    part = SAVES + "\nsaves = after\ndef after(step):\n    saves(step)\n    if FIRST and step == 12: die()\n"
-    options = ("--checkpoint", "state.pt", "--resume-with", "--resume '{checkpoint}", "--backoff", "0")
-    ran = holdfast_run(tmp_path, sys.executable, training(tmp_path, part), options=options)
-    assert (ran.code, "Traceback" in ran.stderr) == (4, False), ran.stderr
+def test_no_words_for_resume_with_start_nothing(tmp_path):
+    """An open quote is found before hours were spent that nothing can go on from."""
+    options = ("--checkpoint", "state.pt", "--resume-with", "--resume '{checkpoint}")
+    ran = holdfast_run(tmp_path, sys.executable, training(tmp_path), options=options)
+    assert (ran.code, "Traceback" in ran.stderr) == (2, False), ran.stderr
+    assert "cannot be split into words" in ran.stderr

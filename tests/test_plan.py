@@ -29,13 +29,13 @@ def test_plan_survives_toml():
     ("settings", "says"),
     [
         ({"command": []}, "no command"),
-        ({"budget": Budget(attempts=0)}, "no attempt"),
+        ({"budget": {"attempts": 0}}, "no attempt"),
         ({"resume_with": "--resume {checkpoint}"}, "--checkpoint"),
     ],
 )
 def test_senseless_plan_says_what_to_do(settings, says):
     with pytest.raises(PlanInvalid) as caught:
-        Plan(**{"command": ["x"], "cwd": "/", **settings})
+        msgspec.convert({"command": ["x"], "cwd": "/", **settings}, Plan)
     assert says in str(caught.value)
     assert caught.value.next_step
 

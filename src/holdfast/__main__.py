@@ -62,18 +62,28 @@ def _open_streams() -> None:
 def _tell(error: HoldfastError) -> None:
     from holdfast.show.console import print_json, say_error  # noqa: PLC0415 - only a failing command needs it here
 
-    arguments = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
-    if "--json" in arguments:
+    if _asks_for_json():
         said = {"error": error.what, "kind": type(error).__name__, "next": error.next_step, "look_at": error.look_at}
         print_json({**said, "exit_status": error.exit_status})
     else:
         say_error(str(error))
 
 
+def _asks_for_json() -> bool:
+    """What follows `--` belongs to the training."""
+    return "--json" in (sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:])
+
+
 def _tell_usage(error: Any) -> int:
     """What the command line could not be understood as, in typer's words: it quotes what was typed."""
-    from holdfast.show.console import print_lines  # noqa: PLC0415
+    from holdfast.show.console import print_json, print_lines  # noqa: PLC0415
 
+    if _asks_for_json():
+        command = getattr(getattr(error, "ctx", None), "command_path", "") or "holdfast"
+        step = f"see how it is called: {command} --help"
+        said = {"error": error.format_message(), "kind": "UsageError", "next": step, "look_at": ""}
+        print_json({**said, "exit_status": int(error.exit_code)})
+        return int(error.exit_code)
     text = io.StringIO()
     error.show(file=text)
     print_lines(text.getvalue().rstrip("\n").split("\n"), file=sys.stderr)

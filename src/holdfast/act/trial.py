@@ -31,7 +31,7 @@ from holdfast.observe.python_programs import program
 from holdfast.record.folder import RunFolder, create
 from holdfast.record.journal import replay
 from holdfast.words import events
-from holdfast.words.errors import HoldfastError
+from holdfast.words.errors import DataSetInvalid, HoldfastError
 from holdfast.words.plan import Budget, Policy, from_toml, to_toml
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _tried(
     began = time.monotonic()
     data = yolo_data.read(_path(plan, str(over.get("data", ""))), cwd=Path(plan.cwd))
     if data.masks:
-        raise HoldfastError(
+        raise DataSetInvalid(
             "its labels are pictures of their own (masks): only boxes, polygons and poses are tried out"
         )
     train, val = len(data.splits["train"]), len(data.splits["val"])

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from holdfast.record.redact import Redactor
+from holdfast.words.plan import MAX_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +31,7 @@ DEVICES = ("auto", "cpu", "mps", "cuda", "cuda:0", "0")
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGTkmgt]?[iI]?[bB])\s*")
+MAX_DIGITS = 40
 SMALLEST_MEMORY = 256 * 10**6
 """Importing torch alone takes about as much."""
 
@@ -110,12 +112,16 @@ def bytes_in(value: Any, whole: int) -> int | str:
     match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return f"is {written(value)}: an amount needs its unit: {how}"
+    if len(match[1]) > MAX_DIGITS:
+        return f"is {written(value)}: no machine has that much; {how}"
     number, unit = float(match[1]), match[2].upper()
     if unit == "%":
         if not 0 < number <= 100:
             return f"is {written(value)}: a share lies above 0% and up to 100%"
         return int(whole * number / 100)
     amount = int(number * UNITS[unit])
+    if amount > MAX_MEMORY_BYTES:
+        return f"is {written(value)}: no machine has that much; {how}"
     return amount if amount >= SMALLEST_MEMORY else f"is {written(value)}: no training fits into that; {how}"
 
 

@@ -7,12 +7,24 @@ A command line is a plan with a command and nothing else. A plan file may leave 
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.child.holdfast_child.redact import Redactor
 from holdfast.words.errors import PlanInvalid
+
+MAX_SECONDS = 1e8
+"""Three years. What is longer was not meant, and no clock of the system takes 1e300."""
+MAX_HOURS = 1e6
+MAX_ATTEMPTS = 10_000
+MAX_MEMORY_BYTES = 1 << 60
+
+
+def check_number(name: str, value: float, most: float = MAX_SECONDS) -> None:
+    if not 0 <= value <= most:  # nor is NaN
+        raise PlanInvalid(f"{name} {value:g} makes no sense.", next_step=f"give a number between 0 and {most:g}")
 
 
 class HangSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +38,15 @@ class HangSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Nor before this many times the longest pause that this run has already survived."""
     confirm_s: float = 30.0
     """Seconds between the two stack dumps that must be equal."""
+
+    def __post_init__(self) -> None:
+        check_number("--hang-after", self.floor_s)
+        for name, value in (
+            ("start_floor_s", self.start_floor_s),
+            ("factor", self.factor),
+            ("confirm_s", self.confirm_s),
+        ):
+            check_number(f"[hang] {name}", value)
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,6 +103,22 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For the whole run: then it is stopped with a snapshot, and can be gone on with."""
     memory: int | None = None
     """Bytes that the training may hold; what the machine has where it is None."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise PlanInvalid(f"--max-attempts {self.attempts} leaves no attempt at all.", next_step="give 1 or more")
+        if self.attempts > MAX_ATTEMPTS:
+            raise PlanInvalid(
+                f"--max-attempts is larger than {MAX_ATTEMPTS:,}: no record can hold that many.",
+                next_step=f"give a number between 1 and {MAX_ATTEMPTS:,}",
+            )
+        if self.hours is not None:
+            check_number("--hours", self.hours, MAX_HOURS)
+        if self.memory is not None and not 0 < self.memory <= MAX_MEMORY_BYTES:
+            raise PlanInvalid(
+                "[budget] memory is more than any machine has, or nothing at all.",
+                next_step='write e.g. memory = "12 GB"',
+            )
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,15 +183,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             and not all(stage.command for stage in self.stages or [Stage()])
         ):
             raise PlanInvalid("There is no command to run.", next_step="holdfast run -- python train.py")
-        if self.budget.attempts < 1:
+        for name, seconds in (
+            ("--backoff", self.backoff_s),
+            ("grace_s", self.grace_s),
+            ("sample_every_s", self.sample_every_s),
+            ("--max-loss", 0.0 if self.max_loss_s is None else self.max_loss_s),
+        ):
+            check_number(name, seconds)
+        self._check_resume_with()
+
+    def _check_resume_with(self) -> None:
+        try:
+            shlex.split(self.resume_with or "")
+        except ValueError as error:
             raise PlanInvalid(
-                f"--max-attempts {self.budget.attempts} leaves no attempt at all.", next_step="give 1 or more"
-            )
-        if self.max_loss_s is not None and not self.max_loss_s >= 0:
-            raise PlanInvalid(
-                f"--max-loss {self.max_loss_s:g} makes no sense.",
-                next_step="give seconds, 0 for a snapshot at every batch",
-            )
+                f"--resume-with cannot be split into words: {error}.",
+                next_step="close the quote, or leave it out",
+            ) from error
         if self.resume_with and "{" in self.resume_with and "{checkpoint}" not in self.resume_with:
             raise PlanInvalid(
                 f"--resume-with {Redactor().value('', self.resume_with)!r} has a placeholder that is not known.",

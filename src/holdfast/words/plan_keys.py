@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.words.plan import MAX_ATTEMPTS, MAX_HOURS, MAX_SECONDS
 from holdfast.words.values import Kind, Value
 
 METRICS = ("mAP50-95", "mAP50", "precision", "recall", "F1", "F2", "fitness")
@@ -103,26 +104,26 @@ TOP = Table(
         ),
         Key(
             "grace_s",
-            Value(("number",), 10.0, least=0),
+            Value(("number",), 10.0, least=0, most=MAX_SECONDS),
             "Seconds between asking a process to end and ending it.",
             "grace_s = 30",
         ),
         Key(
             "backoff_s",
-            Value(("number",), 2.0, least=0),
+            Value(("number",), 2.0, least=0, most=MAX_SECONDS),
             "Seconds before the second attempt; doubled for each further one, up to a minute.",
             "backoff_s = 5",
         ),
         Key(
             "max_loss_s",
-            Value(("number",), least=0),
+            Value(("number",), least=0, most=MAX_SECONDS),
             "Seconds of work that a death may cost. Left out, it follows from what a snapshot costs and how often this "
             "run dies.",
             "max_loss_s = 300",
         ),
         Key(
             "sample_every_s",
-            Value(("number",), 1.0, least=0.05),
+            Value(("number",), 1.0, least=0.05, most=MAX_SECONDS),
             "Seconds between two looks at memory, swap and disk.",
             "sample_every_s = 2",
         ),
@@ -245,13 +246,13 @@ TABLES = (
         (
             Key(
                 "attempts",
-                Value(("whole",), 10, least=1),
+                Value(("whole",), 10, least=1, most=MAX_ATTEMPTS),
                 "How often the training may be started in all, each stage for itself. Planned restarts cost none.",
                 "attempts = 20",
             ),
             Key(
                 "hours",
-                Value(("number",), least=0.0001),
+                Value(("number",), least=0.0001, most=MAX_HOURS),
                 "For the whole run: then it is stopped with a snapshot, and can be gone on with.",
                 "hours = 10",
             ),
@@ -318,25 +319,25 @@ TABLES = (
         (
             Key(
                 "floor_s",
-                Value(("number",), 300.0, least=0),
+                Value(("number",), 300.0, least=0, most=MAX_SECONDS),
                 "Never before this many seconds without a step, a fetch or output.",
                 "floor_s = 600",
             ),
             Key(
                 "start_floor_s",
-                Value(("number",), 900.0, least=0),
+                Value(("number",), 900.0, least=0, most=MAX_SECONDS),
                 "The same before the first step: building a cache or compiling takes long and is quiet.",
                 "start_floor_s = 1800",
             ),
             Key(
                 "factor",
-                Value(("number",), 10.0, least=1),
+                Value(("number",), 10.0, least=1, most=MAX_SECONDS),
                 "Nor before this many times the longest pause that this run has already survived.",
                 "factor = 20",
             ),
             Key(
                 "confirm_s",
-                Value(("number",), 30.0, least=0),
+                Value(("number",), 30.0, least=0, most=MAX_SECONDS),
                 "Seconds between the two stack dumps that must be equal.",
                 "confirm_s = 60",
             ),

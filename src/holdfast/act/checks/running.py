@@ -14,6 +14,7 @@ from holdfast.act.checks.grounding import FACTS_SECONDS, ground_for
 from holdfast.observe.helper_processes import helpers
 from holdfast.record.redact import redactor_for
 from holdfast.words.errors import UsageError
+from holdfast.words.plan import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,6 +89,7 @@ def check(
     **asked: Any,
 ) -> Report:
     """All of it: `asked` is what `ground_for` takes (command or plan, device, data)."""
+    check_number("--seconds", seconds)
     checks = chosen(only, skip)
     watching = watcher if watcher is not None else NobodyWatches()
     began = time.monotonic()
