@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.record import folder
 from holdfast.record.lock import RunLock, is_live
-from holdfast.words.errors import FolderNotWritable, RunExists, RunIsLive, UnknownRun
+from holdfast.words.errors import FolderNotWritable, RunExists, RunIsLive, UnknownRun, UsageError
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,41 @@ def test_atomic_write_leaves_the_old_text_or_the_new(tmp_path):
         folder.write_atomically(path, None)
     assert path.read_text() == "two"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../x", "/abs", "a/b", "..", ".", "", "-x", ".hidden", "a\x1b[31mb", "a\nb", "a\udcff", "ä", "x" * 65, "a\0"],
+)
+def test_names_that_no_run_gets(tmp_path, name):
+    """Those that lead elsewhere, or that a terminal obeys: a sentence without them, and no folder anywhere."""
+    root = tmp_path / "a" / "b"
+    root.mkdir(parents=True)
+    with pytest.raises(UsageError, match="cannot be the name of a run") as refused:
+        folder.create(["python"], root=root, name=name)
+    assert refused.value.exit_status == 2
+    assert all(part.isprintable() for part in str(refused.value).splitlines())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]
+
+
+def test_run_refuses_such_a_name_before_anything_is_looked_at(tmp_path):
+    """Also with --dir, where no folder would get it, and before a plan is read."""
+    words = ["run", "--name", "../../x", "--dir", "here", "no-such-plan.toml"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "--name '../../x' cannot be the name of a run" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "script", ["x" * 250 + ".py", "a\x1b[31mb\n.py", "\udcff.py", "...py", "_x.py", "ä.py", "-.py"]
+)
+def test_names_made_of_scripts_are_fit_for_folders(tmp_path, script):
+    """However long or strange the script's name is, and the same for stages."""
+    assert folder.FOLDER_NAME.fullmatch(folder.name_for(["python", script]))
+    run = folder.create(["python", script], root=tmp_path)
+    stage = folder.make_stage(run, 1, script)
+    assert run.path.is_dir()
+    assert stage.path.parent == run.stages
+    assert stage.path.name == "1" or folder.FOLDER_NAME.fullmatch(stage.path.name.partition("-")[2])

@@ -9,6 +9,7 @@ import stat
 import pytest
 import torch
 
+from holdfast.act.forgetting import forget_spoiled
 from holdfast.child.holdfast_child.guard import guard
 from holdfast.child.holdfast_child.snapshots import claim, files
 from holdfast.child.holdfast_child.snapshots import file as snapshot_file
@@ -197,8 +198,53 @@ def test_snapshot_of_another_user_is_passed_over(shared, monkeypatch):
     wrote(store, 1)
     given_away(monkeypatch, wrote(store, 2))
     torn = []
-    assert store.newest(torch, lambda path, why: torn.append(why)).position == 1
-    assert torn == [f"it belongs to another user (uid {STRANGER})"]
+    assert store.newest(torch, lambda _, *told: torn.append(told)).position == 1
+    assert torn == [(f"it belongs to another user (uid {STRANGER})", True)]
+
+
+def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
+    """Neither by a new snapshot, for which they do not count among the newest, nor at the end, nor when ranks begin anew."""
+    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    store = Store(str(shared))
+    theirs = [shared / part_name(position, 0, 1) for position in (5, 6, 7, 90)]
+    theirs += [shared / ".holdfast-4194304-0123456789abcdef.tmp", shared / "agreed", shared / TRACE]
+    theirs += [shared / "000000000099.of-2.commit"]
+    for path in theirs:
+        path.write_text("theirs")
+    given_away(monkeypatch, *theirs)
+    for position in (3, 4, 8):
+        wrote(store, position)
+    assert store.positions(own=True) == [8, 4, 3]
+    ranks = Store(str(shared), 0, 2)
+    ranks.at = 1
+    ranks._take_back()
+    store.clear()
+    ranks.clear()
+    assert sorted(shared.iterdir()) == sorted(theirs)
+
+
+def test_guard_says_that_it_passed_over_what_another_user_put_there(shared, monkeypatch, capsys):
+    """Not that it is torn: it may be whole."""
+    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    given_away(monkeypatch, wrote(Store(str(shared)), 2))
+    with guard(model=torch.nn.Linear(1, 1), folder=str(shared)):
+        pass
+    said = capsys.readouterr().err
+    assert "passed over" in said
+    assert f"belongs to another user (uid {STRANGER})" in said
+    assert "torn" not in said
+    assert (shared / part_name(2, 0, 1)).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_supervisor_does_not_remove_spoiled_files_of_another_user(shared):
+    """In a folder that guard was given, also what lies beyond the step at which the training was spoiled stays where it is theirs."""
+    theirs, ours = shared / part_name(9, 0, 1), shared / part_name(8, 0, 1)
+    for path in (theirs, ours):
+        path.write_text("x")
+    os.chown(theirs, STRANGER, STRANGER)
+    forget_spoiled(shared, {}, 1)
+    assert list(shared.iterdir()) == [theirs]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can own nothing of what it makes")

@@ -279,7 +279,7 @@ def test_a_file_larger_than_memory_is_passed_over(tmp_path):
         file.seek(1 << 43)
         file.write(snapshot_file.END)
     said = []
-    assert store.newest(torch, lambda path, why: said.append(why)).position == 1
+    assert store.newest(torch, lambda _, why, foreign: said.append(why)).position == 1
     assert "memory" in said[0]
     assert "\n" not in said[0]
 
@@ -290,7 +290,7 @@ def test_what_is_whole_but_of_something_else_is_passed_over(tmp_path):
     written(store, 2, {"parts": 5})
     written(store, 3, [1, 2])
     said = []
-    assert store.newest(torch, lambda path, why: said.append(why), holds=("parts",)).position == 1
+    assert store.newest(torch, lambda _, why, foreign: said.append(why), holds=("parts",)).position == 1
     assert said == ["it is of something else"] * 2
 
 

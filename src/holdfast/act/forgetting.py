@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.record.safe_files import untrusted_owner
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -49,7 +51,8 @@ def _forget_in(folder: Path, known: Mapping[Path, int], since: int) -> None:
     spoiled = {_of(path) for path in files if _PART.fullmatch(path.name) and _step(path, known) >= since}
     for path in [*(path for path in files if _of(path) in spoiled), folder / TRACE]:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            if untrusted_owner(path) is None:  # what another user put there is passed over by who goes on, and stays
+                path.unlink()
 
 
 def _of(path: Path) -> tuple[str, ...]:

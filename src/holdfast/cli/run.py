@@ -65,9 +65,10 @@ def run(
     """
     from holdfast.cli.planned import check_first, is_plan_file, plan_from, supervise_plan, with_a_device
     from holdfast.cli.supervised import given, plan_for, supervise_new
-    from holdfast.record.folder import working_folder
+    from holdfast.record.folder import refuse_bad_name, working_folder
 
     working_folder()
+    refuse_bad_name(name)
     options = {
         "max_attempts": max_attempts,
         "on_finding": on_finding.value,

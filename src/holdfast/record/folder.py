@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.child.holdfast_child import protocol
 from holdfast.record.owners import Foreign, describe_passed_over, foreign_above, foreign_folder, foreign_part
 from holdfast.record.safe_files import open_handle
-from holdfast.words.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun
+from holdfast.words.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun, UsageError
 from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ MAX_RANK_FILES = 256
 MAX_STAGES = 1000
 _RANK_FILE = re.compile(r"rank-(\d{1,6})(-pid-\d{1,10})?\.jsonl", re.ASCII)
 _STAGE_FOLDER = re.compile(r"(\d{1,6})(?:-.*)?", re.ASCII | re.DOTALL)
+FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""Names of runs and stages, of which folders are made."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -165,6 +167,7 @@ class RunFolder:
 
 def create(command: Sequence[str], *, root: Path, name: str | None = None, folder: Path | None = None) -> RunFolder:
     """A fresh run folder: `folder` itself where given, else the next free `<name>-<n>` under `root`."""
+    refuse_bad_name(name)
     try:
         path = _claim_exactly(folder) if folder is not None else _claim_next(root / RUNS, name or name_for(command))
         write_new(path / ".gitignore", "*\n")
@@ -185,7 +188,7 @@ def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
             f"The run folder {run.path} was removed or replaced while the run lived.",
             next_step="start a new run; nothing was written into what lies there now",
         )
-    fit = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")
+    fit = fit_for_a_folder(name, "")
     path = run.stages / (f"{number}-{fit}" if fit and fit != str(number) else str(number))
     try:
         for part in (run.stages, path, path / "attempts"):
@@ -269,13 +272,27 @@ def find(reference: str | None, *, root: Path, tell: Callable[[str], None] = lam
     )
 
 
+def refuse_bad_name(name: str | None) -> None:
+    """A run's name is part of a path, and is printed: none leads elsewhere, or holds what a terminal obeys."""
+    if name is not None and not FOLDER_NAME.fullmatch(name):
+        raise UsageError(
+            f"--name {name[:80]!r} cannot be the name of a run: a folder gets this name.",
+            next_step="use at most 64 letters, digits, dots, - and _, a letter or digit first; --dir DIR says where a run lies",
+        )
+
+
+def fit_for_a_folder(name: str, otherwise: str) -> str:
+    """The nearest name that a folder may have."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:64] or otherwise
+
+
 def name_for(command: Sequence[str]) -> str:
     """The script's stem: of the first argument that is a Python file, else of the module, else of the program."""
     script = next((word for word in command if word.endswith(".py")), None)
     if script is None and "-m" in command[:-1]:
         script = command[command.index("-m") + 1].rpartition(".")[2]
     stem = Path(script or command[0]).stem
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.") or "run"
+    return fit_for_a_folder(stem, "run")
 
 
 def write_new(path: Path, text: str, mode: int = 0o600) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-import re
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.record import settings_checking
+from holdfast.record.folder import FOLDER_NAME, fit_for_a_folder
 from holdfast.record.plan_text import MAX_MISTAKES, parsed, text_of, told
 from holdfast.record.plan_values import bytes_in, complaint, device_complaint, written
 from holdfast.record.redact import Redactor
@@ -36,7 +36,6 @@ _INTERNAL = {"overrides": "is what remedies have changed, and Holdfast's own to 
 _ALIASES = {"stage": "stages", "start": "from", "time": "hours"}
 NAMED_BY_THE_COMMAND = ("model", "task", "mode")
 """They cannot be set from outside."""
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OTHERS_CHANGED = (
     *("validation.every", "validation.batch", "validation.max_det", "validation.on_cpu"),
     *("clear_cache.epochs", "clear_cache.steps", "assigner", "accumulate"),
@@ -104,8 +103,8 @@ class _Reading:
     def _all(self) -> Iterator[Mistake]:
         values = self._values
         name = values.get("name")
-        if isinstance(name, str) and not _FOLDER_NAME.fullmatch(name):
-            yield Mistake(("name",), f"is {written(name)}: a folder gets this name; use letters, digits, - and _")
+        if isinstance(name, str) and not FOLDER_NAME.fullmatch(name):
+            yield Mistake(("name",), f"is {written(name)}: a folder gets this name; use letters, digits, dots, - and _")
         yield from _in_table(TOP, {key: value for key, value in values.items() if key not in BY_NAME}, ())
         for name, table in BY_NAME.items():
             if name in ("", "stages", "stages.gate") or name not in values:
@@ -170,9 +169,9 @@ class _Reading:
                 yield from _in_table(GATE, stage["gate"], (*at, "gate"))
                 yield from self._gate(stage["gate"], (*at, "gate"))
             name = _stage_name(stage, number)
-            if not _FOLDER_NAME.fullmatch(name):
+            if not FOLDER_NAME.fullmatch(name):
                 yield Mistake(
-                    (*at, "name"), f"is {written(name)}: a folder gets this name; use letters, digits, - and _"
+                    (*at, "name"), f"is {written(name)}: a folder gets this name; use letters, digits, dots, - and _"
                 )
             elif name.lower() in names:
                 yield Mistake(
@@ -355,7 +354,7 @@ class _Reading:
         built = dict(self._values)
         built["trainer"] = self._trainer()
         built["cwd"] = os.path.normpath(self._cwd())
-        built.setdefault("name", _fit_for_a_folder(self._path.stem))
+        built.setdefault("name", fit_for_a_folder(self._path.stem, "plan"))
         if (python := self._python()) is not None:
             built["python"] = python
         if "command" in built:
@@ -405,10 +404,6 @@ def _unknown_key(name: str, table: Table, keys: tuple[str, ...]) -> str:
 def _stage_name(stage: Mapping[str, Any], number: int) -> str:
     name = stage.get("name")
     return name if isinstance(name, str) and name else str(number + 1)
-
-
-def _fit_for_a_folder(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "plan"
 
 
 def _split(command: str | list[str]) -> list[str]:

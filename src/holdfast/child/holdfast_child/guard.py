@@ -268,8 +268,11 @@ class Guard(object):
                 % (snapshot, error, self._store.folder)
             ) from None
 
-    def _torn(self, path, why):
-        self._tell("snapshot-torn", path=path, why=why)
+    def _torn(self, path, why, foreign):
+        if foreign:
+            self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
+        else:
+            self._tell("snapshot-torn", path=path, why=why)
 
     def _tell(self, event, **fields):
         if self._probe is not None:

@@ -13,15 +13,15 @@ class ReadAhead(object):
 
     def _read(self, torch, store):
         try:
-            self._found = store.newest(torch, lambda path, why: self._torn.append((path, why)))
+            self._found = store.newest(torch, lambda *told: self._torn.append(told))
         except Exception as error:  # it is raised where it is asked for
             self._error = error
 
     def newest(self, torn):
         """As the store's own `newest`."""
         self._thread.join()
-        for path, why in self._torn:
-            torn(path, why)
+        for told in self._torn:
+            torn(*told)
         if self._error is not None:
             raise self._error
         return self._found

@@ -13,7 +13,7 @@ import os
 import struct
 
 from .capture import available_memory, place_in
-from .files import open_own, write_whole
+from .files import OfAnotherUser, open_own, write_whole
 from .values import unflatten
 
 MAGIC = b"holdfast snapshot 2\n"
@@ -28,6 +28,10 @@ SMALLEST = len(MAGIC) + _LENGTH.size + _DIGEST + len(END)
 
 class Torn(Exception):
     """A file that is no whole snapshot; says why."""
+
+
+class NotOurs(Torn):
+    """One that another user put there: it may be whole, and is not used."""
 
 
 def write(files, path, header, raw):
@@ -93,6 +97,8 @@ def _verified(torch, path):
                 if not got:
                     raise Torn("it ends after %d of %d bytes" % (filled, size))
                 filled += got
+    except OfAnotherUser as error:
+        raise NotOurs(error.strerror) from None
     except OSError as error:
         raise Torn(error.strerror or str(error)) from None
     end = size - _DIGEST - len(END)
@@ -130,6 +136,8 @@ def digest_of(path):
                 left -= len(chunk)
             if file.read(_DIGEST) != digest.digest():
                 raise Torn("its content is not what was written")
+    except OfAnotherUser as error:
+        raise NotOurs(error.strerror) from None
     except OSError as error:
         raise Torn(error.strerror or str(error)) from None
     return digest.hexdigest()

@@ -15,6 +15,10 @@ MAX_PID = (1 << 31) - 1
 _CAREFULLY = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
+class OfAnotherUser(OSError):
+    """What another user put there is neither read nor removed."""
+
+
 class Files(object):
     def create(self, path):
         """A new file, open for writing. Raises FileExistsError where anything is there, a link too."""
@@ -96,17 +100,26 @@ def open_own(path, flags):
     """A descriptor of a regular file of ours; to be written to, it must have no other name. Raises OSError; never waits, follows no link."""
     descriptor = os.open(path, flags | _CAREFULLY, 0o600)
     status = os.fstat(descriptor)
-    why = None
+    why, error = None, OSError
     if not stat.S_ISREG(status.st_mode):
         why = "it is no regular file"
     elif status.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
         why = "it has another name elsewhere"
     elif status.st_uid not in _trusted() and not _is_us(os.path.dirname(path), status.st_uid):
-        why = "it belongs to another user (uid %d)" % status.st_uid
+        why, error = "it belongs to another user (uid %d)" % status.st_uid, OfAnotherUser
     if why is not None:
         os.close(descriptor)
-        raise OSError(errno.EPERM, why, path)
+        raise error(errno.EPERM, why, path)
     return descriptor
+
+
+def is_own(path):
+    """Whether this file, or a link of this name itself, is ours. What is not there is nobody's."""
+    try:
+        owner = os.lstat(path).st_uid
+    except OSError:
+        return False
+    return owner in _trusted() or _is_us(os.path.dirname(path), owner)
 
 
 def read_own(path, most):

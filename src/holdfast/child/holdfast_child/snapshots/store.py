@@ -10,8 +10,8 @@ import re
 
 from ..heartbeat import lives
 from . import file as snapshot_file
-from .file import Torn
-from .files import MAX_PID, TEMPORARY, Files, make_folder, read_own, write_whole
+from .file import NotOurs, Torn
+from .files import MAX_PID, TEMPORARY, Files, OfAnotherUser, is_own, make_folder, read_own, write_whole
 from .trace import NAME as TRACE
 
 KEPT = 3
@@ -110,7 +110,7 @@ class Store(object):
         training that was not gone on with: it must not outlive what is taken now. Of several ranks another may be ahead by
         one: what lies there is being written, and what an earlier life left there was taken back at the beginning.
         """
-        kept = set([position for position in self.positions() if position <= newest][: self._keep])
+        kept = set([position for position in self.positions(own=True) if position <= newest][: self._keep])
         for name in self._names():
             found = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name)
             left = _is_left_behind(name)
@@ -126,24 +126,28 @@ class Store(object):
                 self._remove(name)
 
     def _remove(self, name):
+        """Nothing that another user put there."""
+        path = os.path.join(self.folder, name)
         try:
-            self._files.remove(os.path.join(self.folder, name))
+            if is_own(path):
+                self._files.remove(path)
         except OSError:
             pass
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def positions(self):
-        """Of all snapshots that count, whole or not, newest first."""
+    def positions(self, own=False):
+        """Of all snapshots that count, whole or not, newest first. With `own`, not of those that another user put there."""
         if self.world_size == 1:
             found = (PART.fullmatch(name) for name in self._names())
-            known = {int(match[1]) for match in found if match and (match[2], match[3]) == ("0", "1")}
+            known = [match for match in found if match and (match[2], match[3]) == ("0", "1")]
         else:
             found = (COMMIT.fullmatch(name) for name in self._names())
-            known = {int(match[1]) for match in found if match and int(match[2]) == self.world_size}
-        return sorted(known, reverse=True)
+            known = [match for match in found if match and int(match[2]) == self.world_size]
+        counted = {int(match[1]) for match in known if not own or is_own(os.path.join(self.folder, match[0]))}
+        return sorted(counted, reverse=True)
 
-    def begin(self, torch, torn=lambda path, why: None, holds=()):
+    def begin(self, torch, torn=lambda path, why, foreign: None, holds=()):
         """The newest, to go on from. What ranks had begun beyond it is taken back, so that it is never joined to new parts."""
         snapshot = self.newest(torch, torn, holds)
         self.at = -1 if snapshot is None else snapshot.position
@@ -161,15 +165,16 @@ class Store(object):
             if begun or (self.rank == 0 and (counted or name == AGREED)):
                 self._remove(name)
 
-    def newest(self, torch, torn=lambda path, why: None, holds=()):
-        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over. A state that does not hold all of
-        these is somebody else's.
+    def newest(self, torch, torn=lambda path, why, foreign: None, holds=()):
+        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over, why, and whether because another
+        user put it there. A state that does not hold all of these is somebody else's.
         """
         for position in self.positions():
             try:
                 return self._read(torch, position, holds)
             except Torn as why:
-                torn(os.path.join(self.folder, part_name(position, self.rank, self.world_size)), str(why))
+                path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
+                torn(path, str(why), isinstance(why, NotOurs))
         return None
 
     def _read(self, torch, position, holds):
@@ -188,6 +193,8 @@ class Store(object):
         try:
             text = read_own(os.path.join(self.folder, commit_name(position, self.world_size)), 1 << 20)
             parts = dict(json.loads(text)["parts"])
+        except OfAnotherUser as error:
+            raise NotOurs("what holds its parts together: %s" % error.strerror) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Torn("what holds its parts together cannot be read: %s" % error) from None
         for rank in range(self.world_size):

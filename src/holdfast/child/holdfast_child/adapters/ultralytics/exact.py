@@ -359,8 +359,11 @@ class Exact(object):
     def _is_ours(self, trainer):
         return self._trainer is not None and self._trainer() is trainer
 
-    def _torn(self, path, why):
-        self._tell("snapshot-torn", path=path, why=why)
+    def _torn(self, path, why, foreign):
+        if foreign:
+            self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
+        else:
+            self._tell("snapshot-torn", path=path, why=why)
 
     def _tell(self, event, **fields):
         self._probe.claim("ultralytics")
