@@ -199,7 +199,7 @@ PUMPED = ["a", "a-", "-", " ", "key=", "api_key=", "key:1", "x:y@", 'a="', '"a":
           "hooks.slack.com/services/", "hf_", "A=", "\x1b[", "\x1b]", "password ", 'api_key="', "api_key='\\'", "os['token']=", "('token', '", "'--api-keys','a',",
           "--api-keys a ", "<password>", "<password>a</", "cookie: a=b; ", "'cookie: a=", "login u password a ", "name=key value=",
           "curl -u a:b ", "curl ", "wandb login ", "redis://u:p@", "https://u:p/", "postgres://:@", "SG.a-", "dapi", "1:AA",
-          "password:\n", "password | ", "passphrase: a ", "api_keys=[a,", "password=(", "password\t\t", "%3D", "api key: "]  # fmt: skip
+          "password:\n", "password | ", "passphrase: a ", "api_keys=[a,", "password=(", "password\t\t", "%3D", "api key: ", "echo a | ", "login('a',", "auth=('a', 'b", "password=A('", "--token\n- a", "key [a", "sqlplus a/b "]  # fmt: skip
 
 
 @pytest.mark.parametrize("piece", PUMPED)

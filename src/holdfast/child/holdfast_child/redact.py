@@ -46,14 +46,14 @@ _SLASHED = re.compile(r"/([A-Za-z][\w.\-]{0,60})[:=](?!/)(.+)", re.DOTALL)
 # A name begins where a word begins: without that, a long word would be tried from each of its letters.
 _PAIR = re.compile(
     r"""(?P<before>[?&]|(?<![\w.\-]))(?P<name>-{0,2}[A-Za-z_][\w.\-]{0,99})"""
-    r"""(?P<sep>(?P<assign>\\?["']?\]?[ \t]{0,30}(?:=>|:=|\?=|[=!]=(?=[ \t]{0,3}["'])|=(?!=)|:(?!//)|%3D|%3A))"""
+    r"""(?P<sep>(?P<assign>\\?["']?\]?(?:[ \t]\[[^\[\]\n]{0,60}\](?=:))?[ \t]{0,30}(?:=>|:=|<<<|\?=|[=!]=(?=[ \t]{0,3}["'])|=(?!=)|:(?!//)|%3D|%3A))"""
     r"""(?:[ \t]{0,3}(?:str|bytes|SecretStr|Optional\[str\]|str[ \t]?\|[ \t]?None)[ \t]{0,3}=)?"""
     r"""(?:\s{0,80}(?=\\?["'])|[ \t]{0,30}(?:[|>][+-]?[ \t]{0,3}\n[ \t]{0,40})?)"""
     r"""(?P<scheme>(?:bearer|basic|token|apikey|key|negotiate|ntlm|splunk|dpop|sso-key|(?P<long>digest|hawk|oauth|signature|aws4-hmac-sha256))"""
     r"""[ \t]{1,3})?"""
     r"""|(?P<listed>\\?["']\s{0,20},\s{0,40}(?=[bru]{0,2}\\?["']))"""
     r"""|(?P<table>[ \t]{0,40}[|\u2502\u2503][ \t]{0,40})"""
-    r"""|(?P<blank>(?:\\\n|\s){1,40}))""",
+    r"""|(?P<blank>(?:\\\n|\s){1,40}(?P<item>(?<=[\n \t])-[ \t]{1,4}(?=[^\s-]))?))""",
     re.IGNORECASE,
 )
 """NAME=, "name": , name: , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value follows."""
@@ -94,13 +94,27 @@ _URL_SLASHED = re.compile(
 )
 _BEARER = re.compile(r"\b(bearer|basic)(\s{1,5})([\w.~+/=-]{8,})", re.IGNORECASE)
 _COOKIE = re.compile(
-    r"""(?<![\w-])(?:set-)?cookie2?(?:\\?["']\s{0,3},|\\?["']?[ \t]{0,3}:)[ \t]{0,3}(\\?["'])?(?=[^\s=;,"'\\]{1,200}=)""",
+    r"""(?<![\w-])(?:set-)?cookie2?(?:(?<=<cookie)|\\?["']\s{0,3},|\\?["']?[ \t]{0,3}:)[ \t]{0,3}(\\?["'])?(?=[^\s=;,"'\\]{1,200}=)""",
     re.IGNORECASE,
 )
 _COOKIE_VALUE = re.compile(r"(?:^|;)\s{0,5}([^=;\s]{1,200})=([^;\s]{8,})")
 _COOKIE_ATTRIBUTES = frozenset(("path", "domain", "expires", "max-age", "samesite", "version", "priority"))
 _NETRC = re.compile(r"\b(login\s{1,5}\S{1,200}\s{1,5}(?:account\s{1,5}\S{1,200}\s{1,5})?password\s{1,5})(\S{1,400})")
 _ELEMENT = re.compile(r"<(?:\w{1,40}:)?([A-Za-z_][\w.\-]{0,99})(?:\s[^<>]{0,200})?>(?:<!\[CDATA\[)?([^<>]{1,4000})>?</")
+_PIPED = re.compile(
+    r"""\b(?:echo|printf)[ \t]{1,3}(?:-\w{1,3}[ \t]{1,3})?(?:"([^"\n]{1,400})"|'([^'\n]{1,400})'|([^\s"'|;&$`]{1,400}))[ \t]{0,3}"""
+    r"""\|[^\n;|]{0,200}(?:-stdin\b|--with-token\b|sudo[ \t]-S|--passphrase-fd)"""
+)
+"""`echo ... | docker login --password-stdin`."""
+_CALL = re.compile(
+    r"""\b(?:(?:\w{0,20}login|authenticate|set_token|set_api_key)\(|(?P<two>\w{0,20}BasicAuth\(|HTTPDigestAuth\(|auth[ \t]{0,3}=[ \t]{0,3}\())\s{0,9}"""
+    r"""(?P<user>["'][^"'\n]{0,200}["']\s{0,3},\s{0,9})?["'](?P<value>[^"'\n]{1,400})["']"""
+)
+"""`login('...')`, `auth=('user', '...')`."""
+_WRAPPER = re.compile(
+    r"""(?!\w{0,40}(?:env|get|input|load|read|open|Path))[A-Za-z_]\w{0,40}\([ \t]{0,3}(?=[bru]{0,2}["'])"""
+)
+"""`SecretStr('...')`."""
 _PUNCTUATION = ",.;:!?)]}"
 
 
@@ -262,6 +276,9 @@ class Redactor(object):
                 continue
             given = self._scan(argument, strict=True) if is_program else self._argument(argument)
             redacted.append(self.name(given))
+            after = arguments[number + 1 : number + 2]
+            if after and number + 1 not in passwords and _names_the_next(argument, after[0]):
+                passwords[number + 1] = 0
             follows = argument if argument.startswith("-") and "=" not in argument and names_a_secret(argument) else ""
             is_program = _RUNS_A_PROGRAM.fullmatch(argument) is not None
         return redacted
@@ -292,8 +309,11 @@ class Redactor(object):
         text = self._replace_shapes(_bounded(text))
         if secret_programs.MENTIONED.search(text) is not None:
             text = self._replace_in_programs(text)
-        if not may_name(text):
+        if "|" in text:
+            text = _PIPED.sub(self._inside, text)
+        if not may_name(text) and "login" not in text:
             return text
+        text = _CALL.sub(self._called, text)
         text = self._replace_cookies(text)
         text = _NETRC.sub(lambda match: match[1] + self._note(match[2]), text)
         if "</" in text:
@@ -352,6 +372,18 @@ class Redactor(object):
             parts += [text[copied:begin], MASK]
             copied = end
         return "".join([*parts, text[copied:]])
+
+    def _inside(self, match):
+        return self._part(match, match.lastindex) if _is_secret(match[match.lastindex]) else match[0]
+
+    def _called(self, match):
+        value = match["value"]
+        sure = (match["two"] and match["user"]) or looks_random(value)
+        return self._part(match, "value") if sure and _is_secret(value) else match[0]
+
+    def _part(self, match, group):
+        begin, end = (place - match.start() for place in match.span(group))
+        return match[0][:begin] + self._note(match[group]) + match[0][end:]
 
     def _element(self, match):
         name, value = match.groups()
@@ -434,12 +466,15 @@ def _may_follow(text, match, strict):
         return name.startswith("-") or text[max(0, begin - 3) : begin - 1].rstrip("\\")[-1:] in ("(", "[")
     if match["table"]:
         return not strict
+    if match["item"]:  # a list in YAML: the option, and on the next line its value
+        return name.startswith("-") and "\n" in match["blank"]
     return not name.startswith("-") or not text.startswith("-", end)
 
 
 def _find_value(text, begin, name, match, run_end):
     """(begin, end, where to go on, end of the run): without quotes."""
-    quoted = _QUOTED.match(text, begin)
+    wrapper = _WRAPPER.match(text, begin)
+    quoted = _QUOTED.match(text, wrapper.end() if wrapper is not None else begin)
     if quoted is not None:
         inner, end = quoted.span(quoted.lastindex)
         if text[quoted.end() : quoted.end() + 1].isalnum():  # what was taken for the end was escaped twice
@@ -488,6 +523,16 @@ def _is_value_of(name, value, text, match, strict):
     weak = match["scheme"] is None and is_weak(name) and (not sure or _CODE.search(seen) is not None)
     begin = match.start("name")
     return not weak or looks_random(seen) or _COMPANY.search(text, max(0, begin - 16), begin) is not None
+
+
+def _names_the_next(word, value):
+    """`aws configure set aws_secret_access_key ...`, in a command."""
+    return (
+        not word.startswith("-")
+        and names_a_secret(word)
+        and _NAME.fullmatch(word) is not None
+        and _stands_in_prose(word, value)
+    )
 
 
 def _stands_in_prose(name, value):

@@ -7,7 +7,18 @@ MAX_NAME = 200
 SECRET_WORDS = frozenset(
     (
         *("key", "token", "secret", "secrets", "credential", "credentials", "creds", "auth", "oauth", "authorization"),
-        *("password", "passwords", "passwd", "passwds", "passwort", "kennwort", "pwd", "passphrase", "passphrases"),
+        *(
+            "password",
+            "passwords",
+            "passwd",
+            "passwds",
+            "passwort",
+            "kennwort",
+            "pwd",
+            "pswd",
+            "passphrase",
+            "passphrases",
+        ),
         *("passcode", "bearer", "jwt", "cookie", "mnemonic"),
     )
 )
@@ -33,6 +44,7 @@ _WITH_PASS = frozenset(
     )
 )
 """`DB_PASS` is a password, `forward_pass` is not."""
+_SHORT = frozenset(("pass", "pw", "psk"))
 _GLUED = re.compile(
     r"[a-z0-9]{0,40}(?:password|passwd|passwort|passphrase|passcode|secret|credential)s?"
     r"|[a-z0-9]{1,40}(?<!old)pwd"
@@ -42,7 +54,21 @@ _GLUED = re.compile(
 """Words that are written as one: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass` and `hotkey`."""
 WEAK_WORDS = frozenset(
     (
-        *("key", "token", "tokens", "auth", "oauth", "secret", "secrets", "pwd", "pass", "credential", "credentials"),
+        *(
+            "key",
+            "token",
+            "tokens",
+            "auth",
+            "oauth",
+            "secret",
+            "secrets",
+            "pwd",
+            "pass",
+            "pw",
+            "psk",
+            "credential",
+            "credentials",
+        ),
         *("creds", "authorization", "bearer", "jwt", "cookie", "signature"),
     )
 )
@@ -103,7 +129,8 @@ _NO_VALUES = frozenset(
 """What follows `KeyError: ` is a message; `--token-file` and `API_KEY_PATH` say where a secret is."""
 _PLURAL = re.compile(r"(?:keys|tokens|passwords|passwds|passphrases|secrets|credentials|creds)$", re.IGNORECASE)
 _MAY_BE = re.compile(
-    r"pass|pwd|key|tok|secret|auth|cred|cookie|jwt|bearer|mnemonic|kennwort|signature|\bsig\b", re.IGNORECASE
+    r"pass|pwd|pswd|pw|psk|key|tok|secret|auth|cred|cookie|jwt|bearer|mnemonic|kennwort|signature|\bsig\b",
+    re.IGNORECASE,
 )
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
@@ -159,11 +186,11 @@ def _says_so(name):
 
 
 def _by_company(ordered, words):
-    """`keys`, `tokens` and `pass` are secrets beside some words only; `tokens`, `pass` and `signature` also alone, weakly."""
+    """`keys`, `tokens` and `pass` are secrets beside some words only; `tokens`, `pass`, `pw`, `psk` and `signature` also alone, weakly."""
     if "keys" in words and _WITH_KEYS & words:
         return True
     if "tokens" in words and (len(ordered) == 1 or (_WITH_TOKENS & words and not _HARMLESS_WORDS["token"] & words)):
         return True
     if not ordered:
         return False
-    return ordered[-1] == "signature" or (ordered[-1] == "pass" and (len(ordered) == 1 or ordered[-2] in _WITH_PASS))
+    return ordered[-1] == "signature" or (ordered[-1] in _SHORT and (len(ordered) == 1 or ordered[-2] in _WITH_PASS))

@@ -3,9 +3,9 @@
 import os
 import re
 
-NEXT, GLUED, USER, NAMED, FIRST = "next", "glued", "user", "named", "first"
+NEXT, GLUED, USER, NAMED, FIRST, LOGON = "next", "glued", "user", "named", "first", "logon"
 """Where the value is: the next word or the rest of this one; the rest of this one only; behind the user's name or
-that of a cookie; the first word."""
+that of a cookie; the first word; behind the user in the first word."""
 
 PROGRAMS = (
     (("curl",), None, ("-u", "--user", "-U", "--proxy-user"), USER),
@@ -23,6 +23,7 @@ PROGRAMS = (
     (("twine",), "upload", ("-p",), NEXT),
     (("oc",), "login", ("-t",), NEXT),
     (("wandb", "vault"), "login", (), FIRST),
+    (("sqlplus", "sqlldr", "expdp", "impdp"), None, (), LOGON),
     (("ngrok",), "authtoken", (), FIRST),
     (("ngrok",), "add-authtoken", (), FIRST),
 )
@@ -32,7 +33,11 @@ MENTIONED = re.compile(r"(?<![\w.-])(?:%s)(?=[\s\"'])" % "|".join(sorted(map(re.
 WORD = re.compile(r"""(?:[^\s"';&|()<>]|"[^"]{0,2000}"|'[^']{0,2000}')+|[;&|()]|\n""")
 """Words of a shell. A quote that is not closed is no part of one."""
 _ENDS = frozenset((";", "&", "|", "(", ")", "\n"))
-_BEHIND = {USER: re.compile(r"([^:%,\s]{0,200}[:%,])\S"), NAMED: re.compile(r"([^=;\s]{0,200}=)\S")}
+_BEHIND = {
+    USER: re.compile(r"([^:%,\s]{0,200}[:%,])\S"),
+    NAMED: re.compile(r"([^=;\s]{0,200}=)\S"),
+    LOGON: re.compile(r"([^/\s]{1,200}/)\w"),
+}
 MIN_FIRST = 16
 
 
@@ -69,6 +74,8 @@ def _by_rules(word, bare, rules):
                 return (0 if len(bare) >= MIN_FIRST and "://" not in bare else None), None
             continue
         offset = _option(word, options, how)
+        if how == LOGON and not word.startswith("-"):
+            offset = _behind(word, 0, how)
         if offset == len(word):
             return None, None if how == GLUED else how
         if offset is not None:

@@ -23,7 +23,7 @@ TOKENS = (
     ("DigitalOcean", r"do[opr]_v1_[0-9a-f]{64}"),
     ("Databricks", r"dapi[0-9a-f]{32}(?:-\d)?(?![0-9A-Za-z])"),
     ("Slack", r"xox[abeprs]-[\w-]{10,}|xapp-[\w-]{20,}"),
-    ("Telegram bot", r"\d{8,10}:AA[\w-]{33}(?![\w-])"),
+    ("Telegram bot", r"(?:bot)?\d{8,10}:AA[\w-]{33}(?![\w-])"),
     ("Discord bot", r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,40}(?![\w-])"),
     ("Twilio", r"SK[0-9a-f]{32}(?![0-9A-Za-z])"),
     ("SendGrid", r"SG\.[\w-]{16,64}\.[\w-]{16,64}"),
@@ -70,7 +70,7 @@ SHAPES = re.compile(
 
 def looks_random(value):
     """A run of 12 or more letters and digits, well mixed: not `torch.Size([2, 8])` and not `model.layers.0.self_attn`."""
-    return len(value) >= 16 and any(_is_mixed(run) for run in _RUN.findall(value[:400]))
+    return len(value) >= 12 and any(_is_mixed(run) for run in _RUN.findall(value[:400]))
 
 
 _RUN = re.compile(r"[A-Za-z0-9]{12,}")
@@ -78,4 +78,8 @@ _CHANGES = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
 
 
 def _is_mixed(run):
-    return any(c.isdigit() for c in run) and any(c.isalpha() for c in run) and len(_CHANGES.findall(run)) >= 3
+    return (
+        any(c.isdigit() for c in run)
+        and any(c.isalpha() for c in run)
+        and len(_CHANGES.findall(run)) >= (3 if len(run) >= 16 else 5)
+    )
