@@ -246,6 +246,12 @@ def test_harmless_command_stays(argv):
     assert Redactor().command(argv) == argv
 
 
+def test_quote_that_is_not_closed_ends_with_its_line():
+    """An apostrophe in a printed line does not take the lines after it with it, and values of a list are known one by one."""
+    lines = ["password='it", "loss 0.1", "it's done", f"api_keys: ['{X}',", f" '{Y}']", f"used {X}"]
+    assert Redactor().lines(lines) == ["password='***", "loss 0.1", "it's done", "api_keys: ***", "used ***"]
+
+
 def test_value_is_known_in_every_form_in_which_it_is_printed():
     """As a list, as JSON and as a part of an address show it."""
     secret = f"{X}\"\\\u00fc'{Y} /"

@@ -64,7 +64,8 @@ _QUOTED = re.compile(
 )
 _OPEN = re.compile(r"""\$?[bru]{0,2}\\?["']([^\n]{1,4000})""", re.IGNORECASE)
 """A quote that is not closed: a line that was cut, or a mistake."""
-_GROUP = re.compile(r"\[[^\[\]]{1,4000}\]|\([^()]{1,4000}\)|\{[^{}]{1,4000}\}")
+_GROUP = re.compile(r"\[[^\[\]]{1,1000}\]|\([^()\n]{1,1000}\)|\{[^{}]{1,1000}\}")
+_ITEM = re.compile(r"""[^\s"',:=()\[\]{}]{8,}""")
 _PLAIN = re.compile(r"""(?:[^\s"';&|]|(?<=\\)[ ;&|])+""")
 _LINE = re.compile(r"""[^\n"']{1,400}""")
 _CODE = re.compile(r"[()\[\]{},]")
@@ -203,6 +204,15 @@ class Redactor(object):
             self._known = None
         return MASK
 
+    def _note_all(self, value):
+        """A list or a table as a value: what is in it is known from then on, one by one."""
+        if _GROUP.fullmatch(value) is None:
+            return self._note(value)
+        for item in _ITEM.findall(value):
+            if _is_mixed(item):
+                self._note(item)
+        return MASK
+
     def _patterns(self):
         """Two patterns: values that occur nowhere by chance, and ordinary words, which are replaced in sentences only."""
         if self._known is None:
@@ -330,11 +340,11 @@ class Redactor(object):
             name, begin = _name_of(text, match)
             if name is None or not _may_follow(text, match, strict):
                 continue
-            begin, end, after, run_end = _find_value(text, begin, name, match, run_end)
+            begin, end, after, run_end = _find_value(text, begin, name, match, run_end, strict)
             if not _is_value_of(name, text[begin:end], text, match, strict):
                 continue
             for first, last in [(begin, end), *_more_values(text, after, name)]:
-                parts += [text[copied:first], self._note(text[first:last])]
+                parts += [text[copied:first], self._note_all(text[first:last])]
                 copied = last
             position = max(copied, after)
         return "".join([*parts, text[copied:]])
@@ -425,8 +435,8 @@ class Redactor(object):
 
 
 _MORE = re.compile(
-    r"""[ \t]{1,5}(?!-)([^\s"';&|(){}<>\[\]]+)|[ \t]{1,5}"([^"]{1,4000})"|[ \t]{1,5}'([^']{1,4000})'|"""
-    r"""(?<=["']),[ \t]{0,3}"(?!-)([^"]{1,4000})"|(?<=["']),[ \t]{0,3}'(?!-)([^']{1,4000})'"""
+    r"""[ \t]{1,5}(?!-)([^\s"';&|(){}<>\[\]]+)|[ \t]{1,5}"([^"\n]{1,4000})"|[ \t]{1,5}'([^'\n]{1,4000})'|"""
+    r"""(?<=["']),[ \t]{0,3}"(?!-)([^"\n]{1,4000})"|(?<=["']),[ \t]{0,3}'(?!-)([^'\n]{1,4000})'"""
 )
 """`--api-keys A B C`, `['--api-keys', 'A', 'B', 'C']`."""
 
@@ -471,10 +481,17 @@ def _may_follow(text, match, strict):
     return not name.startswith("-") or not text.startswith("-", end)
 
 
-def _find_value(text, begin, name, match, run_end):
-    """(begin, end, where to go on, end of the run): without quotes."""
+def _match_quoted(text, begin, strict):
     wrapper = _WRAPPER.match(text, begin)
     quoted = _QUOTED.match(text, wrapper.end() if wrapper is not None else begin)
+    if quoted is not None and not strict and "\n" in quoted[0]:  # in what was printed, a quote ends with its line
+        return None
+    return quoted
+
+
+def _find_value(text, begin, name, match, run_end, strict):
+    """(begin, end, where to go on, end of the run): without quotes."""
+    quoted = _match_quoted(text, begin, strict)
     if quoted is not None:
         inner, end = quoted.span(quoted.lastindex)
         if text[quoted.end() : quoted.end() + 1].isalnum():  # what was taken for the end was escaped twice
