@@ -60,12 +60,15 @@ def test_the_folder_around_a_run_elsewhere(tmp_path, stranger, sticky):
     assert not (around / "another").exists()
 
 
-def test_the_working_folder_may_be_anybodys(tmp_path, stranger):
+def test_the_working_folder_may_be_anybodys(tmp_path, stranger, monkeypatch):
     """A project of a colleague, or one mounted into a container: what is run there is in its owner's hand anyway."""
     run = left_behind(tmp_path)
     stranger.owns(tmp_path)
     assert foreign_above(run.path) is None
     refuse_foreign(run)
+    assert foreign_above(tmp_path / "out").path == tmp_path
+    monkeypatch.chdir(tmp_path)
+    assert foreign_above(tmp_path / "out") is None
 
 
 def test_stages_and_links_count_with_what_lies_above_them(tmp_path, stranger):

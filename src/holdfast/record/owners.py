@@ -7,7 +7,9 @@ the next user who types `holdfast resume` there.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.record.safe_files import untrusted_owner
@@ -16,7 +18,6 @@ from holdfast.words.shell_text import shell_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from holdfast.record.folder import RunFolder
 
@@ -46,7 +47,8 @@ def foreign_above(run: Path) -> Foreign | None:
     """A folder above a run whose owner is another user, who could exchange the run for another.
 
     Those that Holdfast makes count (`runs` and `.holdfast`, a run above its stages), and of a run elsewhere the one it lies in. Where that is
-    sticky, as /tmp is, others cannot rename what is ours. The mode is not asked: who lets others write there has decided so.
+    sticky, as /tmp is, others cannot rename what is ours; and the owner of the working folder decides what is run there anyway, as in a project that
+    is mounted into a container. The mode is not asked: who lets others write there has decided so.
     """
     paths = dict.fromkeys((run.absolute(), run.resolve()))
     return foreign_folder(folder for path in paths for folder in _above(path))
@@ -59,13 +61,14 @@ def _above(run: Path) -> Iterator[Path]:
         yield from _above(parent.parent)
     elif (parent.parent.name, parent.name) == (".holdfast", "runs"):
         yield from (parent, parent.parent)
-    elif not _is_sticky(parent):
+    elif not _is_sticky_or_working_folder(parent):
         yield parent
 
 
-def _is_sticky(folder: Path) -> bool:
+def _is_sticky_or_working_folder(folder: Path) -> bool:
     try:
-        return bool(folder.stat().st_mode & stat.S_ISVTX)
+        status = folder.stat()
+        return bool(status.st_mode & stat.S_ISVTX) or os.path.samestat(status, Path().stat())
     except OSError:
         return False
 
