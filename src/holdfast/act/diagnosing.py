@@ -31,14 +31,18 @@ from holdfast.words.shell_text import shell_quoted
 from holdfast.words.verdicts import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from holdfast.judge.picture import AttemptPicture
     from holdfast.observe.foreign.reading import Reading
-    from holdfast.words.verdicts import Verdict
+    from holdfast.words.verdicts import Finding, Verdict
 
 FATAL_FOUND = 3
 NOT_SET = ("", "~", "null", "none")
+JUDGED_EACH = 1000
+"""So many events of each kind are judged one by one, and of further ones every 32nd and the last."""
+JUDGED_EVERY = 32
 FEW = 3
 """Fewer values than this say nothing of a course."""
 
@@ -101,9 +105,10 @@ def _judged(reading: Reading, settings: events.Settings | None) -> Picture:
     picture = Picture()
     engine = Engine(picture, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
     senseless = 0
+    sparing = _Sparing(engine, spares=not reading.own)
     for entry in redacted(reading.entries, Redactor()):
         try:
-            _take(engine, entry)
+            sparing.take(entry)
         except Exception:  # noqa: BLE001 - a record is anybody's: an entry that makes no sense must not hide the others
             senseless += 1
         if settings is not None and not reading.own and isinstance(entry.event, events.AttemptStarted):
@@ -113,10 +118,40 @@ def _judged(reading: Reading, settings: events.Settings | None) -> Picture:
     return picture
 
 
-def _take(engine: Engine, entry: Entry) -> None:
-    for finding in list(engine.take(entry)):
+class _Sparing:
+    """Asks the rules after each of the first events of a kind, then after some, and at the end. Each answer costs as much as the
+    whole course that it looks at, which is kept thinned out anyway.
+    """
+
+    def __init__(self, engine: Engine, *, spares: bool) -> None:
+        self._engine = engine
+        self._spares = spares
+        self._counts: dict[type[events.Event], int] = {}
+        self._unasked: dict[type[events.Event], None] = {}
+
+    def take(self, entry: Entry) -> None:
+        kind = type(entry.event)
+        if isinstance(entry.event, events.AttemptEnded):
+            for other in self._unasked:
+                _note(self._engine, entry.event.at, self._engine.judge(other))
+            self._unasked.clear()
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        asking = not self._spares or count <= JUDGED_EACH or count % JUDGED_EVERY == 0
+        if asking:
+            self._unasked.pop(kind, None)
+        else:
+            self._unasked[kind] = None
+        _take(self._engine, entry, asking=asking)
+
+
+def _take(engine: Engine, entry: Entry, *, asking: bool = True) -> None:
+    _note(engine, entry.event.at, engine.take(entry, asking=asking))
+
+
+def _note(engine: Engine, at: float, findings: Iterator[Finding]) -> None:
+    for finding in list(findings):
         step = finding.step or None  # a record without steps has no step 0
-        made = events.FindingMade(at=entry.event.at, finding=msgspec.structs.replace(finding, step=step))
+        made = events.FindingMade(at=at, finding=msgspec.structs.replace(finding, step=step))
         _take(engine, Entry(made, engine.picture.attempt.number))
 
 

@@ -61,17 +61,21 @@ class Engine:
                 asked[kind].append(rule)
         return asked
 
-    def take(self, entry: Entry) -> Iterator[Finding]:
-        """Fold one entry and yield what follows from it."""
+    def take(self, entry: Entry, *, asking: bool = True) -> Iterator[Finding]:
+        """Fold one entry and yield what follows from it. Without `asking`, nothing is judged after it."""
         self.picture.fold(entry)
-        if not self.picture.attempts:
+        if not self.picture.attempts or not asking:
             return
-        for rule in self._asked.get(type(entry.event), ()):
+        yield from self.judge(type(entry.event))
+        if isinstance(entry.event, AttemptEnded):
+            yield from self._as_they_stand()
+
+    def judge(self, kind: type[Event]) -> Iterator[Finding]:
+        """Ask the rules that look at events of this kind."""
+        for rule in self._asked.get(kind, ()):
             finding = self._ask(rule)
             if finding is not None:
                 yield finding
-        if isinstance(entry.event, AttemptEnded):
-            yield from self._as_they_stand()
 
     def _as_they_stand(self) -> Iterator[Finding]:
         """What was found while it ran, with its numbers as they are at the end, where the rule still says it."""

@@ -74,6 +74,8 @@ class AttemptPicture:
         self.going_on: Decision | None = None
         """The newest decision to go on: a stop that the user asked for after it takes nothing of it back."""
         self.findings: list[Finding] = []
+        self.findings_left_out = 0
+        """Of more than `MAX_FINDINGS` the first and the last are kept: no run of Holdfast's has so many."""
 
     @property
     def steps(self) -> int:
@@ -239,7 +241,7 @@ class Picture:
 def _fold_beside(attempt: AttemptPicture, event: events.AnyEvent) -> None:
     """Rank 0 is the run's clock. Of other ranks and processes only what is compared with it counts."""
     if isinstance(event, events.Hello):
-        attempt.others.append(event)
+        _keep(attempt.others, event, MAX_KEPT)
     elif isinstance(event, events.Checksum):
         _checksum(attempt, event)
 
@@ -296,7 +298,17 @@ def _finding(attempt: AttemptPicture, event: events.FindingMade) -> None:
         if places:
             attempt.findings[places[-1]] = finding
             return
-    attempt.findings.append(finding)
+    attempt.findings_left_out += _keep(attempt.findings, finding, MAX_FINDINGS)
+
+
+def _printed(attempt: AttemptPicture, event: events.Printed) -> None:
+    if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
+        attempt.printed[event.rule] = event
+
+
+def _reloaded(attempt: AttemptPicture, event: events.Reloaded) -> None:
+    if len(attempt.reloaded) < MAX_KEPT or event.path in attempt.reloaded:
+        attempt.reloaded[event.path] = event
 
 
 def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
@@ -312,9 +324,24 @@ def _decision(attempt: AttemptPicture, event: events.DecisionMade) -> None:
 
 
 KEPT_NOTES = 64
+MAX_FINDINGS = 1000
+"""Of one attempt."""
+MAX_KEPT = 1000
+"""Of other events of one attempt of which readers look at each."""
+
+
+def _keep(kept: list[Any], item: Any, most: int) -> int:
+    """Add it. What lies between the first and the last is given up beyond `most`: how many were."""
+    kept.append(item)
+    if len(kept) <= most:
+        return 0
+    del kept[most // 2]
+    return 1
+
+
 Fold = Callable[[AttemptPicture, Any], object]
 _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
-    events.Interpreter: (lambda attempt, event: attempt.interpreters.append(event),),
+    events.Interpreter: (lambda attempt, event: _keep(attempt.interpreters, event, MAX_KEPT),),
     events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
     events.Hello: (_hello,),
     events.Observed: (_observed,),
@@ -357,19 +384,19 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.ProbeNote: (
         lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < KEPT_NOTES else None,
     ),
-    events.Printed: (lambda attempt, event: attempt.printed.__setitem__(event.rule, event),),
+    events.Printed: (_printed,),
     events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
     events.Continued: (
         lambda attempt, _event: setattr(attempt, "suspended", False),
         lambda attempt, event: attempt.pace.fold_continued(event),
     ),
-    events.Signalled: (lambda attempt, event: attempt.signals.append(event),),
+    events.Signalled: (lambda attempt, event: _keep(attempt.signals, event, MAX_KEPT),),
     events.Quiet: (lambda attempt, event: setattr(attempt, "quiet", event),),
     events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),
     events.FindingMade: (_finding,),
     events.AttemptEnded: (_ended,),
     events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
-    events.Reloaded: (lambda attempt, event: attempt.reloaded.__setitem__(event.path, event),),
+    events.Reloaded: (_reloaded,),
     events.DecisionMade: (_decision,),
 }
 

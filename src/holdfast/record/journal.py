@@ -31,6 +31,8 @@ MAX_RUN_BYTES = 8 << 30
 """Of all files of a run: a hundred times a million steps, or a million steps of a hundred ranks."""
 MAX_KEPT_BYTES = 128 << 20
 """Of events in one file that readers keep one by one. A probe writes 4 MB of them, and 10 bytes more a step."""
+MAX_SUPERVISOR_BYTES = 32 << 20
+"""The same of the supervisor's own file, which has no events of steps in it."""
 MAX_SKIPPED = 100_000
 """Lines of one file that are no events: who has so many has no record of ours."""
 MAX_ATTEMPTS = 10_000
@@ -118,8 +120,9 @@ class JournalWriter:
 class Tail:
     """Reads what was added to a file of events since the last time, a bounded amount a call."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_kept_bytes: int | None = None) -> None:
         self.path = path
+        self._max_kept_bytes = MAX_KEPT_BYTES if max_kept_bytes is None else max_kept_bytes
         self.skipped = 0
         """Lines that are no events: torn, foreign, or from a newer version."""
         self.at_end = False
@@ -171,7 +174,7 @@ class Tail:
             return None
         if type(event) not in _NOT_COUNTED:
             self._kept_bytes += len(line)
-            if self._kept_bytes > MAX_KEPT_BYTES:
+            if self._kept_bytes > self._max_kept_bytes:
                 return None
         return event
 
@@ -263,7 +266,7 @@ def _rank(path: Path, attempt: int, budget: _Budget, chunk: int) -> Iterator[Ent
 
 def _read_journal(path: Path, budget: _Budget) -> Iterator[events.AnyEvent]:
     """Other than a rank's file, it has to be there."""
-    tail = Tail(path)
+    tail = Tail(path, MAX_SUPERVISOR_BYTES)
     yield from _read(tail, budget)
     if tail.trouble is not None:
         raise JournalUnreadable(

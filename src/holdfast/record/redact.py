@@ -267,7 +267,8 @@ def shown(run: RunFolder, plan: Plan | None = None) -> Iterator[Entry]:
 def redacted(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
     """Entries of a record as they may be shown: what the training's own process wrote has passed no redactor of ours."""
     for entry in entries:
-        yield entry._replace(event=redactor.event(entry.event))
+        event = redactor.event(entry.event)
+        yield entry if event is entry.event else entry._replace(event=event)
 
 
 def restored(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:

@@ -106,15 +106,21 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     if status["goodput"]["buckets"]:
         print_line(f"  time: {shares(status['goodput']['buckets'])}")
     _print_attempts(status["attempts"])
-    for finding in status["findings"]:
-        if finding["message"] != status["reason"]:
-            print_line(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
+    _print_findings(status)
     resume = _how_to_resume(status)
     if resume is not None:
         print_line(f"  next: {resume}")
     if status["supervisor"] is not None:
         print_line(f"  to end it: kill {status['supervisor']} (it can be resumed)")
     print_line(f"  record: {status['dir']}")
+
+
+def _print_findings(status: dict[str, Any]) -> None:
+    for finding in status["findings"]:
+        if finding["message"] != status["reason"]:
+            print_line(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
+    if status.get("findings_left_out"):
+        print_line(f"  {status['findings_left_out']:,} more findings between the first and the last are not kept")
 
 
 def _how_to_resume(status: dict[str, Any]) -> str | None:

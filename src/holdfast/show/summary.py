@@ -30,6 +30,7 @@ def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
         "observed": observed(picture),
         "attempts": [_attempt(attempt) for attempt in picture.attempts],
         "findings": [_finding(finding) for finding in msgspec.to_builtins(picture.findings)],
+        "findings_left_out": sum(attempt.findings_left_out for attempt in picture.attempts),
         "decisions": [msgspec.to_builtins(a.decision) for a in picture.attempts if a.decision is not None],
         "checkpoints": [asdict(checkpoint) for checkpoint in checkpoints(picture)],
         "explanation": asdict(explain(picture, run.reference)),

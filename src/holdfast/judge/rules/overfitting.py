@@ -113,9 +113,11 @@ def _rise(name: str, points: list[Point], lowest: int, limits: Mapping[str, floa
         return None
     around = statistics.median(value for value in values[max(0, lowest - 1) : lowest + 2] if math.isfinite(value))
     now = statistics.median(newest[-3:])
-    noise = 1.05 * statistics.median(abs(b - a) for a, b in pairwise(values[lowest:]))
     above = sum(value > (1 + limits["rise"] / 3) * around for value in newest)
-    if now < (1 + limits["rise"]) * around or now - around <= NOISE * noise or above < len(newest) - 1:
+    if now < (1 + limits["rise"]) * around or above < len(newest) - 1:
+        return None
+    noise = 1.05 * statistics.median(abs(b - a) for a, b in pairwise(values[lowest:]))  # last: it costs most
+    if now - around <= NOISE * noise:
         return None
     return Rise(name, points[lowest], now, len(points) - 1 - lowest)
 

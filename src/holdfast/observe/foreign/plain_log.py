@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 2000
 BLOCK_CHARACTERS = 1 << 18
+MAX_LINES = 100_000
+"""Of one log: 8 MB of ordinary lines. The first half of them from its beginning, the other from its end."""
 SOURCE = "log"
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]{0,500}(?:\x07|\x1b\\|$)|\x1b.?")
 _BREAKS = re.compile(r"\r\n?|[\n\x0b\x0c]")
@@ -62,6 +64,8 @@ class PlainLog:
         """Seconds that the log's epochs took, where it says so."""
         self.losses = 0
         self.heard = 0
+        self.left_out = 0
+        """Lines in the middle that were looked through for known words only."""
         self.read = 0
         """Lines with something on them."""
         head = source.head[: 1 << 16]
@@ -95,10 +99,18 @@ class PlainLog:
 
     @property
     def note(self) -> str:
-        if not self._begun_again:
-            return ""
-        times = "once" if self._begun_again == 1 else f"{self._begun_again} times"
-        return f"The log counts its epochs from lower numbers again {times}: several trainings, or one that went back."
+        told = []
+        if self.left_out:
+            told.append(
+                f"The first and the last {MAX_LINES // 2:,} lines of the log were read, each state of a progress bar as one; "
+                f"{self.left_out:,} between were only looked through for known words."
+            )
+        if self._begun_again:
+            times = "once" if self._begun_again == 1 else f"{self._begun_again} times"
+            told.append(
+                f"The log counts its epochs from lower numbers again {times}: several trainings, or one that went back."
+            )
+        return " ".join(told)
 
     def end(self, exit_code: int | None, finished: str = "") -> End:
         """Call it when all was read."""
@@ -107,9 +119,15 @@ class PlainLog:
 
     def history(self) -> Iterator[events.AnyEvent]:
         """Everything that the log says of the training."""
+        count = sum(part.count("\n") + part.count("\r") for part in (self._source.head, self._source.tail))
+        place = 0
         for block in _blocks(self._source):
             for line in block:
-                yield from self._take(line)
+                place += 1
+                if place <= MAX_LINES // 2 or place > count - MAX_LINES // 2:
+                    yield from self._take(line)
+                else:
+                    self.left_out += 1
             yield from self._printed("\n".join(block))
         self._stream.finish()
         yield from self._printed("")

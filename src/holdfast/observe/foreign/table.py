@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Row = dict[str, str]
 LONGEST_LINE = 64 << 10
 MOST_COLUMNS = 1000
+MAX_ROWS = 10_000
+"""Of one table: the first half of them from its beginning, the other from its end."""
 
 
 class Table:
@@ -23,6 +25,8 @@ class Table:
         self._source = source
         lines = source.head.lstrip("\n\r ").splitlines()
         self.columns = columns_of(lines[0]) if lines else []
+        self.left_out = 0
+        """Rows in the middle of a table that has more than `MAX_ROWS`."""
         self.spoiled = 0
         """Rows that could not be read: cut, overlong, or with another number of cells."""
         if not any(self.columns):
@@ -35,7 +39,11 @@ class Table:
 
     def rows(self) -> Iterator[Row]:
         """In order. The names may come again in the middle: a training that was started twice into one file."""
-        for line in _lines(self._source):
+        lines = _lines(self._source)
+        self.left_out = max(0, len(lines) - MAX_ROWS)
+        if self.left_out:
+            lines = lines[: MAX_ROWS // 2] + lines[-MAX_ROWS // 2 :]
+        for line in lines:
             if not line.strip():
                 continue
             cells = _cells(line)
@@ -48,10 +56,18 @@ class Table:
 
     @property
     def note(self) -> str:
-        if not self.spoiled:
-            return ""
-        rows = "1 row" if self.spoiled == 1 else f"{self.spoiled} rows"
-        return f"{rows} of {self._source.name} could not be read (cut, or with another number of cells than columns)."
+        told = []
+        if self.left_out:
+            told.append(
+                f"Of {self._source.name} the first and the last {MAX_ROWS // 2:,} rows were read; {self.left_out:,} between "
+                "were not."
+            )
+        if self.spoiled:
+            rows = "1 row" if self.spoiled == 1 else f"{self.spoiled} rows"
+            told.append(
+                f"{rows} of {self._source.name} could not be read (cut, or with another number of cells than columns)."
+            )
+        return " ".join(told)
 
 
 def columns_of(line: str) -> list[str]:
@@ -68,7 +84,5 @@ def _cells(line: str) -> list[str] | None:
     return [cell.strip() for cell in cells] if len(cells) <= MOST_COLUMNS else None
 
 
-def _lines(source: Source) -> Iterator[str]:
-    yield from source.head.lstrip("\n\r ").splitlines()[1:]
-    if source.tail:
-        yield from source.tail.splitlines()[1:]
+def _lines(source: Source) -> list[str]:
+    return source.head.lstrip("\n\r ").splitlines()[1:] + source.tail.splitlines()[1:]

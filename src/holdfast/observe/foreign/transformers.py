@@ -38,6 +38,8 @@ HISTORY = '"log_history"'
 MOST_ENTRIES = 2_000_000
 MOST_FAILURES = 10_000
 LAST_ENTRIES = 20
+MAX_ENTRIES = 50_000
+"""Of a history: the first half of them from its beginning, the other from its end."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NOT_VALUES = frozenset(("step", "epoch", "total_flos", "loss", "grad_norm", "learning_rate"))
 _OF_SPEED = re.compile(r"runtime|per_second|_flos")
@@ -74,6 +76,12 @@ def read_state(source: Source, path: Path | None, *, exit_code: int | None) -> R
 def _events(state: _State, reading: Reading, exit_code: int | None, folder: Path | None) -> Iterator[events.AnyEvent]:
     yield from opening(reading.name)
     course = _Course(state.whole("num_train_epochs"))
+    left_out = len(state.history) - MAX_ENTRIES
+    if left_out > 0:
+        del state.history[MAX_ENTRIES // 2 : -MAX_ENTRIES // 2]
+        reading.notes.append(
+            f"The first and the last {MAX_ENTRIES // 2:,} entries of its history were read; {left_out:,} between were not."
+        )
     for entry in state.history:
         yield from course.take(entry)
     step = max(course.step, state.whole("global_step") or 0)
