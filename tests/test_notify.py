@@ -83,6 +83,25 @@ def test_one_that_hangs_is_ended_with_its_group(tmp_path, monkeypatch):
     assert "the run has ended" in (tmp_path / "on-event.log").read_text()
 
 
+def test_what_one_that_hangs_put_into_another_session_is_ended_too(tmp_path, monkeypatch):
+    """It is in no group of ours, but has inherited the mark."""
+    monkeypatch.setattr(notify, "MAX_WAIT_S", 0.0)
+    program = (
+        "import subprocess, pathlib, time, os; p = subprocess.Popen(['sleep', '1000'], start_new_session=True);"
+        f"pathlib.Path({str(tmp_path / 'new')!r}).write_text(str(p.pid));"
+        f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r}); time.sleep(1000)"
+    )
+    ringing = notifier(tmp_path, program)
+    tell(ringing)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    away = psutil.Process(int((tmp_path / "pid").read_text()))
+    ringing.close()
+    assert not is_alive(away)
+
+
 @pytest.mark.parametrize("planted", ["link", "fifo"])
 def test_nothing_is_written_through_what_somebody_planted(tmp_path, planted):
     """A link or a FIFO under the log's name is left alone."""

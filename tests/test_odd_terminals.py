@@ -102,3 +102,26 @@ def test_pages_of_checks_without_docstrings(tmp_path):
         [PYTHON, "-OO", "-c", program], env=environment(PYTHONPATH=source), capture_output=True, text=True, check=True
     )
     assert int(done.stdout) > 100
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", ["rules", "status run", "status run --json", "--help"])
+def test_a_full_disk_behind_standard_output(tmp_path, words):
+    """A sentence on stderr and exit status 1; nothing at all where stderr is full too. The run itself has its verdict in its folder."""
+    assert holdfast(tmp_path, "run", "--dir", "run", "--", "true").code == 0
+    for both in ("", "2>&1"):
+        line = f'"{HOLDFAST}" {words} > /dev/full {both}'
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert done.stderr == ("" if both else "holdfast: the output could not be written: No space left on device.\n")
+
+
+def test_a_reader_that_has_read_enough(tmp_path):
+    """`holdfast rules | head -1`: no word about it."""
+    line = f'"{HOLDFAST}" rules | head -n 1 > /dev/null; "{HOLDFAST}" rules | true'
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""

@@ -259,3 +259,36 @@ def after(step):
     ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, part))
     assert ran.code == 0
     assert gone(int(ran.stdout.split()[1]))
+
+
+def test_one_ctrl_c_ends_a_training_that_stands_still_and_is_deaf(tmp_path):
+    """Stopped by SIGSTOP it hears nothing, and what it ignores it would not heed: it is woken, and after its grace killed."""
+    program = (
+        "import os, signal; [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)];"
+        "print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP); signal.pause()"
+    )
+    (tmp_path / "plan.toml").write_text(
+        f'command = [{json.dumps(PYTHON)}, "-c", {json.dumps(program)}]\ngrace_s = 0.3\n'
+    )
+    process = subprocess.Popen(
+        [command(tmp_path)[0], "run", "--no-check", "--dir", "run", "plan.toml"],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "up\n"
+        run = RunFolder(tmp_path / "run")
+        deadline = time.monotonic() + 30
+        while not (started := [e.event for e in replay(run) if isinstance(e.event, events.AttemptStarted)]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        while psutil.Process(started[0].pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+    assert "SIGSTOP" in said
+    assert not psutil.pid_exists(started[0].pid)

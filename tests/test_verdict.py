@@ -68,6 +68,17 @@ def test_learned_needs_a_checkpoint_that_loads(reloaded, answer):
     assert (verdict(picture).outcome is Outcome.LEARNED) == (answer != "fails")
 
 
+@pytest.mark.parametrize(
+    ("of", "said"), [(13, "2 of 13 checkpoints were read back, the newest"), (2, "all finite"), (0, "all finite")]
+)
+def test_the_proof_says_how_many_checkpoints_were_read_back(of, said):
+    """Only the newest few are: it does not speak for the others."""
+    told = [events.Reloaded(at=60.0, path=f"{n}.pt", step=n, loads=True, tensors=4, of=of) for n in (99, 100)]
+    picture = seen(started(), trains(), FALLING, [saved("100.pt", 100)], ended(0, last_step=100), told)
+    (proof,) = [proof for proof in verdict(picture).proofs if proof.name == "checkpoint-reloads"]
+    assert proof.detail.endswith(said)
+
+
 def test_checkpoints_from_before_the_fault_are_good():
     """A NaN at step 11 spoils what was saved from there on, and nothing before it."""
     picture = seen(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import sys
@@ -10,9 +12,41 @@ from typing import Any
 from holdfast.words.errors import HoldfastError, PlatformUnsupported
 
 
+class OutputFailed(OSError):
+    """What Holdfast itself prints cannot be written: a full disk, a reader that is gone."""
+
+
+class _Output(io.FileIO):
+    """Standard output or standard error, of which a fault can be told from one of any other file."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OutputFailed(error.errno, error.strerror) from error
+
+
 def main() -> None:
     _open_streams()
-    sys.exit(_run())
+    try:
+        status = _run()
+        sys.stdout.flush()
+    except OutputFailed as error:
+        status = _end_without_output(error)
+    sys.exit(status)
+
+
+def _end_without_output(error: OutputFailed) -> int:
+    """What is still to be written at the exit goes nowhere, so that it cannot fail again."""
+    if error.errno != errno.EPIPE:  # who closes a pipe has read enough
+        with contextlib.suppress(OSError):
+            reason = error.strerror or "it cannot be written"
+            os.write(2, f"holdfast: the output could not be written: {reason}.\n".encode())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            os.dup2(nowhere, number)
+    return 1
 
 
 def _run() -> int:
@@ -54,9 +88,21 @@ def _open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free: this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    sys.stdout, sys.stderr = _telling(sys.stdout), _telling(sys.stderr)
+
+
+def _telling(stream: Any) -> Any:
+    """The same stream, whose faults are OutputFailed."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(
+        raw,
+        encoding=stream.encoding,
+        errors="replace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def _tell(error: HoldfastError) -> None:
@@ -66,7 +112,8 @@ def _tell(error: HoldfastError) -> None:
         said = {"error": error.what, "kind": type(error).__name__, "next": error.next_step, "look_at": error.look_at}
         print_json({**said, "exit_status": error.exit_status})
     else:
-        say_error(str(error))
+        with contextlib.suppress(OutputFailed):  # the exit status says it too
+            say_error(str(error))
 
 
 def _asks_for_json() -> bool:

@@ -94,6 +94,8 @@ class Attempt:
         self._interrupts = 0
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
+        self._end_at: float | None = None
+        """When a training that was stopped, and woken for a Ctrl-C, is ended."""
         self._planned = ""
         self._leaving = Leaving(run, lambda: recorder.picture, self._began)
         self._remarks: set[tuple[str, str]] = set()
@@ -143,8 +145,17 @@ class Attempt:
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGINT", action=action))
         if not first:
             self._stop("user")
-        elif not notice.delivered:
+            return
+        if not notice.delivered:
             self._child.ask_to_stop()
+        if self._child.wake():
+            self._end_at = now + self._plan.grace_s
+            detail = f"it was woken to hear of it, and is ended in {self._plan.grace_s:g} s if it goes on"
+            self._remark("the training was stopped (SIGSTOP)", detail)
+
+    def _end_what_was_woken(self, now: float) -> None:
+        if self._end_at is not None and now >= self._end_at and self._stopped_by is None:
+            self._stop("user")
 
     def _terminated(self) -> None:
         """Where snapshots are taken, one more is waited for: what was done since the last would have to be done again."""
@@ -238,6 +249,7 @@ class Attempt:
             self._end_with_the_budget()
         self._watch_for_hang(now)
         self._leave_when_it_is_time(now)
+        self._end_what_was_woken(now)
         self._recorder.flush()
         self._hint_at_going_on()
         for finding in self._recorder.fresh_findings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.observe.helper_processes import MARK, end_marked
 from holdfast.record.redact import Redactor
 from holdfast.record.safe_files import open_handle
 from holdfast.words import events
@@ -33,6 +35,8 @@ MAX_OUTPUT = 256 << 10
 MAX_LOG = 8 << 20
 """Bytes that the log of a run holds; what is printed beyond is not kept."""
 LOOK_S = 0.02
+LEAVE_S = 1.0
+"""Between asking what is ended to end, and killing it."""
 
 
 class _Notification:
@@ -41,6 +45,8 @@ class _Notification:
     def __init__(self, words: list[str], message: bytes, run: RunFolder) -> None:
         self._run = run
         self._printed = 0
+        self._mark, self._since = secrets.token_hex(16), time.time()
+        marked = {**os.environ, MARK: " ".join([*os.environ.get(MARK, "").split(), self._mark])}
         with tempfile.TemporaryFile() as stdin:  # not a pipe: nobody waits for one that does not read
             stdin.write(message)
             stdin.seek(0)
@@ -48,7 +54,13 @@ class _Notification:
             try:
                 os.set_blocking(self._pipe, False)
                 self._process = subprocess.Popen(
-                    words, stdin=stdin, stdout=its_end, stderr=its_end, start_new_session=True, close_fds=True
+                    words,
+                    env=marked,
+                    stdin=stdin,
+                    stdout=its_end,
+                    stderr=its_end,
+                    start_new_session=True,
+                    close_fds=True,
                 )
             except BaseException:
                 os.close(self._pipe)
@@ -67,14 +79,15 @@ class _Notification:
         return ended
 
     def end(self, why: str) -> None:
-        """With its whole group, which is its own as long as it was not waited for."""
+        """With its whole group, which is its own as long as it was not waited for, and with all that inherited its mark."""
         if self._process.poll() is None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(OSError):
                     os.killpg(self._process.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(1.0)
+                    self._process.wait(LEAVE_S)
                     break
+        end_marked(self._mark, self._since, LEAVE_S)
         self._keep(f"\nholdfast: {why}\n".encode())
         os.close(self._pipe)
 

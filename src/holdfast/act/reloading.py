@@ -70,7 +70,9 @@ class Reader:
             with contextlib.suppress(msgspec.ValidationError):
                 if path in steps:
                     found.append(
-                        msgspec.convert({**answer, "at": clock(), "path": path, "step": steps[path]}, Reloaded)
+                        msgspec.convert(
+                            {**answer, "at": clock(), "path": path, "step": steps[path], "of": len(files)}, Reloaded
+                        )
                     )
         return found
 

@@ -312,6 +312,9 @@ def _checkpoint_reloads(attempt: AttemptPicture) -> Proof:
             detail = f"{reloaded.path} holds values that are not finite: {', '.join(reloaded.bad[:3])}"
             return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
     detail = f"{tried[-1].path} loads, {tried[-1].tensors} tensors, all finite"
+    there = max(reloaded.of for reloaded in tried)
+    if there > len(tried):
+        detail += f"; {len(tried)} of {there} checkpoints were read back, the newest"
     return Proof(name="checkpoint-reloads", answer="holds", detail=detail)
 
 

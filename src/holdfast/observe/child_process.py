@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
+
 from holdfast.child.holdfast_child import protocol
 from holdfast.observe.command import not_runnable
 from holdfast.observe.notices import Continued, Exited, Forwarded, Hangup, Interrupt, Notice, Suspend, Terminate
@@ -39,8 +41,6 @@ from holdfast.words.errors import CommandNotRunnable
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
-
-    import psutil
 
     from holdfast.observe.line_watch import LineWatch
 
@@ -183,6 +183,17 @@ class ChildProcess:
         if not self._poll():
             with contextlib.suppress(OSError):  # it has just ended, or runs with rights that we do not have (sudo)
                 os.killpg(self.pid, signal.SIGINT)
+
+    def wake(self) -> bool:
+        """Have it go on where it was stopped (SIGSTOP): until then it hears nothing. False where it was not."""
+        try:
+            stopped = not self._poll() and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except (psutil.Error, OSError):
+            return False
+        if stopped:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGCONT)
+        return stopped
 
     def suspend(self) -> None:
         self._offspring.stop()

@@ -578,6 +578,8 @@ class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
     """Tensors with values that are not finite."""
     why: str = ""
     """Why it does not load, or could not be tried."""
+    of: Count = 0
+    """How many checkpoints there were, of which the newest were read back."""
 
 
 class DecisionMade(Event, frozen=True, kw_only=True, tag="decision-made"):
