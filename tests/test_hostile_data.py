@@ -202,3 +202,13 @@ def test_a_name_too_long_for_any_file_is_a_picture_that_is_missing(folder):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 of 1 pictures for train that were looked at do not exist" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_the_kernels_folders_are_not_walked(tmp_path):
+    """/proc has links to every folder of the machine: a picture that is reached only through it is none of the data set."""
+    (tmp_path / "1.jpg").touch()
+    (tmp_path / "link").symlink_to("/proc/self")
+    assert list(yolo_data._walked(tmp_path, 10)) == [tmp_path / "1.jpg"]
+    assert list(yolo_data._walked(Path("/proc/self/fd"), 10)) == []
+    assert next(yolo_data._walked(Path("/proc"), 10), None) is None

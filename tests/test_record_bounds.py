@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 
 import pytest
 from diagnosed import judged, severities, written
 
 from holdfast.judge.engine import Engine
 from holdfast.judge.picture import MAX_FINDINGS, picture_of
-from holdfast.observe.foreign import plain_log, table, transformers
+from holdfast.observe.foreign import plain_log, table, text, transformers
 from holdfast.record import folder, journal
 from holdfast.record.journal import Entry, replay
 from holdfast.show.status import print_status, status_of
 from holdfast.words import events
+from holdfast.words.errors import RecordUnknown
 from holdfast.words.verdicts import Finding
 
 
@@ -53,8 +56,8 @@ def test_rules_are_not_asked_after_every_row_of_a_long_table(tmp_path, asked):
 
 def test_what_comes_late_in_a_long_table_is_found(tmp_path):
     """After its last row all rules have been asked: here the validation loss rises in the last hundred rows."""
-    text = results(2050, value=lambda row: 1.0 / row if row < 1950 else 0.001 * (row - 1940))
-    assert "overfitting" in severities(judged(written(tmp_path, "results.csv", text)))
+    late = results(2050, value=lambda row: 1.0 / row if row < 1950 else 0.001 * (row - 1940))
+    assert "overfitting" in severities(judged(written(tmp_path, "results.csv", late)))
 
 
 def test_a_history_of_transformers_is_read_from_both_ends(tmp_path, monkeypatch):
@@ -126,3 +129,29 @@ def test_the_supervisors_own_events_have_a_bound_of_their_own(tmp_path, monkeypa
     read = [entry.event for entry in replay(run)]
     assert 2 < len(read) < 20
     assert isinstance(read[-1], events.RunEnded)
+
+
+def test_a_fifo_that_nobody_writes_to_is_not_waited_for(tmp_path, monkeypatch):
+    """Named by the user: it has some seconds to begin, then a sentence."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(text, "FIRST_BYTE_S", 0.05)
+    with pytest.raises(RecordUnknown, match="nothing came from it"):
+        judged(tmp_path / "pipe")
+
+
+def test_a_fifo_is_read_to_its_end(tmp_path):
+    """As `holdfast diagnose <(zcat train.log.gz)` has one: also what comes after the first piece."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        with pipe.open("w") as file:
+            for epoch in range(1, 4):
+                file.write(f"Epoch {epoch}/3 loss: {1 / epoch:.3f}\n")
+                file.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    diagnosis = judged(pipe)
+    writer.join()
+    assert diagnosis.reading.position == "epoch 3 of 3"

@@ -58,14 +58,38 @@ def test_a_stale_table_becomes_the_runs_own(tmp_path, memory):
 
 
 @pytest.mark.parametrize(
-    "how", [{"supervisor": os.getpid()}, {"training": os.getpid()}, {"space": "another boot/2"}, {"space": ""}]
+    ("how", "old"),
+    [
+        ({"supervisor": os.getpid()}, True),
+        ({"training": os.getpid()}, True),
+        ({"space": "another boot/2"}, False),
+        ({"space": ""}, False),
+    ],
 )
-def test_what_may_be_in_use_is_left(tmp_path, memory, how):
+def test_what_may_be_in_use_is_left(tmp_path, memory, how, old):
     """The supervisor lives, the training lives, or their pids are of another container."""
     _, table = left_by_a_killed_supervisor(tmp_path, memory, **how)
-    os.utime(table, (1, 1))
+    if old:
+        os.utime(table, (1, 1))
     settle_stale(HERE, memory)
     assert table.exists()
+
+
+@pytest.mark.parametrize("space", ["another boot/2", ""])
+def test_a_table_of_another_container_goes_where_nobody_holds_its_run(tmp_path, memory, space):
+    """After a day, and only where the run lies here: the lock says that its supervisor is gone."""
+    run, table = left_by_a_killed_supervisor(tmp_path, memory, space=space)
+    _, lost = left_by_a_killed_supervisor(tmp_path, memory, space=space, name="lost")
+    (tmp_path / "lost").rename(tmp_path / "elsewhere")
+    for path in (table, lost):
+        os.utime(path, (1, 1))
+    with (run / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        settle_stale(HERE, memory)
+        assert table.exists()
+    settle_stale(HERE, memory)
+    assert (table.exists(), lost.exists()) == (False, True)
+    assert heartbeat.read(str(run / "heartbeat"))[0].step == 7
 
 
 def test_a_run_that_somebody_holds_is_left(tmp_path, memory):
@@ -77,7 +101,7 @@ def test_a_run_that_somebody_holds_is_left(tmp_path, memory):
     assert table.exists()
 
 
-def test_a_table_without_its_run_goes_after_a_day(tmp_path, memory):
+def test_a_table_without_its_run_goes_after_an_hour(tmp_path, memory):
     """The run may only have been moved; and one that was cut off while it was written has nothing to say."""
     run, table = left_by_a_killed_supervisor(tmp_path, memory)
     run.rename(tmp_path / "moved")

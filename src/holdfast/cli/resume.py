@@ -13,7 +13,7 @@ def resume(
     ),
     command: list[str] | None = typer.Argument(
         None,
-        metavar="[PLAN.toml | COMMAND]",
+        metavar="[PLAN.toml | -- COMMAND]",
         help="The plan with what you changed in it; or the training again, where its arguments held a secret.",
     ),
     checkpoint: str | None = typer.Option(None, metavar="GLOB", help="As for `run`; as planned by default."),

@@ -4,6 +4,7 @@ that nothing is ever downloaded, and that all that is missing is told at once, b
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import json
@@ -20,7 +21,7 @@ from holdfast.words.shell_text import shell_quoted
 from holdfast.words.ultralytics_settings import PICTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 LARGEST_SETTINGS = 4 << 20
 LARGEST_LIST = 256 << 20
@@ -29,6 +30,7 @@ MAX_PATH = 4096
 """Characters of a path; no system opens a longer one."""
 MOST_PICTURES = 2_000_000
 MAX_FOLDERS = 100_000
+KERNEL_FOLDERS = ("/proc", "/sys")
 """Below the one that a split names."""
 MAX_CLASSES = 100_000
 MAX_CLASS_NAME = 1000
@@ -271,12 +273,16 @@ def _inside(place: Path, most: int) -> Iterator[Path]:
 
 
 def _walked(folder: Path, most: int) -> Iterator[Path]:
-    """Links are followed, but no folder is entered twice; what begins with a dot is not looked at, as Ultralytics has it."""
+    """Links are followed, but no folder is entered twice; what begins with a dot is not looked at, as Ultralytics has it.
+
+    Nor are the kernel's own folders, which hold links to every other.
+    """
     seen = set()
+    kernels = _devices_of(KERNEL_FOLDERS)
     for here, folders, files in os.walk(folder, followlinks=True):
         status = Path(here).stat()
         key = (status.st_dev, status.st_ino)
-        if key in seen:
+        if key in seen or status.st_dev in kernels:
             folders.clear()
             continue
         seen.add(key)
@@ -289,6 +295,16 @@ def _walked(folder: Path, most: int) -> Iterator[Path]:
                 most -= 1
                 if most <= 0:
                     return
+
+
+def _devices_of(folders: Iterable[str]) -> set[int]:
+    found = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.add(os.stat(folder).st_dev)  # noqa: PTH116 - in one style with its neighbours
+    with contextlib.suppress(OSError):
+        found.discard(os.stat("/").st_dev)  # noqa: PTH116
+    return found
 
 
 def _is_picture(name: str) -> bool:

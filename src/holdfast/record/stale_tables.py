@@ -21,8 +21,10 @@ from holdfast.record.safe_files import open_handle, read_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LOST_S = 86_400.0
+LOST_S = 3600.0
 """A table whose run is not where it was may be of a run that was moved, which can still be resumed: so long it is kept."""
+ELSEWHERE_S = 86_400.0
+"""One of another container is kept so long, and then goes where its run lies here and nobody holds it."""
 MAX_BYTES = heartbeat.SIZE + 8192
 _NAME = re.compile(r"holdfast-([1-9][0-9]{0,9})-[0-9a-f]{16}", re.ASCII)
 
@@ -54,15 +56,16 @@ def _settle(path: Path, age: float, pid_space: str) -> None:
         if age > LOST_S:
             path.unlink()
         return
-    if not pid_space or of_space.decode("ascii", "replace") != pid_space:
-        return  # whether its processes live cannot be seen from here
-    if any(heartbeat.lives(beat.pid) for beat in heartbeat.read(str(path)).values()):
+    is_here = bool(pid_space) and of_space.decode("ascii", "replace") == pid_space
+    if is_here and any(heartbeat.lives(beat.pid) for beat in heartbeat.read(str(path)).values()):
         return
+    if not is_here and age <= ELSEWHERE_S:
+        return  # whether its processes live cannot be seen from here
     run_file = os.fsdecode(of_run)
     if heartbeat.where_it_lies(run_file) == str(path):
         with _nobody_holds(Path(run_file).with_name("lock")):
             heartbeat.settle(run_file)
-    elif age > LOST_S:
+    elif is_here and age > LOST_S:
         path.unlink()
 
 

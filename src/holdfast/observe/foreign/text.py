@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import select
 import stat
 import sys
 from collections import deque
@@ -24,6 +25,8 @@ HEAD_BYTES = 4 << 20
 TAIL_BYTES = 4 << 20
 SCANNED_BYTES = 64 << 20
 """Of what lies between, at most this much is looked through for known words."""
+FIRST_BYTE_S = 10.0
+"""For a FIFO or device that the user names: so long it is waited for its first byte."""
 STREAM_BYTES = 8 << 30
 """A stream that goes on longer than this is left."""
 CHUNK = 1 << 20
@@ -89,15 +92,26 @@ def read_source(path: Path | None, *, scan: Callable[[str], object] | None = Non
     if path is None:
         return _from_stream(sys.stdin.buffer, "standard input", scan)
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
+                _wait_for_first_byte(file, path)
                 return _from_stream(file, path.name, scan)
             return _from_file(file, path.name, status.st_size, scan)
     except OSError as error:
         raise RecordUnknown(
             f"{path} cannot be read: {error.strerror}.", next_step="give a file or folder that you may read"
         ) from error
+
+
+def _wait_for_first_byte(file: BinaryIO, path: Path) -> None:
+    """A FIFO, as `<(zcat log.gz)` is one, may be read; one that nobody writes to would be waited for without an end."""
+    if not select.select([file], [], [], FIRST_BYTE_S)[0]:
+        raise RecordUnknown(
+            f"{path} is no ordinary file, and nothing came from it for {FIRST_BYTE_S:g} seconds.",
+            next_step="give the file itself; or - to wait for standard input as long as it takes",
+        )
+    os.set_blocking(file.fileno(), True)
 
 
 def sniff(path: Path) -> bytes:
