@@ -154,13 +154,11 @@ def test_hostile_log(tmp_path, command):
 
 
 def test_hostile_run(tmp_path):
-    """A real run in a hostile folder, with a hostile name and command, that fails and is resumed."""
+    """A real run in a hostile folder, with a hostile command, that fails and is resumed. A hostile name is refused."""
     folder = tmp_path / HOSTILE
     folder.mkdir()
     words = [
         "run",
-        "--name",
-        HOSTILE,
         "--max-attempts",
         "1",
         "--on-event",
@@ -171,12 +169,13 @@ def test_hostile_run(tmp_path):
         "import sys; sys.exit(3)",
         HOSTILE,
     ]
-    for more in (words, ["status"], ["resume"], ["report"]):
+    named = ["run", "--name", HOSTILE, "--", "true"]
+    for more, status in ((named, 2), (words, 4), (["status"], 0), (["resume"], 4), (["report"], 0)):
         done = subprocess.run(
             [str(HOLDFAST), *more], cwd=folder, env=environment(), capture_output=True, text=True, check=False
         )
         assert not ACTS.search(done.stdout + done.stderr), (more, done.stderr)
-        assert done.returncode == (4 if more[0] in ("run", "resume") else 0), done.stderr
+        assert done.returncode == status, done.stderr
 
 
 def test_colours_are_all_that_a_console_adds(monkeypatch):
