@@ -13,7 +13,7 @@ from holdfast.act.split_writing import write as write_split
 from holdfast.act.supervisor import take_over
 from holdfast.judge.dataset.splitting import Split
 from holdfast.record import folder
-from holdfast.record.folder import RunFolder, write_atomically
+from holdfast.record.folder import RunFolder, make_stage, write_atomically
 from holdfast.record.plan_file import write_plan
 from holdfast.words.errors import FolderNotWritable, UsageError
 from holdfast.words.plan import Plan
@@ -114,3 +114,22 @@ def test_what_is_written_whole_replaces_a_link(run, outside):
     assert (outside / "mine").read_text() == "mine"
     assert not run.summary.is_symlink()
     assert stat.S_IMODE(run.summary.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["stages", "stages/1-a"])
+def test_a_stage_is_made_through_no_link(run, outside, name):
+    """Also where the link was planted after the run was taken over."""
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).symlink_to(outside, target_is_directory=True)
+    with pytest.raises(FolderNotWritable, match="link"):
+        make_stage(run, 1, "a")
+    assert not list(outside.iterdir())
+
+
+def test_an_attempt_is_made_through_no_link(run, outside):
+    """As a stage is."""
+    (run.path / "attempts").rmdir()
+    (run.path / "attempts").symlink_to(outside, target_is_directory=True)
+    with pytest.raises(OSError, match="link"):
+        run.make_attempt(1)
+    assert not list(outside.iterdir())

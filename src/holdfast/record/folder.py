@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.child.holdfast_child import protocol
 from holdfast.record.owners import Foreign, describe_passed_over, foreign_above, foreign_folder, foreign_part
-from holdfast.record.safe_files import open_handle
+from holdfast.record.safe_files import make_folder_below, open_handle
 from holdfast.words.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun, UsageError
 from holdfast.words.shell_text import shell_quoted
 
@@ -157,7 +157,7 @@ class RunFolder:
     def make_attempt(self, number: int) -> AttemptFolder | None:
         """A fresh folder for an attempt; None where there has been one of this number."""
         folder = self.attempt(number)
-        folder.path.parent.mkdir(exist_ok=True, mode=PRIVATE_MODE)
+        make_folder_below(self.path, folder.path.parent, PRIVATE_MODE)
         try:
             folder.path.mkdir(mode=PRIVATE_MODE)
         except FileExistsError:
@@ -191,8 +191,7 @@ def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
     fit = fit_for_a_folder(name, "")
     path = run.stages / (f"{number}-{fit}" if fit and fit != str(number) else str(number))
     try:
-        for part in (run.stages, path, path / "attempts"):
-            part.mkdir(exist_ok=True, mode=PRIVATE_MODE)
+        make_folder_below(run.path, path / "attempts", PRIVATE_MODE)
     except OSError as error:
         raise FolderNotWritable(
             f"The folder of stage {name} cannot be made in {run.stages}: {error.strerror}.",
