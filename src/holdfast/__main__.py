@@ -33,20 +33,27 @@ def main() -> None:
         sys.stdout.flush()
     except OutputFailed as error:
         status = _end_without_output(error)
+    try:
+        sys.stderr.flush()
+    except OutputFailed:  # nobody reads it any more, which decides nothing
+        _send_nowhere(2)
     sys.exit(status)
 
 
 def _end_without_output(error: OutputFailed) -> int:
-    """What is still to be written at the exit goes nowhere, so that it cannot fail again."""
     if error.errno != errno.EPIPE:  # who closes a pipe has read enough
         with contextlib.suppress(OSError):
             reason = error.strerror or "it cannot be written"
             os.write(2, f"holdfast: the output could not be written: {reason}.\n".encode())
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):
-        with contextlib.suppress(OSError):
-            os.dup2(nowhere, number)
+    _send_nowhere(1)
+    _send_nowhere(2)
     return 1
+
+
+def _send_nowhere(number: int) -> None:
+    """What Python still has to write to this stream at its exit goes nowhere, so that it cannot fail again and change the exit status."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def _run() -> int:
