@@ -259,3 +259,27 @@ def test_value_is_known_in_every_form_in_which_it_is_printed():
     for printed in (repr(secret), json.dumps(secret), urllib.parse.quote(secret, safe=""), secret):
         assert X not in redactor.text(f"got {printed} here")
         assert Y not in redactor.text(f"got {printed} here")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        rf"send: b'GET / HTTP/1.1\r\nAuthorization: Bearer {X}\r\nX-Api-Key: {Y}\r\n'",
+        rf"b'X-Auth-Token: {X}\r\nCookie: sid={Y}; a={Z}\r\nHost: h\r\n'",
+        f"password: !!str {X}",
+        f"api_key: !vault {X}",
+        f"access_token: &tok {X}",
+        f'db_password: &pw "{X}"',
+        f'{{"identitytoken": "{X}"}}',
+    ],
+)
+def test_a_value_behind_another_header_a_tag_or_an_anchor(line):
+    """Headers are printed as bytes, in one line; YAML writes a tag or an anchor before a value."""
+    redacted = Redactor().text(line)
+    assert not [secret for secret in (X, Y, Z) if secret in redacted], redacted
+
+
+def test_brackets_make_no_code_of_a_variable_or_of_an_address():
+    """`TOKEN=f(x)` may be code, but not as a variable of a shell, and not in an address."""
+    for word in ("env TOKEN=aB)cdEf1 python t.py", "https://example.org/?token=aB(cdEf"):
+        assert "cdEf" not in Redactor().command([word])[0]

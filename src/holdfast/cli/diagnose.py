@@ -11,7 +11,7 @@ def diagnose(
     path: str = typer.Argument(
         ...,
         metavar="PATH|-",
-        help="A run's folder, results.csv, metrics.csv, trainer_state.json, log or journal; - is stdin. A FIFO, as <(...), has 10 s to begin.",
+        help="A run's folder, results.csv, metrics.csv, trainer_state.json, log or journal; - is stdin. A FIFO, as <(...), has 4 s to begin.",
     ),
     exit_code: int | None = typer.Option(
         None, "--exit-code", metavar="N", help="What the shell said of its end (echo $?): 137 is a kill, 134 an abort."

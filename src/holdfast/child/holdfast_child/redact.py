@@ -49,6 +49,7 @@ _PAIR = re.compile(
     r"""(?P<sep>(?P<assign>\\?["']?\]?(?:[ \t]\[[^\[\]\n]{0,60}\](?=:))?[ \t]{0,30}(?:=>|:=|<<<|\?=|[=!]=(?=[ \t]{0,3}["'])|=(?!=)|:(?!//)|%3D|%3A))"""
     r"""(?:[ \t]{0,3}(?:str|bytes|SecretStr|Optional\[str\]|str[ \t]?\|[ \t]?None)[ \t]{0,3}=)?"""
     r"""(?:\s{0,80}(?=\\?["'])|[ \t]{0,30}(?:[|>][+-]?[ \t]{0,3}\n[ \t]{0,40})?)"""
+    r"""(?:(?:!{1,2}[A-Za-z][A-Za-z_-]{0,30}|&[A-Za-z]\w{0,30})[ \t]{1,3}(?=\S)){0,2}"""
     r"""(?P<scheme>(?:bearer|basic|token|apikey|key|negotiate|ntlm|splunk|dpop|sso-key|(?P<long>digest|hawk|oauth|signature|aws4-hmac-sha256))"""
     r"""[ \t]{1,3})?"""
     r"""|(?P<listed>\\?["']\s{0,20},\s{0,40}(?=[bru]{0,2}\\?["']))"""
@@ -56,7 +57,7 @@ _PAIR = re.compile(
     r"""|(?P<blank>(?:\\\n|\s){1,40}(?P<item>(?<=[\n \t])-[ \t]{1,4}(?=[^\s-]))?))""",
     re.IGNORECASE,
 )
-"""NAME=, "name": , name: , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value follows."""
+"""NAME=, "name": , name: , name: !!str , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value follows."""
 _QUOTED = re.compile(
     r"""\$?[bru]{0,2}(?:\\"((?:\\\\\\"|\\\\|\\[^"\\]|[^"\\]){0,4000})\\"|\\'([^'\\]{0,4000})\\'"""
     r"""|"((?:[^"\\]|\\[\s\S]){0,4000})"|'((?:[^'\\]|\\[\s\S]){0,4000})'|"([^"]{0,4000})"|'([^']{0,4000})')""",
@@ -93,6 +94,8 @@ _URL_PASSWORD = re.compile(_SCHEME + r"([^/\s:@]{0,300})(:[^/\s]{0,2000})?@(?!sh
 _URL_SLASHED = re.compile(
     _SCHEME + r"([^/\s:@\[]{1,300}):(?!\d{1,5}(?:[/?#]|$)|[{$<*])([^\s\"'<>@/]{1,300}/[^\s\"'<>@]{0,300})@"
 )
+_PRINTED_LINE_END = r"\r\n"
+"""Four characters: `b'X-Api-Key: ...\\r\\nCookie: ...'`."""
 _BEARER = re.compile(r"\b(bearer|basic)(\s{1,5})([\w.~+/=-]{8,})", re.IGNORECASE)
 _COOKIE = re.compile(
     r"""(?<![\w-])(?:set-)?cookie2?(?:(?<=<cookie)|\\?["']\s{0,3},|\\?["']?[ \t]{0,3}:)[ \t]{0,3}(\\?["'])?(?=[^\s=;,"'\\]{1,200}=)""",
@@ -317,6 +320,8 @@ class Redactor(object):
     def _scan(self, text, strict):
         """`strict` where everything that is named like a secret is one: in commands and settings, not in sentences."""
         text = self._replace_shapes(_bounded(text))
+        if _PRINTED_LINE_END in text:  # headers as bytes are printed: each is a line of its own
+            return _PRINTED_LINE_END.join(self._scan(part, strict) for part in text.split(_PRINTED_LINE_END))
         if secret_programs.MENTIONED.search(text) is not None:
             text = self._replace_in_programs(text)
         if "|" in text:
@@ -537,7 +542,8 @@ def _is_value_of(name, value, text, match, strict):
         if option and loose and not _is_mixed(seen):  # argument --api-key: expected one argument
             return False
     sure = bool(match["before"]) or (strict and not loose)
-    weak = match["scheme"] is None and is_weak(name) and (not sure or _CODE.search(seen) is not None)
+    is_code = _CODE.search(seen) is not None and not (match["before"] or name.isupper())
+    weak = match["scheme"] is None and is_weak(name) and (not sure or is_code)
     begin = match.start("name")
     return not weak or looks_random(seen) or _COMPANY.search(text, max(0, begin - 16), begin) is not None
 

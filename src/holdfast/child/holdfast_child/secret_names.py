@@ -34,6 +34,8 @@ _WITH_TOKENS = frozenset(
         *("bot", "user", "admin", "client", "app", "service", "deploy", "personal", "webhook", "security", "id"),
         *("hf", "hub", "huggingface", "gh", "git", "github", "gitlab", "npm", "pypi", "wandb", "slack", "telegram"),
         *("discord", "openai", "neptune", "comet", "kaggle", "vault", "aws"),
+        *("identity", "registry", "registration", "sso", "device", "push", "verification", "reset", "invite", "join"),
+        *("cluster", "node", "sas", "sts", "pat", "account", "proxy", "server"),
     )
 )
 _WITH_PASS = frozenset(

@@ -25,7 +25,7 @@ HEAD_BYTES = 4 << 20
 TAIL_BYTES = 4 << 20
 SCANNED_BYTES = 64 << 20
 """Of what lies between, at most this much is looked through for known words."""
-FIRST_BYTE_S = 10.0
+FIRST_BYTE_S = 4.0
 """For a FIFO or device that the user names: so long it is waited for its first byte."""
 STREAM_BYTES = 8 << 30
 """A stream that goes on longer than this is left."""
