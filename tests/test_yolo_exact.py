@@ -38,10 +38,11 @@ def lives(folder, **options):
     return Lives(make_squares(folder, PICTURES), **options)
 
 
-def test_twenty_kills_at_random_places(tmp_path, bare):
+@pytest.mark.parametrize("kills", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_kills_at_random_places(tmp_path, bare, kills):
     """With a snapshot between any two batches: accumulation half-way, warm-up, mosaic open and closed, mixup."""
     choice = random.Random(7)
-    steps = sorted(choice.sample(range(1, BATCHES * EPOCHS), 20))
+    steps = sorted(choice.sample(range(1, BATCHES * EPOCHS), kills))
     deaths = [(choice.choice(("after a batch", "in a backward")), step) for step in steps]
     training = lives(tmp_path)
     assert training.to_the_end(deaths) == bare()
