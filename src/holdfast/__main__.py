@@ -102,9 +102,12 @@ def _telling(stream: Any) -> Any:
     """The same stream, whose faults are OutputFailed."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
-    raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):  # somebody's own stream, in memory
+        return stream
     return io.TextIOWrapper(
-        raw,
+        io.BufferedWriter(_Output(number, "w", closefd=False)),
         encoding=stream.encoding,
         errors="replace",
         line_buffering=stream.line_buffering,
