@@ -37,7 +37,7 @@ def test_a_healthy_training_is_learned_and_looks_as_before(tmp_path):
 PHASES = ("after the step", "in a backward", "in a forward")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_ten_kills_at_random_steps(tmp_path, seed):
     """SIGKILL after SIGKILL, in different phases of a step: each time the last step is exact, the cause is named and what
     was saved is in the vault; the run finishes all the same.
