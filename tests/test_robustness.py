@@ -21,6 +21,7 @@ def _bench_on_the_path():
     sys.path.remove(str(BENCH))
 
 
+@pytest.mark.long  # it waits for processes of its own, and has failed once on a loaded machine
 def test_mutated_inputs_end_in_a_sentence_or_a_result():
     """200 spoiled files of every kind: no traceback, no hang, no memory, nothing written outside, no code run, nothing leaked."""
     import mutations
