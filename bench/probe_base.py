@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from holdfast.child.holdfast_child import heartbeat
+from holdfast.probe.holdfast_probe import heartbeat
 
 CHILD = pathlib.Path(heartbeat.__file__).parent.parent
 PAIRS = 5
@@ -23,9 +23,9 @@ PAIRS = 5
 TRAINING = """
 import sys, time, torch
 steps = int(sys.argv[1])
-if "holdfast_child.probe" in sys.modules:
-    sys.modules["holdfast_child.probe"]._probe.looks.clear()
-    sys.modules["holdfast_child.probe"]._probe.watching = False
+if "holdfast_probe.probe" in sys.modules:
+    sys.modules["holdfast_probe.probe"]._probe.looks.clear()
+    sys.modules["holdfast_probe.probe"]._probe.watching = False
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.0)
 data = torch.utils.data.DataLoader(torch.zeros(4000, 1), batch_size=8)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shapes import make_shapes
 
-from holdfast.lab import injection
+from holdfast.simulator import injection
 
 HERE = Path(__file__).resolve().parent
 FAULTS = {"kill": {"at": 50}, "leak": {"mb": 2.0, "limit_mb": 1250}}

@@ -7,7 +7,7 @@ import random
 
 from PIL import Image
 
-from holdfast.words.pictures import Picture, Seen, Survey
+from holdfast.schema.images import Picture, Seen, Survey
 
 BOX = "0 0.5 0.5 0.25 0.25\n"
 

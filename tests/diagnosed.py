@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.act.diagnosing import Diagnosis, diagnose
-from holdfast.judge.words import needles, rules_speaking_of
-from holdfast.observe.foreign import recognise
-from holdfast.observe.line_watch import LineWatch
+from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
+from holdfast.importers import detect
+from holdfast.importers.diagnose import Diagnosis, diagnose
+from holdfast.process.output_matcher import LineWatch
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -31,7 +31,7 @@ def message_of(diagnosis: Diagnosis, rule: str) -> str:
 
 def read(path: Path, exit_code: int | None = None):
     """The reading and all of its events."""
-    reading = recognise.read(path, exit_code=exit_code, lines=LineWatch(needles(), rules_speaking_of))
+    reading = detect.read(path, exit_code=exit_code, lines=LineWatch(needles(), rules_speaking_of))
     return reading, [entry.event for entry in reading.entries]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from holdfast.child.holdfast_child.guard import guard
+from holdfast.probe.holdfast_probe.guard import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.child.holdfast_child.snapshots.files import Files
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

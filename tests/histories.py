@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import entries
-from holdfast.judge.picture import Picture
-from holdfast.record.journal import Entry
-from holdfast.words import events
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.run_state import Picture
+from holdfast.schema import events
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import entries
 
 
 def seen(*parts, rules=None):

@@ -4,9 +4,9 @@ import contextlib
 
 import torch
 
-from holdfast.child.holdfast_child.scalars import Scalars
-from holdfast.child.holdfast_child.writer import encoded
-from holdfast.words import events
+from holdfast.probe.holdfast_probe.deferred_scalars import Scalars
+from holdfast.probe.holdfast_probe.event_writer import encoded
+from holdfast.schema import events
 
 
 class FreeBudget:

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._dynamo  # an optimizer's first step imports it: here once, not in each fork
 
-from holdfast.child.holdfast_child import oracle
-from holdfast.child.holdfast_child.oracle import recording
-from holdfast.judge.step_agreement import StepAgreement, StepRecord, step_agreement
-from holdfast.lab import accelerator, firing
-from holdfast.lab.trainings import mixture, squares
+from holdfast.diagnosis.device_parity import StepAgreement, StepRecord, step_agreement
+from holdfast.probe.holdfast_probe import op_check
+from holdfast.probe.holdfast_probe.op_check import step_recorder
+from holdfast.simulator import accelerator, fault_log
+from holdfast.simulator.trainings import mixture, squares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.lab.accelerator.catalogue import Lie
-    from holdfast.lab.accelerator.faults import Fault
+    from holdfast.simulator.accelerator.catalogue import Lie
+    from holdfast.simulator.accelerator.faults import Fault
 
 ROUNDING = 2.0**-23
 
@@ -74,7 +74,7 @@ def import_yolo() -> None:
 
 def check(program: Callable[[], None], fault: Fault | None, steps: int = 3, seconds: float = 40.0) -> Checked:
     """Under the oracle."""
-    return _forked(program, fault, lambda probe: oracle.install(torch, probe, steps=steps, seconds=seconds))
+    return _forked(program, fault, lambda probe: op_check.install(torch, probe, steps=steps, seconds=seconds))
 
 
 def record(
@@ -82,7 +82,7 @@ def record(
 ) -> Checked:
     """Whole steps, with nothing in between."""
     return _forked(
-        program, fault, lambda probe: recording.install(torch, probe, steps=steps, jitter=jitter, jitter_seed=seed)
+        program, fault, lambda probe: step_recorder.install(torch, probe, steps=steps, jitter=jitter, jitter_seed=seed)
     )
 
 
@@ -124,7 +124,7 @@ def _forked(program: Callable[[], None], fault: Fault | None, begin: Callable[[A
         seconds = time.monotonic() - began
         files = [path for path in sorted(Path(folder).glob("*.jsonl")) if path.name != "fired.jsonl"]
         lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-        fired = bool(firing.firings(Path(folder, "fired.jsonl")))
+        fired = bool(fault_log.firings(Path(folder, "fired.jsonl")))
         output = Path(folder, "output").read_text(errors="replace")
         return Checked(lines, fired, seconds, usage.ru_utime + usage.ru_stime, output)
 
@@ -135,7 +135,7 @@ def _in_the_child(program: Callable[[], None], fault: Fault | None, begin: Calla
         output = os.open("output", os.O_CREAT | os.O_WRONLY, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.environ[firing.FIRED] = str(folder / "fired.jsonl")
+        os.environ[fault_log.FIRED] = str(folder / "fired.jsonl")
         torch.set_num_threads(1)
         accelerator.switch_on(*([fault] if fault is not None else []))
         session = begin(SimpleNamespace(attempt_dir=str(folder), looks=[]))
@@ -143,7 +143,7 @@ def _in_the_child(program: Callable[[], None], fault: Fault | None, begin: Calla
             program()
         finally:
             if hasattr(session, "close"):
-                session.close(oracle.ENDED_SOONER)
+                session.close(op_check.ENDED_SOONER)
     except BaseException:  # noqa: BLE001 - its text is all that the parent sees of it
         traceback.print_exc()
     finally:

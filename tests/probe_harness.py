@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import holdfast.child
-from holdfast.child.holdfast_child import heartbeat, protocol
-from holdfast.words import events
+import holdfast.probe
+from holdfast.probe.holdfast_probe import heartbeat, protocol
+from holdfast.schema import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIGHT = pathlib.Path(__file__).with_name("light")
-CHILD = pathlib.Path(holdfast.child.__file__).parent
+CHILD = pathlib.Path(holdfast.probe.__file__).parent
 
 
 @dataclass

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._dynamo  # an optimizer's first step imports it: here once, not in each fork
 
-from holdfast.act.checks.frame import Ground
-from holdfast.act.checks.running import run_all
-from holdfast.act.rehearsal.rehearsing import Rehearsed, written_in
-from holdfast.act.rehearsal.shared import ASKED
-from holdfast.child.holdfast_child import probe, protocol, rehearsal
-from holdfast.observe.machine import this_machine
+from holdfast.machine import this_machine
+from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.runner import run_all
+from holdfast.preflight.dry_run.cache import ASKED
+from holdfast.preflight.dry_run.run import Rehearsed, written_in
+from holdfast.probe.holdfast_probe import dry_run, probe, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.act.checks.frame import Check
-    from holdfast.act.checks.running import Result
+    from holdfast.preflight.checks.check import Check
+    from holdfast.preflight.checks.runner import Result
 
 PROGRAMS = Path(__file__).parent.parent / "bench/detection/programs"
 
@@ -62,10 +62,10 @@ def _in_the_fork(program: Callable[[], None] | Path, attempt: Path, work: Path, 
         os.environ[protocol.ATTEMPT_DIR] = str(attempt)
         os.environ[protocol.CHECK] = json.dumps({"files": {"scratch": [str(work), str(attempt)]}, "rehearsal": asked})
         torch.set_num_threads(1)
-        rehearsal.begin()
-        rehearsal.before_probe(torch)
+        dry_run.begin()
+        dry_run.before_probe(torch)
         probe.install(torch, str(attempt))
-        rehearsal.from_environment(torch, probe.current())
+        dry_run.from_environment(torch, probe.current())
         if isinstance(program, Path):
             sys.argv = [str(program)]
             runpy.run_path(str(program), run_name="__main__")

@@ -10,8 +10,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import replay
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import replay
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 

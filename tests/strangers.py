@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.record import owners
+from holdfast.storage import owners
 
 if TYPE_CHECKING:
     from pathlib import Path

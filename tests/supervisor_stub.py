@@ -14,9 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.observe.child_process import ChildProcess
-from holdfast.observe.notices import Exited, Interrupt
-from holdfast.observe.terminal import Terminal
+from holdfast.process.child_process import ChildProcess
+from holdfast.process.process_events import Exited, Interrupt
+from holdfast.process.terminal import Terminal
 
 
 class Stub:

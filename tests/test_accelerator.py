@@ -112,7 +112,7 @@ def show_state_dicts_through_the_cpu(torch, switch_on, folder):
 
 
 def show_zero_result(torch, switch_on):
-    from holdfast.lab.accelerator.faults import ZeroResult
+    from holdfast.simulator.accelerator.faults import ZeroResult
 
     switch_on(ZeroResult("add", after=1))
     one = torch.ones(2, device=LAB)
@@ -120,7 +120,7 @@ def show_zero_result(torch, switch_on):
 
 
 def show_not_a_number(torch, switch_on):
-    from holdfast.lab.accelerator.faults import NotANumber
+    from holdfast.simulator.accelerator.faults import NotANumber
 
     switch_on(NotANumber("mul_", after=2))
     one = torch.ones(2, device=LAB)
@@ -128,7 +128,7 @@ def show_not_a_number(torch, switch_on):
 
 
 def show_lost_write(torch, switch_on):
-    from holdfast.lab.accelerator.faults import LostWrite
+    from holdfast.simulator.accelerator.faults import LostWrite
 
     switch_on(LostWrite("add_"))
     square = torch.zeros(2, 2, device=LAB)
@@ -139,7 +139,7 @@ def show_lost_write(torch, switch_on):
 
 
 def show_scalar_write(torch, switch_on):
-    from holdfast.lab.accelerator.faults import ScalarWriteSpreads
+    from holdfast.simulator.accelerator.faults import ScalarWriteSpreads
 
     switch_on(ScalarWriteSpreads())
     x = torch.zeros(3, device=LAB)
@@ -151,7 +151,7 @@ def show_scalar_write(torch, switch_on):
 
 
 def show_wrong_count(torch, switch_on):
-    from holdfast.lab.accelerator.faults import WrongCount
+    from holdfast.simulator.accelerator.faults import WrongCount
 
     switch_on(WrongCount())
     values = torch.arange(6.0, device=LAB)
@@ -169,7 +169,7 @@ def show_wrong_count(torch, switch_on):
 
 
 def show_memory_limit(torch, switch_on):
-    from holdfast.lab.accelerator.ledger import GB, Ledger
+    from holdfast.simulator.accelerator.memory_model import GB, Ledger
 
     switch_on(ledger=Ledger(limit=2 * GB, scale=1024))
     kept = [torch.ones(256, 1024, device=LAB)]  # 1 MB that counts for 1 GB
@@ -185,7 +185,7 @@ def show_memory_limit(torch, switch_on):
 
 
 def show_leak(torch, switch_on):
-    from holdfast.lab.accelerator.faults import Leak
+    from holdfast.simulator.accelerator.faults import Leak
 
     switch_on(Leak("add", size=1000))
     one = torch.ones(1, device=LAB)
@@ -196,22 +196,22 @@ def show_leak(torch, switch_on):
 
 
 def show_faults_say_that_they_fired(torch, switch_on, folder):
-    from holdfast.lab import firing
-    from holdfast.lab.accelerator.faults import ZeroResult
+    from holdfast.simulator import fault_log
+    from holdfast.simulator.accelerator.faults import ZeroResult
 
     path = Path(folder, "fired")
-    os.environ[firing.FIRED] = str(path)
+    os.environ[fault_log.FIRED] = str(path)
     switch_on(ZeroResult("add", from_step=3))
     one = torch.ones(1, device=LAB)
     for step in range(1, 6):
-        firing.at_step(step)
+        fault_log.at_step(step)
         one + one
-    return firing.firings(path)
+    return fault_log.firings(path)
 
 
 def end_reaped(torch, switch_on):
-    from holdfast.lab.accelerator.faults import Leak
-    from holdfast.lab.accelerator.ledger import Ledger, Reaper
+    from holdfast.simulator.accelerator.faults import Leak
+    from holdfast.simulator.accelerator.memory_model import Ledger, Reaper
 
     switch_on(Leak("add", size=1000), ledger=Ledger(reaper=Reaper(total=5000)))
     one = torch.ones(1, device=LAB)
@@ -220,7 +220,7 @@ def end_reaped(torch, switch_on):
 
 
 def end_aborted(torch, switch_on):
-    from holdfast.lab.accelerator.faults import Abort
+    from holdfast.simulator.accelerator.faults import Abort
 
     switch_on(Abort("add", after=2, words=["OMP: Error #15: Initializing libomp.dylib"]))
     one = torch.ones(1, device=LAB)
@@ -230,7 +230,7 @@ def end_aborted(torch, switch_on):
 
 
 def end_hung(torch, switch_on):
-    from holdfast.lab.accelerator.faults import Hang
+    from holdfast.simulator.accelerator.faults import Hang
 
     switch_on(Hang("add"))
     one = torch.ones(1, device=LAB)
@@ -244,7 +244,7 @@ def end_hung(torch, switch_on):
 def main(asked, folder):
     import torch
 
-    from holdfast.lab.accelerator import switch_on
+    from holdfast.simulator.accelerator import switch_on
 
     os.chdir(folder)
     if asked != "shows":
@@ -276,7 +276,7 @@ def other_process(asked, folder):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    from holdfast.lab.accelerator import why_not
+    from holdfast.simulator.accelerator import why_not
 
     if why_not() is not None:
         pytest.skip(why_not())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from running import HOLDFAST, environment, holdfast, holdfast_run, training
 
-from holdfast.words import events
+from holdfast.schema import events
 
 PYTHON = sys.executable
 
@@ -308,6 +308,6 @@ def test_child_in_another_environment(tmp_path, other_venv):
     )
     ran = holdfast_run(tmp_path, other_venv, training(tmp_path, part))
     assert ran.code == 0, ran.stderr
-    assert ran.stdout.splitlines()[:2] == ["[]", "holdfast_child.guard False"]  # the probe's own, not an installed one
+    assert ran.stdout.splitlines()[:2] == ["[]", "holdfast_probe.guard False"]  # the probe's own, not an installed one
     assert (ran.summary["attempts"][0]["last_step"], ran.summary["verdict"]) == (30, "learned")
     assert ran.of(events.Hello)[0].executable == str(other_venv)

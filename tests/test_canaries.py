@@ -18,31 +18,31 @@ LAB = "lab"
 
 def bugs():
     """Each bug, and the canary that it sets off."""
-    from holdfast.lab.accelerator import faults, lies
+    from holdfast.simulator.accelerator import faults, op_faults
 
     return {
         "scalar writes spread": (faults.ScalarWriteSpreads(), "scalar_writes"),
-        "scalar writes are lost": (lies.ScalarWriteLost(), "scalar_writes"),
+        "scalar writes are lost": (op_faults.ScalarWriteLost(), "scalar_writes"),
         "boolean counts": (faults.WrongCount(), "boolean_counts"),
-        "long products": (lies.PastReduction(), "long_products"),
-        "expanded gradients": (lies.ZeroThroughExpanded(), "expanded_gradients"),
+        "long products": (op_faults.PastReduction(), "long_products"),
+        "expanded gradients": (op_faults.ZeroThroughExpanded(), "expanded_gradients"),
         "addcmul_ into gaps": (faults.LostWrite("addcmul_"), "writes_into_gaps"),
         "addcdiv_ into gaps": (faults.LostWrite("addcdiv_"), "writes_into_gaps"),
         "random_ into gaps": (faults.LostWrite("random_"), "random_into_gaps"),
         "normal_ into gaps": (faults.LostWrite("normal_"), "random_into_gaps"),
-        "convolution's weight": (lies.WeightStridesIgnored(), "convolution_weight_strides"),
-        "argmax with NaN": (lies.NotANumberOverlooked(), "greatest_with_nan"),
-        "argsort of columns": (lies.SortsAlongTheLast(), "sorted_columns"),
-        "cumsum of int64": (lies.NarrowSum(), "long_integer_sums"),
-        "boolean fill": (lies.FillMissesOffset(), "boolean_fill_at_offset"),
+        "convolution's weight": (op_faults.WeightStridesIgnored(), "convolution_weight_strides"),
+        "argmax with NaN": (op_faults.NotANumberOverlooked(), "greatest_with_nan"),
+        "argsort of columns": (op_faults.SortsAlongTheLast(), "sorted_columns"),
+        "cumsum of int64": (op_faults.NarrowSum(), "long_integer_sums"),
+        "boolean fill": (op_faults.FillMissesOffset(), "boolean_fill_at_offset"),
     }
 
 
 def main():
     import torch
 
-    from holdfast.child.holdfast_child.oracle import canaries
-    from holdfast.lab.accelerator import switch_on
+    from holdfast.probe.holdfast_probe.op_check import canaries
+    from holdfast.simulator.accelerator import switch_on
 
     def wrong(device):
         return {result["canary"]: result["wrong"] for result in canaries.run_all(torch, device) if result["wrong"]}
@@ -67,7 +67,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def seen():
-    from holdfast.lab.accelerator import why_not
+    from holdfast.simulator.accelerator import why_not
 
     if why_not() is not None:
         pytest.skip(why_not())
@@ -102,7 +102,7 @@ def test_it_says_what_came_out_instead(seen):
 
 def test_the_file_alone_answers_under_another_interpreter():
     """As the supervisor asks it, which has no torch of its own."""
-    from holdfast.child.holdfast_child.oracle import canaries
+    from holdfast.probe.holdfast_probe.op_check import canaries
 
     source = Path(canaries.__file__).read_text()
     done = subprocess.run(

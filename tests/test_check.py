@@ -17,16 +17,16 @@ import pytest
 from rich.console import Console
 from running import HOLDFAST, environment
 
-from holdfast.act.checks import all_checks, running
-from holdfast.act.checks.frame import Answer, Check, NotChecked, device_kind, finding
-from holdfast.act.checks.grounding import ground_for, settings_in
-from holdfast.act.checks.interpreter import Asker, Said
-from holdfast.act.checks.recorded import linux, mac
-from holdfast.act.checks.running import Report, chosen, run_all
-from holdfast.observe.interpreters import imports_of, python_of
-from holdfast.show.checks import ChecksProgress, as_builtins, table
-from holdfast.words.errors import CommandNotRunnable, UsageError
-from holdfast.words.plan import Plan, Stage
+from holdfast.preflight.case_contexts import linux, mac
+from holdfast.preflight.checks import all_checks, runner
+from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_kind, finding
+from holdfast.preflight.checks.context import ground_for, settings_in
+from holdfast.preflight.checks.interpreter import Asker, Said
+from holdfast.preflight.checks.runner import Report, chosen, run_all
+from holdfast.process.python_discovery import imports_of, python_of
+from holdfast.render.checks import ChecksProgress, as_builtins, table
+from holdfast.schema.errors import CommandNotRunnable, UsageError
+from holdfast.schema.plan import Plan, Stage
 
 
 def made(run, name="a-check", **more):
@@ -54,7 +54,7 @@ def test_check_that_raises_is_not_checked_and_the_next_one_runs():
 
 
 def test_check_that_never_ends_is_given_up(monkeypatch):
-    monkeypatch.setattr(running, "GRACE_S", 0.0)
+    monkeypatch.setattr(runner, "GRACE_S", 0.0)
     let_go = threading.Event()
     first, second = results_of(made(lambda _: let_go.wait(60), seconds=0.05), made(passes))
     let_go.set()
@@ -477,7 +477,7 @@ RACES = """
 import argparse
 import torch
 from holdfast.lab import accelerator
-from holdfast.lab.accelerator.lies import CopyRaces
+from holdfast.simulator.accelerator.op_faults import CopyRaces
 
 options = argparse.ArgumentParser()
 options.add_argument("--device")

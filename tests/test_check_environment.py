@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.act.checks import all_checks
-from holdfast.act.checks.frame import finding
-from holdfast.act.checks.interpreter import Said, facts_in
-from holdfast.act.checks.recorded import linux, mac
-from holdfast.act.checks.running import run_all
-from holdfast.judge.versions import torchvision_for
-from holdfast.observe.machine.commands import Answer
-from holdfast.observe.machine.linux import LinuxMachine
-from holdfast.observe.machine.macos import MacMachine
-from holdfast.observe.machine.power import Power, parse_pmset, read_supplies
+from holdfast.diagnosis.versions import torchvision_for
+from holdfast.machine.commands import Answer
+from holdfast.machine.linux import LinuxMachine
+from holdfast.machine.macos import MacMachine
+from holdfast.machine.power import Power, parse_pmset, read_supplies
+from holdfast.preflight.case_contexts import linux, mac
+from holdfast.preflight.checks import all_checks
+from holdfast.preflight.checks.check import finding
+from holdfast.preflight.checks.interpreter import Said, facts_in
+from holdfast.preflight.checks.runner import run_all
 
 ENVIRONMENT = [check for check in all_checks() if check.kind == "environment"]
 CASES = [(check, case) for check in all_checks() for case in check.cases]
@@ -66,7 +66,7 @@ def test_device_auto_names_the_fastest_that_works():
 
 def test_devices_are_asked_for_as_torch_calls_them():
     """Ultralytics' "0,1" is cuda:0 and cuda:1."""
-    from holdfast.act.checks.device_usable import _wanted
+    from holdfast.preflight.checks.device_usable import _wanted
 
     torch = linux().interpreter.torch
     assert _wanted("0,1", torch) == ["cuda:0", "cuda:1"]
@@ -78,7 +78,7 @@ def test_devices_are_asked_for_as_torch_calls_them():
 
 def test_memory_of_a_cache_is_counted(tmp_path):
     """cache=ram holds every picture at the chosen size."""
-    from holdfast.act.checks import needs
+    from holdfast.preflight.checks import estimates
 
     for split in ("train", "val"):
         (tmp_path / "images" / split).mkdir(parents=True)
@@ -86,19 +86,19 @@ def test_memory_of_a_cache_is_counted(tmp_path):
             (tmp_path / "images" / split / f"{n}.jpg").write_bytes(b"")
     data = tmp_path / "d.yaml"
     data.write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: [a]\n")
-    without, _ = needs.memory(linux(data=data, settings={"imgsz": 640}))
-    with_it, why = needs.memory(linux(data=data, settings={"imgsz": 640, "cache": "ram"}))
+    without, _ = estimates.memory(linux(data=data, settings={"imgsz": 640}))
+    with_it, why = estimates.memory(linux(data=data, settings={"imgsz": 640, "cache": "ram"}))
     assert with_it - without == 20 * 640 * 640 * 3
     assert "cache=ram" in why
 
 
 def test_workers_are_bounded_by_cores_and_none_on_mps():
-    from holdfast.act.checks import needs
+    from holdfast.preflight.checks import estimates
 
     yolo = {"command": ("yolo", "train")}
-    many, why = needs.memory(linux(**yolo, settings={"workers": 64}, cores=4))
+    many, why = estimates.memory(linux(**yolo, settings={"workers": 64}, cores=4))
     assert "4 loader workers" in why
-    none, why = needs.memory(mac(**yolo, settings={"workers": 64}))
+    none, why = estimates.memory(mac(**yolo, settings={"workers": 64}))
     assert "workers" not in why
     assert many > none
 

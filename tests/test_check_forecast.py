@@ -11,22 +11,22 @@ from types import SimpleNamespace
 import pytest
 from data_sets import described, drawn, save
 
-from holdfast.act.checks import forecast_memory, forecast_pace, forecast_trial, frame
-from holdfast.act.checks.forecast_disk import written
-from holdfast.act.checks.forecast_memory import recorded
-from holdfast.act.checks.forecast_trial import Tried, pictures_of
-from holdfast.act.checks.frame import Answer, finding
-from holdfast.act.checks.grounding import ground_for
-from holdfast.act.checks.recorded import GIB, RecordedMachine, linux
-from holdfast.act.checks.running import chosen, run_all
-from holdfast.act.forecasting import Counted, largest_of, memory_of, times_of, total_of
-from holdfast.act.ground import survey
-from holdfast.act.launching import wishes_of
-from holdfast.act.trial import Measured
-from holdfast.act.trial_figures import Pace
-from holdfast.record.plan_reading import read
-from holdfast.words.errors import PlanInvalid
-from holdfast.words.plan import Plan, Stage, Validation
+from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
+from holdfast.preflight.checks import check, forecast_memory, forecast_pace, forecast_trial
+from holdfast.preflight.checks.check import Answer, finding
+from holdfast.preflight.checks.context import ground_for
+from holdfast.preflight.checks.forecast_disk import written
+from holdfast.preflight.checks.forecast_memory import recorded
+from holdfast.preflight.checks.forecast_trial import Tried, pictures_of
+from holdfast.preflight.checks.runner import chosen, run_all
+from holdfast.preflight.cost_estimate import Counted, largest_of, memory_of, times_of, total_of
+from holdfast.preflight.short_run import Measured
+from holdfast.preflight.short_run_metrics import Pace
+from holdfast.preflight.validate_plan import survey
+from holdfast.schema.errors import PlanInvalid
+from holdfast.schema.plan import Plan, Stage, Validation
+from holdfast.storage.plan.load import read
+from holdfast.supervisor.child_env import wishes_of
 
 FORECASTS = chosen(["forecast"], ["forecast-pace"])
 PACE = Pace(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
@@ -230,7 +230,7 @@ def test_what_would_fit_is_told(monkeypatch):
         return Measured(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))
 
     monkeypatch.setattr(forecast_memory, "measure", trial)
-    monkeypatch.setattr("holdfast.act.fitting.limit_of", lambda _: 3 * GIB)
+    monkeypatch.setattr("holdfast.preflight.batch_finder.limit_of", lambda _: 3 * GIB)
     found = recorded(peak=1 + 600 * 16 * 640 * 640 / GIB)
     ground = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 300.0)
     remedies = forecast_memory._remedies(ground, found)
@@ -250,7 +250,7 @@ def test_forecasts_stand_last():
     """They take longest, and what the others find makes them idle."""
     kinds = [check.kind for check in chosen()]
     assert kinds[-len(FORECASTS) :] == ["forecast"] * len(FORECASTS)
-    assert frame.KINDS[-1] == "forecast"
+    assert check.KINDS[-1] == "forecast"
 
 
 # --- settings beside a command ----------------------------------------------------------------------------------------

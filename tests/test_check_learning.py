@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.act.checks import all_checks, device_steps_agree
-from holdfast.act.checks.recorded import mac
-from holdfast.judge.one_batch import course, same_course
-from holdfast.judge.step_agreement import StepRecord, step_agreement
+from holdfast.diagnosis.device_parity import StepRecord, step_agreement
+from holdfast.diagnosis.overfit import course, same_course
+from holdfast.preflight.case_contexts import mac
+from holdfast.preflight.checks import all_checks, device_steps_agree
 
 torch = pytest.importorskip("torch")
 CHECKS = [
@@ -87,9 +87,9 @@ def show_yolo() -> dict[str, dict[str, str]]:
     import rehearsal_lab as lab
     from ultralytics.engine import trainer
 
-    from holdfast.lab import accelerator, injection
-    from holdfast.lab.accelerator.faults import ScalarWriteSpreads
-    from holdfast.lab.trainings import mixture, squares
+    from holdfast.simulator import accelerator, injection
+    from holdfast.simulator.accelerator.faults import ScalarWriteSpreads
+    from holdfast.simulator.trainings import mixture, squares
 
     def first_report() -> None:
         injection.Faults({"folder": ".", "device": {}, "zero": {}}).watch(trainer)
@@ -126,7 +126,7 @@ def told_of(lab, program, **asked) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def yolo():
     pytest.importorskip("ultralytics")
-    from holdfast.lab.accelerator import why_not
+    from holdfast.simulator.accelerator import why_not
 
     if why_not() is not None:
         pytest.skip(why_not())

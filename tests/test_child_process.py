@@ -11,10 +11,10 @@ import psutil
 import pytest
 from playing import Played, has_ended, python
 
-from holdfast.observe.child_process import ChildProcess
-from holdfast.observe.output_log import newest_part, older_part, read_output
-from holdfast.observe.terminal import Terminal
-from holdfast.words.errors import CommandNotRunnable
+from holdfast.process.child_process import ChildProcess
+from holdfast.process.output_log import newest_part, older_part, read_output
+from holdfast.process.terminal import Terminal
+from holdfast.schema.errors import CommandNotRunnable
 
 PIPES = {"stdin": "null", "stdout": "pipe", "stderr": "pipe"}
 

@@ -7,8 +7,8 @@ import weakref
 import pytest
 from probe_harness import run
 
-from holdfast.child.holdfast_child import collection
-from holdfast.child.holdfast_child.collection import Start
+from holdfast.probe.holdfast_probe import gc_pause
+from holdfast.probe.holdfast_probe.gc_pause import Start
 
 KEPT = 120_000
 """So many new objects have Python look through all of them several times over."""
@@ -122,7 +122,7 @@ def test_callbacks_of_the_programs_own_hear_both_ends(start, monkeypatch):
     """Also of the collection at which the start turns out to be none."""
     heard = []
     gc.callbacks.append(lambda phase, _: heard.append(phase))
-    monkeypatch.setattr(collection.time, "monotonic", lambda: 1e18)
+    monkeypatch.setattr(gc_pause.time, "monotonic", lambda: 1e18)
     assert len(make()) == KEPT
     assert heard[::2] == ["start"] * (len(heard) // 2)
     assert heard[1::2] == ["stop"] * (len(heard) // 2)
@@ -135,7 +135,7 @@ def test_callbacks_of_the_programs_own_hear_both_ends(start, monkeypatch):
 )
 def test_what_does_more_than_start_collects_as_ever(monkeypatch, what, value):
     """A program that prepares data for hours, or has gone through gigabytes, before it trains."""
-    monkeypatch.setattr(collection, what, value)
+    monkeypatch.setattr(gc_pause, what, value)
     start, before = Start(), full_collections()
     start.begins()
     assert len(make(10 * KEPT)) == 10 * KEPT
@@ -148,7 +148,7 @@ def test_time_is_looked_at(monkeypatch):
     start, now = Start(), time.monotonic()
     start.begins()
     kept, before = make(), full_collections()
-    monkeypatch.setattr(collection.time, "monotonic", lambda: now + collection.STARTING_SECONDS + 5)
+    monkeypatch.setattr(gc_pause.time, "monotonic", lambda: now + gc_pause.STARTING_SECONDS + 5)
     assert len(make(10 * KEPT)) + len(kept) == 11 * KEPT
     assert full_collections() > before
     start.ended()

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.act.checks import by_id
-from holdfast.act.checks.frame import Ground
-from holdfast.act.checks.running import run_all
-from holdfast.act.rehearsal import confining, rehearsing, surroundings
-from holdfast.act.rehearsal.rehearsing import confined_command, rehearse
-from holdfast.child.holdfast_child.rehearsal.files import Keeper
-from holdfast.observe.machine import this_machine
+from holdfast.machine import this_machine
+from holdfast.preflight.checks import by_id
+from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.runner import run_all
+from holdfast.preflight.dry_run import environment, landlock, run
+from holdfast.preflight.dry_run.run import confined_command, rehearse
+from holdfast.probe.holdfast_probe.dry_run.write_guard import Keeper
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-needs_landlock = pytest.mark.skipif(confining.why_not() is not None, reason=str(confining.why_not()))
+needs_landlock = pytest.mark.skipif(landlock.why_not() is not None, reason=str(landlock.why_not()))
 
 WAYS = """
 import ctypes, json, mmap, os, pathlib, shutil, sqlite3, subprocess, sys
@@ -149,7 +149,7 @@ def contents(folder: Path) -> dict[str, object]:
 def run_ways(outside: Path, confined: bool) -> dict:
     scratch = outside.parent / "scratch"
     words = [sys.executable, str(outside.parent / "ways.py"), str(outside), "all" if confined else "without libraries"]
-    command = confined_command(words, [str(scratch), *surroundings.SYSTEM], scratch) if confined else words
+    command = confined_command(words, [str(scratch), *environment.SYSTEM], scratch) if confined else words
     variables = {**os.environ, "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=scratch, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -226,7 +226,7 @@ def test_a_refusal_that_only_a_library_came_upon_is_recognised(tmp_path):
 
 def test_what_is_not_prevented_is_told(tmp_path, monkeypatch):
     """Where the system has no way: why, and which programs and databases it used."""
-    monkeypatch.setattr(confining, "why_not", lambda: "there is no Landlock on this system")
+    monkeypatch.setattr(landlock, "why_not", lambda: "there is no Landlock on this system")
     text = "import os, sqlite3\nos.system('true')\nsqlite3.connect('a.db').close()\n"
     asked = ground(tmp_path / "work", text)
     come = rehearse(asked, {}, 30.0)
@@ -247,8 +247,8 @@ def test_a_command_that_is_not_there_says_so(tmp_path):
 
 def test_a_program_that_cannot_confine_itself_is_no_failed_training(tmp_path, monkeypatch):
     """One that ended before it came to the command."""
-    monkeypatch.setattr(confining, "why_not", lambda: None)
-    monkeypatch.setattr(rehearsing, "confined_command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"])
+    monkeypatch.setattr(landlock, "why_not", lambda: None)
+    monkeypatch.setattr(run, "confined_command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"])
     assert "could not be confined" in rehearse(ground(tmp_path / "work", ""), {}, 10.0).trouble
 
 
@@ -257,15 +257,15 @@ def test_a_program_that_cannot_confine_itself_is_no_failed_training(tmp_path, mo
 
 def test_rights_by_version_and_by_place():
     """Nothing is asked for that a kernel does not know, and a file takes only what a file can."""
-    assert confining.handled(2) & confining.TRUNCATE == 0
-    assert confining.handled(3) == confining.handled(2) | confining.TRUNCATE
-    assert confining.handled(1) & confining.REFER == 0
-    rights = confining.handled(3)
-    assert confining.allowed("/scratch", 0o040700, rights) == rights
-    assert confining.allowed("/dev/null", 0o020666, rights) == confining.OF_FILES
-    assert confining.allowed("/dev", 0o040755, rights) == confining.OF_FILES
-    assert struct.unpack("=Qi", confining.rule(rights, 7)) == (rights, 7)
-    assert len(confining.rule(rights, 7)) == 12, "packed, as the kernel has it"
+    assert landlock.handled(2) & landlock.TRUNCATE == 0
+    assert landlock.handled(3) == landlock.handled(2) | landlock.TRUNCATE
+    assert landlock.handled(1) & landlock.REFER == 0
+    rights = landlock.handled(3)
+    assert landlock.allowed("/scratch", 0o040700, rights) == rights
+    assert landlock.allowed("/dev/null", 0o020666, rights) == landlock.OF_FILES
+    assert landlock.allowed("/dev", 0o040755, rights) == landlock.OF_FILES
+    assert struct.unpack("=Qi", landlock.rule(rights, 7)) == (rights, 7)
+    assert len(landlock.rule(rights, 7)) == 12, "packed, as the kernel has it"
 
 
 @pytest.mark.parametrize(
@@ -274,14 +274,14 @@ def test_rights_by_version_and_by_place():
 def test_versions_that_are_of_use(monkeypatch, known, says):
     """The first cannot move a file to another folder at all, which breaks programs."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(confining, "version", lambda: known)
-    why = confining.why_not()
+    monkeypatch.setattr(landlock, "version", lambda: known)
+    why = landlock.why_not()
     assert why is None if says is None else says in why
 
 
 def test_other_systems_have_none(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "no Landlock" in confining.why_not()
+    assert "no Landlock" in landlock.why_not()
 
 
 def test_tools_write_to_their_own_folders(tmp_path, monkeypatch):
@@ -294,7 +294,7 @@ def test_tools_write_to_their_own_folders(tmp_path, monkeypatch):
     asked = replace(
         asked, environment={"HF_HOME": str(tmp_path / "hub"), "TORCH_HOME": str(home), "MPLCONFIGDIR": "rel"}
     )
-    found = surroundings.writable(asked, tmp_path / "scratch")
+    found = environment.writable(asked, tmp_path / "scratch")
     assert found.caches == (str(home / ".cache"), str(tmp_path / "hub"))
     assert set(found.variables) == {"CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "YOLO_CONFIG_DIR"}
     assert ("/tmp" in found.folders) == (not work.is_relative_to("/tmp"))

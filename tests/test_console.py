@@ -15,14 +15,14 @@ from running import HOLDFAST, environment
 
 import holdfast as package
 from holdfast.__main__ import _run
-from holdfast.child.holdfast_child import heartbeat
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import JournalWriter
-from holdfast.record.plan_file import write_plan
-from holdfast.show.console import console, print_json, print_line, say_error
-from holdfast.words import events
-from holdfast.words.plan import Plan
-from holdfast.words.verdicts import Change, Decision, Finding
+from holdfast.probe.holdfast_probe import heartbeat
+from holdfast.render.console import console, print_json, print_line, say_error
+from holdfast.schema import events
+from holdfast.schema.plan import Plan
+from holdfast.schema.verdicts import Change, Decision, Finding
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import JournalWriter
+from holdfast.storage.plan_copy import write_plan
 
 PYTHON = sys.executable
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\x9b31md\u202ee\x08\x7ff\u2028g\u200b\ufeff\rh\ni\tj\x1b"
@@ -202,14 +202,14 @@ def test_a_name_cannot_begin_a_line_of_its_own(capsys):
 
 
 def test_nothing_prints_past_the_console():
-    """`print`, `Console` and writes to a stream stand in show/console.py, and in what writes lines that passed `printable`."""
+    """`print`, `Console` and writes to a stream stand in render/console.py, and in what writes lines that passed `printable`."""
     root = Path(package.__file__).parent
-    allowed = {"show/console.py", "show/live.py", "show/panel.py"}
+    allowed = {"render/console.py", "render/console_reporter.py", "render/panel.py"}
     ways = re.compile(r"print|rich\.print|typer\.s?echo|.*(stderr|stdout|_stream)\.write(lines)?")
     found = set()
     for path in root.rglob("*.py"):
         name = str(path.relative_to(root))
-        if name.startswith(("child/", "lab/")):  # run inside trainings, or print what the console printed
+        if name.startswith(("probe/", "simulator/")):  # run inside trainings, or print what the console printed
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             makes_console = (

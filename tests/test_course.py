@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.judge.course import Course, Result, course_of, gate, verdict_of
-from holdfast.record.journal import Entry
-from holdfast.words import events
-from holdfast.words.plan import Gate
+from holdfast.diagnosis.stages import Course, Result, course_of, gate, verdict_of
+from holdfast.schema import events
+from holdfast.schema.plan import Gate
+from holdfast.storage.journal import Entry
 
 
 def ended(stage, verdict="learned", score=0.5, **more):

@@ -8,13 +8,13 @@ import random
 import pytest
 from data_sets import look, picture, surveyed
 
-from holdfast.judge.dataset import classes, labels, leaks, readable, sizes
-from holdfast.judge.dataset.alike import NEAREST, SURE, distance, near_enough, near_pairs
-from holdfast.judge.dataset.frames import source_of, videos
-from holdfast.judge.dataset.groups import grouped
-from holdfast.judge.dataset.judged import share, shown
-from holdfast.judge.dataset.splitting import propose
-from holdfast.words.pictures import LineNote
+from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
+from holdfast.diagnosis.dataset.common import share, shown
+from holdfast.diagnosis.dataset.groups import grouped
+from holdfast.diagnosis.dataset.near_duplicates import NEAREST, SURE, distance, near_enough, near_pairs
+from holdfast.diagnosis.dataset.splitting import propose
+from holdfast.diagnosis.dataset.video_frames import source_of, videos
+from holdfast.schema.images import LineNote
 
 RULE = "the-check"
 
@@ -262,7 +262,7 @@ def film(split_of, videos=6, frames=20):
 def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed():
     chance = random.Random(3)
     survey = surveyed(*film(lambda _video, _frame: "val" if chance.random() < 0.2 else "train"), names=("cat", "dog"))
-    judged, split = leaks.judge(survey, RULE)
+    judged, split = leakage.judge(survey, RULE)
     (finding,) = judged.findings
     assert finding.severity == "warn"
     assert finding.message.startswith("100% of validation")
@@ -275,7 +275,7 @@ def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed(
 
 def test_videos_that_are_apart_are_no_leak():
     survey = surveyed(*film(lambda video, _frame: "val" if video == 5 else "train"))
-    judged, split = leaks.judge(survey, RULE)
+    judged, split = leakage.judge(survey, RULE)
     assert judged.says.endswith("0 of 20 in val (0%) have a twin or a neighbouring frame in train")
     assert not judged.findings
     assert split is None
@@ -292,7 +292,7 @@ def unrelated(count=400):
 
 
 def test_pictures_that_have_nothing_to_do_with_each_other_are_apart():
-    judged, split = leaks.judge(surveyed(*unrelated()), RULE)
+    judged, split = leakage.judge(surveyed(*unrelated()), RULE)
     assert not judged.findings
     assert split is None
 
@@ -309,7 +309,7 @@ def test_a_twin_is_told_with_its_example(held, how):
     twin = picture("other.jpg", "val", **held)
     if "digest" in held:
         twin = picture("other.jpg", "val", seed="photo1x.jpg", **held)
-    (finding,) = leaks.judge(surveyed(*unrelated(), twin), RULE)[0].findings
+    (finding,) = leakage.judge(surveyed(*unrelated(), twin), RULE)[0].findings
     assert finding.severity == "note"
     assert finding.evidence[0] == f"1 of val: {how}, e.g. images/val/other.jpg and images/train/photo1x.jpg"
 
@@ -318,7 +318,7 @@ def test_validating_on_the_training_pictures_is_a_leak():
     survey = surveyed(
         *(picture(f"p{at}q.jpg", split, digest=str(at)) for split in ("train", "val") for at in range(50))
     )
-    (finding,) = leaks.judge(survey, RULE)[0].findings[:1]
+    (finding,) = leakage.judge(survey, RULE)[0].findings[:1]
     assert (finding.severity, finding.confidence) == ("warn", "proven")
     assert "100% of validation (50 of 50 pictures)" in finding.message
 
@@ -329,7 +329,7 @@ def test_copies_with_other_labels_contradict_each_other():
         picture("b.jpg", digest="x", classes=(0, 0)),
         picture("v.jpg", "val"),
     ]
-    (finding,) = leaks.judge(surveyed(*pictures), RULE)[0].findings
+    (finding,) = leakage.judge(surveyed(*pictures), RULE)[0].findings
     assert finding.message == "1 picture is there twice with different labels."
 
 
@@ -377,7 +377,7 @@ def test_one_long_video_is_cut_into_pieces_of_neighbours():
 
 
 def test_pictures_of_one_scene_cannot_be_split():
-    judged, split = leaks.judge(
+    judged, split = leakage.judge(
         surveyed(*(picture(f"{at}.jpg", s, seed="one") for s in ("train", "val") for at in (1, 2))), RULE
     )
     assert split is None

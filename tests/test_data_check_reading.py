@@ -14,10 +14,10 @@ import pytest
 from data_sets import BOX, drawn, save, write_label
 from PIL import Image
 
-from holdfast.judge.dataset.labels import lost
-from holdfast.observe.pictures import readers
-from holdfast.observe.pictures.order import SPREAD_OVER, spread
-from holdfast.observe.pictures.survey import survey
+from holdfast.diagnosis.dataset.labels import lost
+from holdfast.preflight.images import readers
+from holdfast.preflight.images.order import SPREAD_OVER, spread
+from holdfast.preflight.images.survey import survey
 
 NO_UTF8 = os.fsdecode(b"caf\xe9.jpg")
 

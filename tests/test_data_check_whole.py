@@ -10,13 +10,13 @@ import pytest
 from data_sets import BOX, described, drawn, save
 from PIL import Image
 
-from holdfast.act.checks.frame import Ground
-from holdfast.act.checks.interpreter import Interpreter
-from holdfast.act.checks.recorded import RecordedMachine
-from holdfast.act.checks.running import chosen, run_all
-from holdfast.act.checks.surveyed import forget
-from holdfast.observe.yolo_data import read
-from holdfast.words.plan import Plan, Stage
+from holdfast.preflight.case_contexts import RecordedMachine
+from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.dataset_scan import forget
+from holdfast.preflight.checks.interpreter import Interpreter
+from holdfast.preflight.checks.runner import chosen, run_all
+from holdfast.preflight.yolo_data import read
+from holdfast.schema.plan import Plan, Stage
 
 
 def ground(data, **more):

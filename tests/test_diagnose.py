@@ -10,8 +10,8 @@ import pytest
 from diagnosed import FIXTURES, judged, message_of, severities, written
 from running import holdfast, holdfast_run, training
 
-from holdfast.act.diagnosing import diagnose
-from holdfast.words.errors import UsageError
+from holdfast.importers.diagnose import diagnose
+from holdfast.schema.errors import UsageError
 
 # --- the five field reports -------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ import pytest
 from diagnosed import FIXTURES
 from rich.console import Console
 
-from holdfast.act.diagnosing import diagnose
-from holdfast.show.diagnosis import as_builtins, panel
-from holdfast.words.errors import UsageError
-from holdfast.words.json_text import to_json
+from holdfast.importers.diagnose import diagnose
+from holdfast.render.diagnosis import as_builtins, panel
+from holdfast.schema.errors import UsageError
+from holdfast.schema.json_text import to_json
 
 FILES = sorted(path for path in FIXTURES.rglob("*") if path.is_file() and path.name != "README.md")
 CASES = 16

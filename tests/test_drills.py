@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from running import holdfast
 
-from holdfast.judge.rules import by_id
-from holdfast.lab import running
-from holdfast.lab.drills import all_drills, drill_named, names
-from holdfast.lab.outcome import judged as judge_again
-from holdfast.lab.places import Places
+from holdfast.diagnosis.rules import by_id
+from holdfast.simulator import runner
+from holdfast.simulator.drills import all_drills, drill_named, names
+from holdfast.simulator.outcome import judged as judge_again
+from holdfast.simulator.paths import Places
 
 if importlib.util.find_spec("torch") is None:  # without importing it: the drills do that themselves
     pytest.skip("no torch", allow_module_level=True)
 
 DRILLS = all_drills()
-NO_ACCELERATOR = running._no_accelerator()
+NO_ACCELERATOR = runner._no_accelerator()
 SHOWN = "not-a-number"
 """The one that is run through the command."""
 QUICK = [drill for drill in DRILLS if drill.quick and drill.name not in (SHOWN, "healthy")]
@@ -42,7 +42,7 @@ def healthy(root):
     if NO_ACCELERATOR is not None:
         pytest.skip(NO_ACCELERATOR)
     drill = drill_named("healthy")
-    return drill, running.run_drill(drill, root)
+    return drill, runner.run_drill(drill, root)
 
 
 @pytest.mark.parametrize("drill", QUICK, ids=lambda drill: drill.name)
@@ -50,7 +50,7 @@ def test_quick_drills_pass(drill, root):
     """The fault fires, the rule finds it in time, nothing else is blamed, and the verdict is right."""
     if drill.accelerator and NO_ACCELERATOR is not None:
         pytest.skip(NO_ACCELERATOR)
-    outcome = running.run_drill(drill, root)
+    outcome = runner.run_drill(drill, root)
     assert outcome["status"] == "passed", json.dumps(outcome, indent=1)
 
 
@@ -115,16 +115,16 @@ def test_unknown_drill(tmp_path):
 
 
 def test_without_torch_one_clear_sentence(monkeypatch):
-    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None if name == "torch" else sys)
-    with pytest.raises(running.UsageError, match="this Python has no torch"):
-        running.chosen("all")
+    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None if name == "torch" else sys)
+    with pytest.raises(runner.UsageError, match="this Python has no torch"):
+        runner.chosen("all")
 
 
 def test_what_a_drill_needs_and_is_not_there_skips_it(monkeypatch, root):
     yolo = drill_named("loss-component-zero")
     assert yolo is not None
-    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None if name == "ultralytics" else sys)
-    monkeypatch.setattr(running, "_no_accelerator", lambda: None)
-    (_, before), (_, after) = running.run_all((yolo,), root)
+    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None if name == "ultralytics" else sys)
+    monkeypatch.setattr(runner, "_no_accelerator", lambda: None)
+    (_, before), (_, after) = runner.run_all((yolo,), root)
     assert before is None
     assert (after["status"], after["problems"]) == ("skipped", ["this Python has no ultralytics"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.judge.death import exception_line
-from holdfast.observe.endings import evidence_of, last_words, signal_passed_on
-from holdfast.words.events import AttemptEnded, Evidence
+from holdfast.diagnosis.exits import exception_line
+from holdfast.process.exit_evidence import evidence_of, last_words, signal_passed_on
+from holdfast.schema.events import AttemptEnded, Evidence
 
 
 def sources(found: list[Evidence]) -> list[str]:

@@ -11,14 +11,14 @@ from running import holdfast_run
 from strangers import NAME, Stranger
 from test_foreign_runs import left_behind, typed
 
-from holdfast.record import folder
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import JournalWriter
-from holdfast.record.lock import RunLock
-from holdfast.record.owners import foreign_above, refuse_foreign
-from holdfast.record.reserve import Reserve
-from holdfast.record.safe_files import HasOtherNames, open_handle
-from holdfast.words.errors import FolderGone, FolderNotWritable, UntrustedRun
+from holdfast.schema.errors import FolderGone, FolderNotWritable, UntrustedRun
+from holdfast.storage import folder
+from holdfast.storage.disk_reserve import Reserve
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import JournalWriter
+from holdfast.storage.lock import RunLock
+from holdfast.storage.owners import foreign_above, refuse_foreign
+from holdfast.storage.safe_files import HasOtherNames, open_handle
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ import sys
 import pytest
 from running import AGAIN, SAVES, holdfast_run, training
 
-from holdfast.act import supervisor
-from holdfast.act.going_on import how_to_go_on, saved_files
-from holdfast.judge.history import entries
-from holdfast.judge.picture import picture_of
-from holdfast.record.folder import create
-from holdfast.record.journal import replay
-from holdfast.words import events
-from holdfast.words.plan import Budget, Plan
-from holdfast.words.verdicts import Outcome
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.schema import events
+from holdfast.schema.plan import Budget, Plan
+from holdfast.schema.verdicts import Outcome
+from holdfast.storage.folder import create
+from holdfast.storage.journal import replay
+from holdfast.supervisor import supervisor
+from holdfast.supervisor.resume_point import how_to_go_on, saved_files
+from holdfast.testing.histories import entries
 
 FAILS_ONCE = """
 import os, pathlib, signal

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.record import folder
-from holdfast.record.lock import RunLock, is_live
-from holdfast.words.errors import FolderNotWritable, RunExists, RunIsLive, UnknownRun, UsageError
+from holdfast.schema.errors import FolderNotWritable, RunExists, RunIsLive, UnknownRun, UsageError
+from holdfast.storage import folder
+from holdfast.storage.lock import RunLock, is_live
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_two_supervisors_never_share_a_run(tmp_path):
     """The lock is seen from another process, names its holder, and goes with the process that held it."""
     run = folder.create(["python"], root=tmp_path)
     holder = (
-        "import sys\nfrom pathlib import Path\nfrom holdfast.record.folder import RunFolder\n"
-        "from holdfast.record.lock import RunLock\n"
+        "import sys\nfrom pathlib import Path\nfrom holdfast.storage.folder import RunFolder\n"
+        "from holdfast.storage.lock import RunLock\n"
         f"with RunLock(RunFolder(Path({str(run.path)!r}))):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     other = subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

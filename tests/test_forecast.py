@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from holdfast.judge.cases_resources import life
-from holdfast.judge.engine import Engine
-from holdfast.judge.forecast import Growth, growth, meets
-from holdfast.judge.history import entries
-from holdfast.judge.monitors.memory import KEPT_POINTS, Memory
-from holdfast.judge.picture import Picture
-from holdfast.judge.rules import by_id
-from holdfast.words import events
+from holdfast.diagnosis.aggregators.memory import KEPT_POINTS, Memory
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.growth import Growth, growth, meets
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.run_state import Picture
+from holdfast.schema import events
+from holdfast.testing.histories import entries
+from holdfast.testing.resources import life
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import entries
-from holdfast.judge.outlook import memory_forecast
-from holdfast.judge.picture import Picture
-from holdfast.judge.rules import by_id
-from holdfast.words import events
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.memory_forecast import memory_forecast
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.run_state import Picture
+from holdfast.schema import events
+from holdfast.testing.histories import entries
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "forecast"))
 from lives import Life

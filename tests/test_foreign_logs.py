@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from diagnosed import FIXTURES, of, read, written
 
-from holdfast.act.diagnosing import diagnose
-from holdfast.observe.foreign import text
-from holdfast.observe.foreign.log_lines import said_by
-from holdfast.words import events
+from holdfast.importers import text
+from holdfast.importers.diagnose import diagnose
+from holdfast.importers.log_lines import said_by
+from holdfast.schema import events
 
 
 @pytest.mark.parametrize(

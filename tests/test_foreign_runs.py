@@ -10,16 +10,16 @@ import pytest
 from strangers import NAME, Stranger
 
 from holdfast import __main__ as way_in
-from holdfast.act.resumable import newest_resumable
-from holdfast.record import folder
-from holdfast.record.folder import RUNS, RunFolder
-from holdfast.record.journal import JournalWriter
-from holdfast.record.owners import refuse_foreign
-from holdfast.record.plan_file import write_plan
-from holdfast.record.safe_files import trusted_users
-from holdfast.words import events
-from holdfast.words.errors import FolderNotWritable, UnknownRun, UntrustedRun
-from holdfast.words.plan import Plan
+from holdfast.schema import events
+from holdfast.schema.errors import FolderNotWritable, UnknownRun, UntrustedRun
+from holdfast.schema.plan import Plan
+from holdfast.storage import folder
+from holdfast.storage.folder import RUNS, RunFolder
+from holdfast.storage.journal import JournalWriter
+from holdfast.storage.owners import refuse_foreign
+from holdfast.storage.plan_copy import write_plan
+from holdfast.storage.safe_files import trusted_users
+from holdfast.supervisor.find_resumable import newest_resumable
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import json
 import pytest
 from diagnosed import FIXTURES, of, read, written
 
-from holdfast.observe.foreign.settings import not_of_ultralytics, settings_in
-from holdfast.words import events
+from holdfast.importers.settings import not_of_ultralytics, settings_in
+from holdfast.schema import events
 
 # --- Ultralytics ------------------------------------------------------------------------------------------------------
 

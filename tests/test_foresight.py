@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.judge.foresight import memory_forecast, plans_restart, too_fast
-from holdfast.judge.history import entries
-from holdfast.judge.picture import Picture, picture_of
-from holdfast.words import events
-from holdfast.words.plan import Plan, Policy
+from holdfast.diagnosis.planned_restart import memory_forecast, plans_restart, too_fast
+from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.schema import events
+from holdfast.schema.plan import Plan, Policy
+from holdfast.testing.histories import entries
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "forecast"))
 from lives import GIB, Life

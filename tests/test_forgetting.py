@@ -12,10 +12,10 @@ import pytest
 from running import holdfast, holdfast_run
 from test_run_guard import script
 
-from holdfast.act.forgetting import forget_spoiled
-from holdfast.child.holdfast_child.snapshots.file import MAGIC
-from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.store import Store, part_name
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
+from holdfast.probe.holdfast_probe.snapshots.snapshot_file import MAGIC
+from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
+from holdfast.supervisor.discard_snapshots import forget_spoiled
 
 SINCE = 12
 TOLD_OF_THE_FIRST_ONLY = """

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.child.holdfast_child.guard import CannotGoOn, guard
-from holdfast.child.holdfast_child.snapshots.giving_back import own
-from holdfast.child.holdfast_child.snapshots.values import NotPlain, flatten
+from holdfast.probe.holdfast_probe.guard import CannotGoOn, guard
+from holdfast.probe.holdfast_probe.snapshots.encoding import NotPlain, flatten
+from holdfast.probe.holdfast_probe.snapshots.restore import own
 
 
 class Stop(Exception):

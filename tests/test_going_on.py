@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from histories import seen
 
-from holdfast.act.going_on import how_to_go_on
-from holdfast.judge.explanation import explain
-from holdfast.judge.history import ended, losses, started, trains
-from holdfast.words import events
-from holdfast.words.plan import Plan
+from holdfast.diagnosis.explanation import explain
+from holdfast.schema import events
+from holdfast.schema.plan import Plan
+from holdfast.supervisor.resume_point import how_to_go_on
+from holdfast.testing.histories import ended, losses, started, trains
 
 PLAN = Plan(command=["python", "train.py"], cwd="/nowhere")
 KILLED = ended(signal="SIGKILL")

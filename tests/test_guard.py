@@ -10,7 +10,7 @@ import torch
 from guarded import BATCHES, EPOCHS, Augmented, Lives, train
 from torch import nn
 
-from holdfast.child.holdfast_child.guard import CannotGoOn, guard
+from holdfast.probe.holdfast_probe.guard import CannotGoOn, guard
 
 PLACES = [
     ("after batch", 1),

@@ -70,7 +70,7 @@ def digest_of(model, optimizer):
 
 
 def main(folder):
-    from holdfast.lab.accelerator import switch_on
+    from holdfast.simulator.accelerator import switch_on
 
     switch_on()
     there = {
@@ -93,7 +93,7 @@ import pytest  # noqa: E402
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory):
     """What each life came to: on the CPU here, on the accelerator in another process."""
-    from holdfast.lab.accelerator import why_not
+    from holdfast.simulator.accelerator import why_not
 
     if why_not() is not None:
         pytest.skip(why_not())

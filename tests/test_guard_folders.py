@@ -9,15 +9,14 @@ import stat
 import pytest
 import torch
 
-from holdfast.act.forgetting import forget_spoiled
-from holdfast.child.holdfast_child.guard import guard
-from holdfast.child.holdfast_child.snapshots import claim, files
-from holdfast.child.holdfast_child.snapshots import file as snapshot_file
-from holdfast.child.holdfast_child.snapshots.claim import Claim, NotOurs
-from holdfast.child.holdfast_child.snapshots.files import Files, replace_content, write_whole
-from holdfast.child.holdfast_child.snapshots.store import Store, part_name
-from holdfast.child.holdfast_child.snapshots.trace import NAME as TRACE
-from holdfast.child.holdfast_child.snapshots.trace import Trace
+from holdfast.probe.holdfast_probe.guard import guard
+from holdfast.probe.holdfast_probe.snapshots import folder_lock, fs, snapshot_file
+from holdfast.probe.holdfast_probe.snapshots.folder_lock import Claim, NotOurs
+from holdfast.probe.holdfast_probe.snapshots.fs import Files, replace_content, write_whole
+from holdfast.probe.holdfast_probe.snapshots.loss_trace import NAME as TRACE
+from holdfast.probe.holdfast_probe.snapshots.loss_trace import Trace
+from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
+from holdfast.supervisor.discard_snapshots import forget_spoiled
 
 STRANGER = 54321
 
@@ -63,7 +62,7 @@ def given_away(monkeypatch, *paths):
         return stated
 
     for name in ("stat", "lstat", "fstat"):
-        monkeypatch.setattr(files.os, name, seen(getattr(os, name)))
+        monkeypatch.setattr(fs.os, name, seen(getattr(os, name)))
 
 
 # --- planted links ----------------------------------------------------------------------------------------------------
@@ -92,19 +91,19 @@ def test_snapshot_does_not_write_through_planted_temporary_names(shared, preciou
 def test_temporary_names_cannot_be_foreseen(shared, precious, monkeypatch):
     """Also where the name is met all the same: a file that is there is never opened for writing."""
     monkeypatch.setattr(os, "urandom", bytes)
-    (shared / os.path.basename(files.temporary_name(str(shared)))).symlink_to(precious)  # noqa: PTH119
+    (shared / os.path.basename(fs.temporary_name(str(shared)))).symlink_to(precious)  # noqa: PTH119
     with pytest.raises(FileExistsError):
         write_whole(Files(), str(shared / "x"), [b"1"])
     with pytest.raises(FileExistsError):
         replace_content(str(shared / "x"), b"1")
     monkeypatch.undo()
-    names = {files.temporary_name(str(shared)) for _ in range(100)}
+    names = {fs.temporary_name(str(shared)) for _ in range(100)}
     assert len(names) == 100
 
 
 def test_claim_does_not_follow_a_planted_link(shared, precious):
     """The lock's file is a link: it is neither locked nor removed, and the training goes on."""
-    (shared / (claim.NAME % 0)).symlink_to(precious)
+    (shared / (folder_lock.NAME % 0)).symlink_to(precious)
     held = Claim(str(shared), 0)
     held.take()
     held.leave(ended=True)
@@ -113,7 +112,7 @@ def test_claim_does_not_follow_a_planted_link(shared, precious):
 @pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "zero"])
 def test_nothing_waits_for_what_is_no_file(shared, kind):
     """A FIFO, a folder, a loop of links or a device under each of the names: passed over, told as torn where it counts."""
-    names = (part_name(5, 0, 1), "agreed", TRACE, claim.NAME % 0)
+    names = (part_name(5, 0, 1), "agreed", TRACE, folder_lock.NAME % 0)
     for name in names:
         path = shared / name
         if kind == "fifo":
@@ -129,7 +128,7 @@ def test_nothing_waits_for_what_is_no_file(shared, kind):
     assert store.agreed() == -1
     Trace(str(shared), lambda *_, **__: None)
     Claim(str(shared), 0).take()
-    claim._open.clear()
+    folder_lock._open.clear()
 
 
 def test_part_of_another_rank_that_is_a_fifo(shared):
@@ -159,7 +158,7 @@ def test_commit_that_is_nested_deeply(shared):
 
 def test_folder_of_another_user_is_refused(shared, monkeypatch):
     """Before anything is read or written there; the words say whose it is and what to do."""
-    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
     given_away(monkeypatch, shared)
     with pytest.raises(NotOurs, match=rf"another user \(uid {STRANGER}\).*folder="):
         guard(model=torch.nn.Linear(1, 1), folder=str(shared))
@@ -170,7 +169,7 @@ def test_folder_of_another_user_is_refused(shared, monkeypatch):
 @pytest.mark.parametrize("above", [".holdfast", ".holdfast/guard"])
 def test_folders_above_that_guard_would_make_count_too(tmp_path, monkeypatch, above):
     """`.holdfast` of another user: guard's own folder is not made in it."""
-    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
     (tmp_path / ".holdfast" / "guard").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     given_away(monkeypatch, tmp_path / above)
@@ -182,7 +181,7 @@ def test_folders_above_that_guard_would_make_count_too(tmp_path, monkeypatch, ab
 
 def test_link_of_another_user_is_refused(tmp_path, monkeypatch):
     """The folder's name is a link that somebody planted: it is not gone through."""
-    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
     target, link = tmp_path / "target", tmp_path / "link"
     target.mkdir()
     link.symlink_to(target)
@@ -193,7 +192,7 @@ def test_link_of_another_user_is_refused(tmp_path, monkeypatch):
 
 def test_snapshot_of_another_user_is_passed_over(shared, monkeypatch):
     """In a folder of one's own that others can write to: the newest is theirs, so the one before it is gone on from."""
-    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
     store = Store(str(shared))
     wrote(store, 1)
     given_away(monkeypatch, wrote(store, 2))
@@ -204,7 +203,7 @@ def test_snapshot_of_another_user_is_passed_over(shared, monkeypatch):
 
 def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
     """Neither by a new snapshot, for which they do not count among the newest, nor at the end, nor when ranks begin anew."""
-    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
     store = Store(str(shared))
     theirs = [shared / part_name(position, 0, 1) for position in (5, 6, 7, 90)]
     theirs += [shared / ".holdfast-4194304-0123456789abcdef.tmp", shared / "agreed", shared / TRACE]
@@ -225,7 +224,7 @@ def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
 
 def test_guard_says_that_it_passed_over_what_another_user_put_there(shared, monkeypatch, capsys):
     """Not that it is torn: it may be whole."""
-    monkeypatch.setattr(files, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
     given_away(monkeypatch, wrote(Store(str(shared)), 2))
     with guard(model=torch.nn.Linear(1, 1), folder=str(shared)):
         pass
@@ -257,7 +256,7 @@ def test_file_system_that_gives_our_files_to_another(shared, monkeypatch):
         status = real(descriptor)
         return os.stat_result([STRANGER if n == 4 else value for n, value in enumerate(status[:10])])
 
-    monkeypatch.setattr(files.os, "fstat", squashed)
+    monkeypatch.setattr(fs.os, "fstat", squashed)
     Claim(str(shared), 0)
     assert list(shared.iterdir()) == []
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from test_guard_places import EVERY_BATCH, NEVER, Stop, batches, in_two_lives, learn, regression, weights
 
-from holdfast.child.holdfast_child.guard import guard
-from holdfast.child.holdfast_child.snapshots.taking import Snapshots
+from holdfast.probe.holdfast_probe.guard import guard
+from holdfast.probe.holdfast_probe.snapshots.snapshotter import Snapshots
 
 
 def test_what_a_pass_fills_is_there_after_it(tmp_path):

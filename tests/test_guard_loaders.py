@@ -16,11 +16,11 @@ from test_guard_places import Stop
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, TensorDataset
 
-from holdfast.child.holdfast_child.guard import guard
-from holdfast.child.holdfast_child.snapshots import draws
-from holdfast.child.holdfast_child.snapshots.held import MOST_LOOKED_AT, Held
-from holdfast.child.holdfast_child.snapshots.known_loaders import Loaders
-from holdfast.child.holdfast_child.snapshots.randomness import drawn_so_far
+from holdfast.probe.holdfast_probe.guard import guard
+from holdfast.probe.holdfast_probe.snapshots import sampler_replay
+from holdfast.probe.holdfast_probe.snapshots.loader_registry import Loaders
+from holdfast.probe.holdfast_probe.snapshots.loader_state import MOST_LOOKED_AT, Held
+from holdfast.probe.holdfast_probe.snapshots.rng import drawn_so_far
 
 NEVER = 1e9
 SAMPLES, BATCH, EPOCHS = 16, 2, 3
@@ -276,7 +276,7 @@ def test_only_what_may_differ_is_said_to(tmp_path, things, word):
 
 
 def test_an_order_that_draws_more_than_is_kept_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(draws, "MOST_BYTES", 1000)
+    monkeypatch.setattr(sampler_replay, "MOST_BYTES", 1000)
 
     def drawing():
         for _ in range(8):

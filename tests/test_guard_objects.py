@@ -14,9 +14,9 @@ import torch
 from guarded import Lives
 from torch import nn
 
-from holdfast.child.holdfast_child.guard import CannotGoOn, Guard, guard
-from holdfast.child.holdfast_child.snapshots.objects import Objects
-from holdfast.child.holdfast_child.snapshots.own_state import fill
+from holdfast.probe.holdfast_probe.guard import CannotGoOn, Guard, guard
+from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
+from holdfast.probe.holdfast_probe.snapshots.user_state import fill
 
 BATCHES, EPOCHS = 4, 4
 LAST = BATCHES * EPOCHS

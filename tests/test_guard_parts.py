@@ -16,8 +16,8 @@ import torch
 from guarded import Lives
 from torch import nn
 
-from holdfast.child.holdfast_child.guard import guard
-from holdfast.child.holdfast_child.snapshots import capture
+from holdfast.probe.holdfast_probe.guard import guard
+from holdfast.probe.holdfast_probe.snapshots import capture
 
 BATCHES, EPOCHS = 6, 3
 LAST = BATCHES * EPOCHS

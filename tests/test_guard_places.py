@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.child.holdfast_child.guard import guard
-from holdfast.child.holdfast_child.snapshots import claim
-from holdfast.child.holdfast_child.snapshots.claim import InUse
+from holdfast.probe.holdfast_probe.guard import guard
+from holdfast.probe.holdfast_probe.snapshots import folder_lock
+from holdfast.probe.holdfast_probe.snapshots.folder_lock import InUse
 
 EVERY_BATCH = 0.0
 NEVER = 1e9
@@ -210,7 +210,7 @@ def test_two_trainings_at_once_do_not_share_a_folder(tmp_path):
     model, _ = regression()
 
     def enter():
-        claim._open.clear()  # as in a process that was started by itself
+        folder_lock._open.clear()  # as in a process that was started by itself
         try:
             guard(folder=tmp_path, model=model).__enter__()
         except InUse as error:

@@ -16,9 +16,9 @@ from guarded import train as train_alone
 from guarded_ranks import Death, Ranks
 from running import holdfast_run
 
-from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.store import Store
-from holdfast.child.holdfast_child.snapshots.taking import AHEAD, Snapshots
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
+from holdfast.probe.holdfast_probe.snapshots.snapshotter import AHEAD, Snapshots
+from holdfast.probe.holdfast_probe.snapshots.store import Store
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.act.hang_watch import Ask, HangWatch
-from holdfast.words.plan import HangSettings
+from holdfast.schema.plan import HangSettings
+from holdfast.supervisor.hang_watch import Ask, HangWatch
 
 SETTINGS = HangSettings(floor_s=60.0, start_floor_s=600.0, factor=10.0, confirm_s=30.0)
 STACK = 'Thread 0x01 (most recent call first):\n  File "a.py", line 1 in wait\n'

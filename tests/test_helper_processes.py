@@ -14,8 +14,8 @@ import psutil
 import pytest
 from running import HOLDFAST, environment
 
-from holdfast.act.rehearsal import scratch
-from holdfast.observe.helper_processes import (
+from holdfast.preflight.dry_run import scratch
+from holdfast.process.helper_processes import (
     LOCK,
     MARK,
     PREFIX,
@@ -46,11 +46,11 @@ CHECKS = """
 import os, sys
 from pathlib import Path
 import typer
-from holdfast.act.checks import by_id
-from holdfast.act.checks.frame import Ground
-from holdfast.act.checks.running import run_all
-from holdfast.cli.interrupting import ends_what_it_started
-from holdfast.observe.machine import this_machine
+from holdfast.preflight.checks import by_id
+from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.runner import run_all
+from holdfast.launch.interrupts import ends_what_it_started
+from holdfast.machine import this_machine
 
 ground = Ground(cwd=Path(sys.argv[1]), machine=this_machine(), environment=dict(os.environ), command=(sys.executable, "train.py"))
 try:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.act import split_writing
-from holdfast.child.holdfast_child import pictures
-from holdfast.observe import yolo_data, yolo_labels
-from holdfast.observe.safe_yaml import MAX_NODES, YamlRefused, load_yaml
-from holdfast.words.errors import DataSetInvalid
+from holdfast.preflight import write_split, yolo_data, yolo_labels
+from holdfast.probe.holdfast_probe import image_scan
+from holdfast.schema.errors import DataSetInvalid
+from holdfast.storage.safe_yaml import MAX_NODES, YamlRefused, load_yaml
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join(['*' + chr(97 + n)] * 9)}]\n" for n in range(9)
@@ -51,7 +50,7 @@ READS = """
 import json, resource, sys
 from pathlib import Path
 from holdfast.observe import yolo_data
-from holdfast.words.errors import DataSetInvalid
+from holdfast.schema.errors import DataSetInvalid
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 for path in map(Path, sys.argv[1:]):
     try:
@@ -130,11 +129,11 @@ def test_a_pipe_as_a_label_or_a_picture_is_not_waited_for(folder):
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
     look = yolo_labels.look(yolo_data.read(folder / "data.yaml"), "train")
     assert [wrong.says for wrong in look.wrong] == ["cannot be read: not a regular file"]
-    looker = pictures.Looker()
+    looker = image_scan.Looker()
     assert looker.look(str(folder / "pipe")) == {"problem": "not-a-file"}
     assert looker.look("a\0b")["problem"] == "refused"
     for path in ("pipe", "a\0b", "/dev/zero"):
-        assert pictures.Labels(1, None, (1, 1)).read(path) == "unreadable"
+        assert image_scan.Labels(1, None, (1, 1)).read(path) == "unreadable"
 
 
 def test_labels_of_any_size_are_looked_at_up_to_a_bound(folder, monkeypatch):
@@ -172,7 +171,7 @@ def test_the_yaml_of_a_split_is_read_within_the_same_bounds(folder):
     data = yolo_data.read(folder / "data.yaml")
     (folder / "data.yaml").write_text(HEAD + LAUGHS + "names: *j")
     with pytest.raises(YamlRefused):
-        split_writing._yaml(data, folder / "new", ["train", "val"])
+        write_split._yaml(data, folder / "new", ["train", "val"])
 
 
 @pytest.mark.parametrize("variable", ["", "~nosuchuser/x"])

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import __main__ as way_in
-from holdfast.record import folder
-from holdfast.record.plan_file import write_plan
-from holdfast.record.plan_values import bytes_in
-from holdfast.words import errors
-from holdfast.words.errors import HoldfastError, PlanInvalid, UsageError
-from holdfast.words.plan import Plan, from_toml
+from holdfast.schema import errors
+from holdfast.schema.errors import HoldfastError, PlanInvalid, UsageError
+from holdfast.schema.plan import Plan, from_toml
+from holdfast.storage import folder
+from holdfast.storage.plan.values import bytes_in
+from holdfast.storage.plan_copy import write_plan
 
 README = Path(__file__).parents[1] / "README.md"
 

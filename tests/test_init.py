@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.act import drafting, ground
-from holdfast.act.drafting import Here, batch_for, draft, epochs_for
-from holdfast.act.opening import open_plan
 from holdfast.cli.app import app
-from holdfast.observe import yolo_data, yolo_labels
-from holdfast.observe.ultralytics_home import UltralyticsHome, home_of
-from holdfast.record.plan_reading import read
-from holdfast.words.errors import DataSetInvalid, UsageError
+from holdfast.preflight import init_plan, validate_plan, yolo_data, yolo_labels
+from holdfast.preflight.init_plan import Here, batch_for, draft, epochs_for
+from holdfast.process.ultralytics_install import UltralyticsHome, home_of
+from holdfast.schema.errors import DataSetInvalid, UsageError
+from holdfast.storage.plan.load import read
+from holdfast.supervisor.load_plan import open_plan
 
 GIB = 1 << 30
 
@@ -48,7 +47,7 @@ def survey_of(folder, more="", **settings):
     values = {"model": "yolo11n.yaml", "data": "data.yaml", **settings}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     (folder / "plan.toml").write_text("\n".join(["[settings]", *lines, more]))
-    return ground.survey(read(folder / "plan.toml"))
+    return validate_plan.survey(read(folder / "plan.toml"))
 
 
 class TestDataSet:
@@ -177,7 +176,7 @@ class TestLabels:
 class TestGround:
     def test_nothing_is_said_of_good_ground(self, tmp_path):
         data_set(tmp_path)
-        assert survey_of(tmp_path) == ground.Survey()
+        assert survey_of(tmp_path) == validate_plan.Survey()
 
     def test_labels_out_of_range(self, tmp_path):
         path = data_set(tmp_path)
@@ -213,12 +212,12 @@ class TestGround:
         assert any("There is no model" in problem for problem in said)
         assert any("There is no data set" in problem for problem in said)
         (tmp_path / "plan.toml").write_text('command = "x"\ncwd = "gone"')
-        assert "does not exist: mend cwd" in ground.ground(read(tmp_path / "plan.toml"))[0]
+        assert "does not exist: mend cwd" in validate_plan.ground(read(tmp_path / "plan.toml"))[0]
 
     def test_models(self, tmp_path):
         """What Ultralytics ships is fine, what it would download is a note, what is no checkpoint is a problem."""
         data_set(tmp_path)
-        assert survey_of(tmp_path, model="yolov8s-seg.yaml", task="detect") == ground.Survey()
+        assert survey_of(tmp_path, model="yolov8s-seg.yaml", task="detect") == validate_plan.Survey()
         assert "did you mean" in survey_of(tmp_path, model="yolo11mm.yaml").problems[0]
         said = survey_of(tmp_path, model="yolo11n.pt")
         assert not said.problems
@@ -226,7 +225,7 @@ class TestGround:
         (tmp_path / "mine.pt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
         assert "Git LFS" in survey_of(tmp_path, model="mine.pt").problems[0]
         (tmp_path / "mine.pt").write_bytes(b"PK\x03\x04")
-        assert survey_of(tmp_path, model="mine.pt") == ground.Survey()
+        assert survey_of(tmp_path, model="mine.pt") == validate_plan.Survey()
         assert "downloads" in survey_of(tmp_path, data="coco8.yaml").notes[0]
 
     def test_models_of_later_stages_are_carried_over(self, tmp_path):
@@ -252,9 +251,9 @@ class TestGround:
         bare.symlink_to("/bin/false")
         plan = tmp_path / "plan.toml"
         plan.write_text(f'python = "{bare}"\n[settings]\nmodel = "yolo11n.yaml"\ndata = "data.yaml"')
-        assert "has no Ultralytics" in ground.ground(read(plan))[0]
+        assert "has no Ultralytics" in validate_plan.ground(read(plan))[0]
         bare.unlink()
-        assert "There is no interpreter" in ground.ground(read(plan))[0]
+        assert "There is no interpreter" in validate_plan.ground(read(plan))[0]
 
     def test_no_yolo_anywhere(self, tmp_path, monkeypatch):
         data_set(tmp_path)
@@ -269,7 +268,7 @@ class TestGround:
         (old / "models").mkdir(parents=True)
         (old / "models" / "yolo11.yaml").touch()
         (old / "default.yaml").write_text("model: # x\ndata:\nepochs: 3\n")
-        monkeypatch.setattr(ground, "ultralytics_of", lambda _: UltralyticsHome(tmp_path / "old"))
+        monkeypatch.setattr(validate_plan, "ultralytics_of", lambda _: UltralyticsHome(tmp_path / "old"))
         (problem,) = survey_of(tmp_path, cutmix=0.5, epochs=3).problems
         assert "does not know the setting cutmix" in problem
 
@@ -315,7 +314,7 @@ class TestDraft:
         assert plan.stages[1].start == "best"
         assert plan.settings["device"] == {"mps": "auto", "cuda": "cuda", None: "cpu"}[accelerator]
         assert plan.policy.devices[-1] == "cpu"
-        assert ground.survey(plan) == ground.Survey()
+        assert validate_plan.survey(plan) == validate_plan.Survey()
 
     def test_comments_show_keys_that_can_be_set(self, tmp_path):
         """Each line `# key = value` that is taken out of its comment, one at a time, leaves a plan."""
@@ -335,7 +334,7 @@ class TestDraft:
 
     def test_amounts_follow_the_data_and_the_machine(self):
         assert sum(epochs_for(100)) > sum(epochs_for(3000)) > sum(epochs_for(100_000))
-        assert batch_for(640, 10_000, 64 * GIB, "yolo11n.yaml") == drafting.LARGEST_BATCH
+        assert batch_for(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.LARGEST_BATCH
         assert batch_for(640, 10_000, 4 * GIB, "yolo11n.yaml") == 8
         assert batch_for(640, 10_000, 4 * GIB, "yolo11x.pt") == 2
         assert batch_for(640, 9, 64 * GIB, "yolo11n.yaml") == 2

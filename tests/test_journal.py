@@ -10,11 +10,11 @@ import textwrap
 
 import pytest
 
-from holdfast.judge.history import ended, started, trains
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import JournalWriter, Tail, replay
-from holdfast.words import events
-from holdfast.words.errors import JournalUnreadable
+from holdfast.schema import events
+from holdfast.schema.errors import JournalUnreadable
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import JournalWriter, Tail, replay
+from holdfast.testing.histories import ended, started, trains
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_full_disk_loses_nothing(run, tmp_path):
             f"""
             import resource, signal, sys
             from pathlib import Path
-            from holdfast.record.journal import JournalWriter
+            from holdfast.storage.journal import JournalWriter
             from holdfast.words import events
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             journal = JournalWriter(Path({str(run.journal)!r}))
@@ -205,7 +205,7 @@ def test_a_disk_that_is_full_from_the_start_is_not_filled_up_by_the_reserve(run,
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("holdfast.record.reserve.os.urandom", full)
+    monkeypatch.setattr("holdfast.storage.disk_reserve.os.urandom", full)
     journal = JournalWriter(run.journal)
     journal.append(started()[0])
     assert sorted(path.name for path in run.path.iterdir()) == ["attempts", "journal.jsonl"]

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.judge.history import ended, entries, losses, started, trains
-from holdfast.judge.ladder import applied, remedy_for
-from holdfast.judge.ladder.command_line import rewritten, settings_in, spelling_of, values_in
-from holdfast.judge.ladder.effective_batch import Update, halved
-from holdfast.judge.ladder.ladders import LADDERS, SPOILING
-from holdfast.judge.ladder.memory import smaller_image
-from holdfast.judge.picture import Picture
-from holdfast.judge.rules import by_id
-from holdfast.judge.slowness import SWAPPED, WAITED
-from holdfast.record.journal import Entry
-from holdfast.words import events
-from holdfast.words.plan import Plan, Policy, Validation, from_toml, to_toml
-from holdfast.words.ultralytics_settings import SETTINGS
-from holdfast.words.verdicts import Action, Change, Decision, Finding
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.slowdown import SWAPPED, WAITED
+from holdfast.remedies import applied, remedy_for
+from holdfast.remedies.command_line import rewritten, settings_in, spelling_of, values_in
+from holdfast.remedies.effective_batch import Update, halved
+from holdfast.remedies.memory import smaller_image
+from holdfast.remedies.registry import LADDERS, SPOILING
+from holdfast.schema import events
+from holdfast.schema.plan import Plan, Policy, Validation, from_toml, to_toml
+from holdfast.schema.ultralytics_settings import SETTINGS
+from holdfast.schema.verdicts import Action, Change, Decision, Finding
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import ended, entries, losses, started, trains
 
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 YOLO = Plan(trainer="ultralytics", cwd="/work", settings={"data": "a.yaml"})

@@ -11,14 +11,18 @@ import pytest
 import holdfast
 
 ROOT = Path(holdfast.__file__).parent
-LAYERS = ["child", "words", "record", "observe", "judge", "act", "show", "lab", "cli"]
-"""From the bottom up: a layer may import those before it. So nothing but the command line imports the lab."""
-FORBIDDEN = {("judge", "observe"): "judgement is pure: it sees events, not the machine"}
-SHARED_BY_CHILD = {
-    "holdfast.child",
-    "holdfast.child.holdfast_child",
-    "holdfast.child.holdfast_child.protocol",
-    "holdfast.child.holdfast_child.heartbeat",
+LAYERS = [
+    *("probe", "schema", "storage", "machine", "process", "testing", "diagnosis", "remedies"),
+    *("importers", "supervisor", "preflight", "render", "simulator", "launch", "cli"),
+]
+"""From the bottom up: a layer may import those before it."""
+PURE = "diagnosis is pure: it sees events, not the machine"
+FORBIDDEN = {(pure, impure): PURE for pure in ("diagnosis", "remedies", "testing") for impure in ("machine", "process")}
+SHARED_BY_PROBE = {
+    "holdfast.probe",
+    "holdfast.probe.holdfast_probe",
+    "holdfast.probe.holdfast_probe.protocol",
+    "holdfast.probe.holdfast_probe.heartbeat",
 }
 
 
@@ -46,13 +50,13 @@ def test_imports_go_downward(layer):
                 continue
             assert parts[1] in allowed, f"{path.relative_to(ROOT)} imports {name}: {layer} may import {allowed}"
             assert (layer, parts[1]) not in FORBIDDEN, f"{path.relative_to(ROOT)}: {FORBIDDEN[layer, parts[1]]}"
-            if parts[1] == "child":
-                assert any(name == shared or name.startswith(f"{shared}.") for shared in SHARED_BY_CHILD), name
+            if parts[1] == "probe":
+                assert any(name == shared or name.startswith(f"{shared}.") for shared in SHARED_BY_PROBE), name
 
 
-def test_child_needs_the_standard_library_and_torch_only():
+def test_probe_needs_the_standard_library_and_torch_only():
     """What runs in someone's training imports nothing else at its top, and never the rest of Holdfast."""
-    for path in modules("child"):
+    for path in modules("probe"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -61,17 +65,18 @@ def test_child_needs_the_standard_library_and_torch_only():
             else:
                 continue
             for name in names:
-                assert name.partition(".")[0] in sys.stdlib_module_names | {"holdfast_child"}, f"{path.name}: {name}"
+                assert name.partition(".")[0] in sys.stdlib_module_names | {"holdfast_probe"}, f"{path.name}: {name}"
         assert not [name for name in imports(path) if name.partition(".")[0] == "holdfast"], path
 
 
-def test_child_is_python_3_9():
-    for path in modules("child"):
+def test_probe_is_python_3_9():
+    for path in modules("probe"):
         ast.parse(path.read_text(), feature_version=(3, 9))
 
 
-def test_judge_has_no_clock_no_process_and_no_torch():
-    for path in modules("judge"):
+@pytest.mark.parametrize("layer", ["diagnosis", "remedies"])
+def test_diagnosis_has_no_clock_no_process_and_no_torch(layer):
+    for path in modules(layer):
         taken = {name.partition(".")[0] for name in imports(path)}
         assert not taken & {"time", "datetime", "subprocess", "os", "psutil", "torch", "random", "socket"}, path
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from histories import seen
 
-from holdfast.judge.history import started
-from holdfast.judge.ledger import ledger_of
-from holdfast.words import events
+from holdfast.diagnosis.goodput import ledger_of
+from holdfast.schema import events
+from holdfast.testing.histories import started
 
 
 def run(*parts):

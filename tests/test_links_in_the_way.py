@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.act import drafting
-from holdfast.act.split_writing import write as write_split
-from holdfast.act.supervisor import take_over
-from holdfast.judge.dataset.splitting import Split
-from holdfast.record import folder
-from holdfast.record.folder import RunFolder, make_stage, write_atomically
-from holdfast.record.plan_file import write_plan
-from holdfast.words.errors import FolderNotWritable, UsageError
-from holdfast.words.plan import Plan
+from holdfast.diagnosis.dataset.splitting import Split
+from holdfast.preflight import init_plan
+from holdfast.preflight.write_split import write as write_split
+from holdfast.schema.errors import FolderNotWritable, UsageError
+from holdfast.schema.plan import Plan
+from holdfast.storage import folder
+from holdfast.storage.folder import RunFolder, make_stage, write_atomically
+from holdfast.storage.plan_copy import write_plan
+from holdfast.supervisor.supervisor import take_over
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_init_writes_through_no_link(data, outside, tmp_path, force):
     plan = tmp_path / "plan.toml"
     plan.symlink_to(outside / "new")
     with pytest.raises(UsageError, match="is a link"):
-        drafting.init(data, model="yolo11n.yaml", out=plan, force=force)
+        init_plan.init(data, model="yolo11n.yaml", out=plan, force=force)
     assert not list(outside.iterdir())
 
 
@@ -63,8 +63,8 @@ def test_a_plan_is_written_over_only_where_it_is_a_file(data, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text("was here")
     with pytest.raises(UsageError, match="exists already"):
-        drafting.init(data, model="yolo11n.yaml", out=plan, force=False)
-    drafting.init(data, model="yolo11n.yaml", out=plan, force=True)
+        init_plan.init(data, model="yolo11n.yaml", out=plan, force=False)
+    init_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
     umask = os.umask(0)
     os.umask(umask)
     assert "was here" not in plan.read_text()
@@ -72,7 +72,7 @@ def test_a_plan_is_written_over_only_where_it_is_a_file(data, tmp_path):
     plan.unlink()
     os.mkfifo(plan)
     with pytest.raises(UsageError, match="no ordinary file"):
-        drafting.init(data, model="yolo11n.yaml", out=plan, force=True)
+        init_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
 
 
 def test_a_split_is_not_begun_where_a_link_is_in_the_way(outside, tmp_path):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.record import folder, lock
-from holdfast.record.journal import JournalWriter
-from holdfast.record.lock import RunLock, holder_of, is_live
-from holdfast.words.errors import FolderNotWritable, RunIsLive
+from holdfast.schema.errors import FolderNotWritable, RunIsLive
+from holdfast.storage import folder, lock
+from holdfast.storage.journal import JournalWriter
+from holdfast.storage.lock import RunLock, holder_of, is_live
 
 
 @pytest.fixture

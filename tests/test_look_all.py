@@ -3,8 +3,8 @@
 import torch
 from look_stub import StubProbe, train
 
-from holdfast.child.holdfast_child.looks import all_looks
-from holdfast.words.events import Gradients, Graph, Movement, Uncleared
+from holdfast.probe.holdfast_probe.inspectors import all_looks
+from holdfast.schema.events import Gradients, Graph, Movement, Uncleared
 
 
 def noisy_model():

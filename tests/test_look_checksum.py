@@ -1,8 +1,8 @@
 import torch
 from look_stub import StubProbe, small_model
 
-from holdfast.child.holdfast_child.looks.checksum import ChecksumLook, as_pieces, fingerprint, is_due
-from holdfast.words.events import Checksum
+from holdfast.probe.holdfast_probe.inspectors.checksum import ChecksumLook, as_pieces, fingerprint, is_due
+from holdfast.schema.events import Checksum
 
 
 def number(tensors):

@@ -2,9 +2,9 @@ import pytest
 import torch
 from look_stub import StubProbe, small_model, train, with_look
 
-from holdfast.child.holdfast_child.looks.frozen import FrozenLook
-from holdfast.child.holdfast_child.names import Names
-from holdfast.words.events import Frozen
+from holdfast.probe.holdfast_probe.inspectors.frozen import FrozenLook
+from holdfast.probe.holdfast_probe.param_names import Names
+from holdfast.schema.events import Frozen
 
 
 def frozen_probe():

@@ -3,10 +3,10 @@ import math
 import torch
 from look_stub import small_model, train, with_look
 
-from holdfast.child.holdfast_child.looks.gradients import GradientsLook
-from holdfast.child.holdfast_child.looks.turns import Turns
-from holdfast.child.holdfast_child.names import Names
-from holdfast.words.events import Gradients, as_number
+from holdfast.probe.holdfast_probe.inspectors.fair_share import Turns
+from holdfast.probe.holdfast_probe.inspectors.gradients import GradientsLook
+from holdfast.probe.holdfast_probe.param_names import Names
+from holdfast.schema.events import Gradients, as_number
 
 
 def gradients_probe():

@@ -3,9 +3,9 @@ import torch
 from look_stub import small_model, train, with_look
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.child.holdfast_child.looks.graph import GraphLook, leaves_behind
-from holdfast.child.holdfast_child.names import Names
-from holdfast.words.events import Graph
+from holdfast.probe.holdfast_probe.inspectors.graph import GraphLook, leaves_behind
+from holdfast.probe.holdfast_probe.param_names import Names
+from holdfast.schema.events import Graph
 
 
 def graph_probe():

@@ -4,7 +4,7 @@ import sys
 
 import probe_harness
 
-from holdfast.words import events
+from holdfast.schema import events
 
 SICK = """
     import torch

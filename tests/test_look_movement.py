@@ -2,12 +2,12 @@ import pytest
 import torch
 from look_stub import small_model, train, with_look
 
-from holdfast.child.holdfast_child.looks import movement
-from holdfast.child.holdfast_child.looks.movement import MOST_BYTES, MovementLook
-from holdfast.child.holdfast_child.looks.turns import Turns
-from holdfast.child.holdfast_child.looks.updates import expected_ulps, ulp
-from holdfast.child.holdfast_child.names import Names
-from holdfast.words.events import Movement
+from holdfast.probe.holdfast_probe.inspectors import weight_updates
+from holdfast.probe.holdfast_probe.inspectors.expected_update import expected_ulps, ulp
+from holdfast.probe.holdfast_probe.inspectors.fair_share import Turns
+from holdfast.probe.holdfast_probe.inspectors.weight_updates import MOST_BYTES, MovementLook
+from holdfast.probe.holdfast_probe.param_names import Names
+from holdfast.schema.events import Movement
 
 
 def movement_probe():
@@ -92,7 +92,7 @@ def test_updates_that_cannot_show_are_marked_as_such(kind):
 )
 def test_a_training_that_converges_has_an_excuse_for_every_weight_that_stays(monkeypatch, kind, options, dtype):
     """Towards the end updates vanish and weights stay: each of them below half a unit, with every standard optimizer."""
-    monkeypatch.setattr(movement, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(weight_updates, "STUCK_SECONDS", 0.0)
     probe = movement_probe()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

@@ -1,7 +1,7 @@
 import torch
 from look_stub import StubProbe, small_model
 
-from holdfast.child.holdfast_child.names import Names, plain
+from holdfast.probe.holdfast_probe.param_names import Names, plain
 
 
 def test_names_come_from_the_model_that_the_optimizer_trains():

@@ -8,10 +8,10 @@ import pytest
 import torch
 from look_stub import StubProbe, small_model, train
 
-from holdfast.child.holdfast_child.looks import saves
-from holdfast.child.holdfast_child.looks.saves import SavesLook
-from holdfast.child.holdfast_child.names import Names
-from holdfast.words.events import Saved
+from holdfast.probe.holdfast_probe.inspectors import checkpoint_saves
+from holdfast.probe.holdfast_probe.inspectors.checkpoint_saves import SavesLook
+from holdfast.probe.holdfast_probe.param_names import Names
+from holdfast.schema.events import Saved
 
 
 @pytest.fixture
@@ -213,13 +213,13 @@ def test_comparing_sets_off_no_collection(trained, monkeypatch):
     """It makes a small object for each tensor, and a collection of all of Ultralytics takes 0.2 s."""
     _, model, _ = trained
     collecting = []
-    original = saves.compare
+    original = checkpoint_saves.compare
 
     def compare(*given):
         collecting.append(gc.isenabled())
         return original(*given)
 
-    monkeypatch.setattr(saves, "compare", compare)
+    monkeypatch.setattr(checkpoint_saves, "compare", compare)
     torch.save(model.state_dict(), io.BytesIO())
     assert collecting == [False]
     assert gc.isenabled()

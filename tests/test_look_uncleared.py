@@ -2,10 +2,10 @@ import pytest
 import torch
 from look_stub import StubProbe, small_model, train, with_look
 
-from holdfast.child.holdfast_child.looks.graph import GraphLook
-from holdfast.child.holdfast_child.looks.uncleared import UnclearedLook
-from holdfast.child.holdfast_child.names import Names
-from holdfast.words.events import Uncleared
+from holdfast.probe.holdfast_probe.inspectors.graph import GraphLook
+from holdfast.probe.holdfast_probe.inspectors.stale_gradients import UnclearedLook
+from holdfast.probe.holdfast_probe.param_names import Names
+from holdfast.schema.events import Uncleared
 
 
 def uncleared_probe():

@@ -1,9 +1,9 @@
 from look_stub import StubProbe
 
-from holdfast.child.holdfast_child.looks import Look
-from holdfast.child.holdfast_child.looks.turns import Turns
-from holdfast.child.holdfast_child.looks.watch import FIRST_STEPS, Watch
-from holdfast.child.holdfast_child.quick import EVERY
+from holdfast.probe.holdfast_probe.fast_path import EVERY
+from holdfast.probe.holdfast_probe.inspectors import Look
+from holdfast.probe.holdfast_probe.inspectors.fair_share import Turns
+from holdfast.probe.holdfast_probe.inspectors.sampling import FIRST_STEPS, Watch
 
 
 class Counts(Look):

@@ -12,21 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe.endings import evidence_of
-from holdfast.observe.machine import KillCounters, this_machine
-from holdfast.observe.machine.awake import HelperKeepsAwake
-from holdfast.observe.machine.cgroups import memory_groups
-from holdfast.observe.machine.commands import Answer, ask
-from holdfast.observe.machine.kernel_log import (
-    daemon_evidence,
-    kernel_evidence,
-    parse_dmesg,
-    parse_journal,
-    parse_kmsg,
-)
-from holdfast.observe.machine.linux import LinuxMachine, parse_process
-from holdfast.observe.machine.plain import PlainMachine
-from holdfast.words.events import Evidence
+from holdfast.machine import KillCounters, this_machine
+from holdfast.machine.cgroups import memory_groups
+from holdfast.machine.commands import Answer, ask
+from holdfast.machine.keep_awake import HelperKeepsAwake
+from holdfast.machine.kernel_log import daemon_evidence, kernel_evidence, parse_dmesg, parse_journal, parse_kmsg
+from holdfast.machine.linux import LinuxMachine, parse_process
+from holdfast.machine.psutil_machine import PlainMachine
+from holdfast.process.exit_evidence import evidence_of
+from holdfast.schema.events import Evidence
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's /proc")
 
@@ -294,7 +288,7 @@ def test_a_helper_that_may_not_is_told(says_held):
 def test_the_helper_never_outlives_us():
     """SIGKILL of the process that holds it ends the helper too: its standard input closes."""
     program = (
-        "import time; from holdfast.observe.machine.awake import HelperKeepsAwake\n"
+        "import time; from holdfast.machine.keep_awake import HelperKeepsAwake\n"
         "a = HelperKeepsAwake(['sh', '-c', 'echo held; cat >/dev/null'], 'x', says_held=True); a.start()\n"
         "print(a._helper.pid, flush=True); time.sleep(60)"
     )
@@ -379,7 +373,7 @@ def test_a_real_kill_for_memory_is_counted():
         with contextlib.suppress(OSError):
             (group / "memory.swap.max").write_text("0")
         program = (
-            "import os, subprocess, sys, time; from holdfast.observe.machine import this_machine\n"
+            "import os, subprocess, sys, time; from holdfast.machine import this_machine\n"
             f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
             "machine, began = this_machine(), time.time(); before = machine.kill_counters()\n"
             'eat = \'open("/proc/self/oom_score_adj", "w").write("1000"); x = bytearray(b"x") * (1 << 30)\'\n'

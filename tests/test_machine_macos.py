@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from holdfast.observe.machine import KillCounters
-from holdfast.observe.machine.commands import Answer
-from holdfast.observe.machine.macos import MacMachine, footprint_reader
-from holdfast.observe.machine.macos_text import (
+from holdfast.machine import KillCounters
+from holdfast.machine.commands import Answer
+from holdfast.machine.macos import MacMachine, footprint_reader
+from holdfast.machine.macos_text import (
     log_evidence,
     parse_swap_used,
     parse_sysctl_number,

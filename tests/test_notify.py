@@ -11,12 +11,12 @@ import time
 import psutil
 import pytest
 
-from holdfast.act import notify
-from holdfast.act.notify import Notifier
-from holdfast.judge.picture import Picture
-from holdfast.observe.process_identity import is_alive
-from holdfast.record.folder import RunFolder
-from holdfast.words import events
+from holdfast.diagnosis.run_state import Picture
+from holdfast.process.process_identity import is_alive
+from holdfast.schema import events
+from holdfast.storage.folder import RunFolder
+from holdfast.supervisor import notify
+from holdfast.supervisor.notify import Notifier
 
 
 def notifier(folder, program):

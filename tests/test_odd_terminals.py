@@ -12,7 +12,7 @@ import pytest
 from running import HOLDFAST, environment, holdfast, training
 
 import holdfast as package
-from holdfast.record.folder import RunFolder
+from holdfast.storage.folder import RunFolder
 
 PYTHON = sys.executable
 
@@ -96,7 +96,7 @@ def test_pages_without_docstrings(words, tmp_path):
 
 def test_pages_of_checks_without_docstrings(tmp_path):
     """Each check has its page too."""
-    program = "from holdfast.act.checks import all_checks; print(min(len(c.page) for c in all_checks()))"
+    program = "from holdfast.preflight.checks import all_checks; print(min(len(c.page) for c in all_checks()))"
     source = str(Path(package.__file__).parents[1])
     done = subprocess.run(
         [PYTHON, "-OO", "-c", program], env=environment(PYTHONPATH=source), capture_output=True, text=True, check=True

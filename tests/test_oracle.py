@@ -33,7 +33,7 @@ def told(checked):
 def of_the_catalogue():
     import oracle_lab as lab
 
-    from holdfast.lab.accelerator.catalogue import HONEST, LIES
+    from holdfast.simulator.accelerator.catalogue import HONEST, LIES
 
     seen = {"lies": {}, "honest": {}}
     for lie in LIES:
@@ -49,7 +49,7 @@ def of_the_catalogue():
 def of_races():
     import oracle_lab as lab
 
-    from holdfast.lab.accelerator.lies import CopyRaces
+    from holdfast.simulator.accelerator.op_faults import CopyRaces
 
     racing, clean = (asdict(lab.agreement(lab.plain, make, steps=2)) for make in (CopyRaces, None))
     by_operators = told(lab.check(lab.plain(), CopyRaces(), steps=1))
@@ -61,8 +61,8 @@ def of_programs():
     import torch
     from torch import nn
 
-    from holdfast.lab.accelerator.faults import Fault, ZeroResult
-    from holdfast.lab.accelerator.honest import LowPrecisionProducts
+    from holdfast.simulator.accelerator.benign_devices import LowPrecisionProducts
+    from holdfast.simulator.accelerator.faults import Fault, ZeroResult
 
     class NotThere(Fault):
         def strike(self, call):
@@ -104,7 +104,7 @@ def of_programs():
 def show_yolo():
     import oracle_lab as lab
 
-    from holdfast.lab.accelerator.faults import ScalarWriteSpreads
+    from holdfast.simulator.accelerator.faults import ScalarWriteSpreads
 
     lab.import_yolo()
     lie, clean = lab.check(lab.yolo(), ScalarWriteSpreads(), steps=1), lab.check(lab.yolo(), None, steps=1)
@@ -121,7 +121,7 @@ pytest.importorskip("torch")
 
 
 def other_process(asked):
-    from holdfast.lab.accelerator import why_not
+    from holdfast.simulator.accelerator import why_not
 
     if why_not() is not None:
         pytest.skip(why_not())
@@ -148,13 +148,13 @@ def seen(tmp_path_factory):
 
 
 def lies():
-    from holdfast.lab.accelerator.catalogue import LIES
+    from holdfast.simulator.accelerator.catalogue import LIES
 
     return [lie.name for lie in LIES if lie.plain is not None and not lie.race]
 
 
 def honest_devices():
-    from holdfast.lab.accelerator.catalogue import HONEST
+    from holdfast.simulator.accelerator.catalogue import HONEST
 
     return [case.name for case in HONEST]
 
@@ -275,8 +275,8 @@ def test_when_time_runs_short_what_is_new_comes_first():
     """Past the budget, a signature that was compared is passed over and one that was not is compared."""
     import torch
 
-    from holdfast.child.holdfast_child.oracle.mode import Oracle
-    from holdfast.child.holdfast_child.oracle.operators import Operator
+    from holdfast.probe.holdfast_probe.op_check.dispatch_mode import Oracle
+    from holdfast.probe.holdfast_probe.op_check.operators import Operator
 
     oracle = Oracle(torch, None, seconds=10.0, steps=2)
     torch.autograd.set_detect_anomaly(False)
@@ -312,7 +312,7 @@ def checked(folder, **asked):
     """The script under the bootstrap, as the supervisor would start it."""
     from probe_harness import attempt, environment
 
-    from holdfast.child.holdfast_child import protocol
+    from holdfast.probe.holdfast_probe import protocol
 
     with attempt(folder):
         return subprocess.run(
@@ -349,7 +349,7 @@ def test_a_step_that_raised_is_not_waited_for():
     """A training that catches an error in a step and goes on still comes to its end."""
     import torch
 
-    from holdfast.child.holdfast_child.oracle import Steps
+    from holdfast.probe.holdfast_probe.op_check import Steps
 
     counted = []
     steps = Steps(torch, lambda _: None, lambda _, counts: counted.append(counts))
@@ -371,13 +371,13 @@ def test_a_step_that_raised_is_not_waited_for():
 
 
 def record(step=1, loss=1.0, norm=2.0, total=0.5):
-    from holdfast.judge.step_agreement import StepRecord
+    from holdfast.diagnosis.device_parity import StepRecord
 
     return StepRecord(step, [loss], {"0.0": (norm, total)}, {"0.0": (10.0, 1.0)})
 
 
 def test_what_rounding_explains_is_no_disagreement():
-    from holdfast.judge.step_agreement import compare_steps
+    from holdfast.diagnosis.device_parity import compare_steps
 
     noise = [[record()], [record(loss=1.002)]]
     assert compare_steps([record(loss=1.01)], [record()], noise) == []
@@ -386,7 +386,7 @@ def test_what_rounding_explains_is_no_disagreement():
 
 
 def test_a_device_that_does_not_repeat_itself_races():
-    from holdfast.judge.step_agreement import step_agreement
+    from holdfast.diagnosis.device_parity import step_agreement
 
     noise = [[record(loss=1.00001, norm=2.00001)]]
     shown = step_agreement([record()], [record(norm=3.0)], [record()], noise)
@@ -397,7 +397,7 @@ def test_a_device_that_does_not_repeat_itself_races():
 
 
 def test_nan_and_missing_tensors_disagree():
-    from holdfast.judge.step_agreement import StepRecord, compare_steps
+    from holdfast.diagnosis.device_parity import StepRecord, compare_steps
 
     noise = [[record()], [record(loss=1.002)]]
     assert compare_steps([record(loss=float("nan"))], [record()], noise)[0].kind == "loss"

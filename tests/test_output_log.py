@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from holdfast.observe.output_log import OutputLog, newest_part, older_part, read_output, readable_lines
+from holdfast.process.output_log import OutputLog, newest_part, older_part, read_output, readable_lines
 
 
 def numbered(first, last):

@@ -13,22 +13,22 @@ import pytest
 from histories import seen
 from rich.console import Console
 
-from holdfast.act.recorder import Recorder
-from holdfast.cli.claiming import claim
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import GIB, ended, losses, started, trains
-from holdfast.observe.process_identity import identity_of
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import Entry, JournalWriter
-from holdfast.show.frame import Frame, wrapped
-from holdfast.show.line_start import LineStart
-from holdfast.show.live import Narrator
-from holdfast.show.panel import panel, print_panel
-from holdfast.show.report.content import report_of
-from holdfast.show.report.markdown import as_markdown
-from holdfast.show.status import print_status, status_of
-from holdfast.words import events
-from holdfast.words.errors import RunExists
+from holdfast.diagnosis.engine import Engine
+from holdfast.launch.new_run_folder import claim
+from holdfast.process.process_identity import identity_of
+from holdfast.render.box import Frame, wrapped
+from holdfast.render.console_reporter import Narrator
+from holdfast.render.newline_guard import LineStart
+from holdfast.render.panel import panel, print_panel
+from holdfast.render.report.markdown import as_markdown
+from holdfast.render.report.model import report_of
+from holdfast.render.status import print_status, status_of
+from holdfast.schema import events
+from holdfast.schema.errors import RunExists
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import Entry, JournalWriter
+from holdfast.supervisor.event_pipeline import Recorder
+from holdfast.testing.histories import GIB, ended, losses, started, trains
 
 LONG = "/data/someone/experiments/2026/detect/shapes-large/attempts/weights/best-of-all-epochs.pt"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe.machine import kernel_log
-from holdfast.observe.ultralytics_home import UltralyticsHome
-from holdfast.show.frame import wrapped
-from holdfast.show.plain import printable
+from holdfast.machine import kernel_log
+from holdfast.process.ultralytics_install import UltralyticsHome
+from holdfast.render.box import wrapped
+from holdfast.render.text import printable
 
 
 def kernel(text):

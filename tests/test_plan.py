@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.record.folder import RunFolder
-from holdfast.record.plan_file import read_plan, write_plan
-from holdfast.words.errors import CommandNotRunnable, PlanInvalid
-from holdfast.words.plan import Budget, HangSettings, Plan, Stage, from_toml, to_toml
+from holdfast.schema.errors import CommandNotRunnable, PlanInvalid
+from holdfast.schema.plan import Budget, HangSettings, Plan, Stage, from_toml, to_toml
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.plan_copy import read_plan, write_plan
 
 
 def test_plan_survives_toml():

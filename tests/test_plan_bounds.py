@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from holdfast.record import folder, plan_text
-from holdfast.record.plan_file import read_plan
-from holdfast.record.plan_reading import read
-from holdfast.record.toml_bounds import MAX_DEPTH, MAX_KEY_PARTS, MAX_VALUES, beyond_bounds
-from holdfast.words.errors import HoldfastError, PlanInvalid, UnknownRun
-from holdfast.words.plan import Plan, from_toml, to_toml
+from holdfast.schema.errors import HoldfastError, PlanInvalid, UnknownRun
+from holdfast.schema.plan import Plan, from_toml, to_toml
+from holdfast.storage import folder
+from holdfast.storage.plan import text as plan_text
+from holdfast.storage.plan.load import read
+from holdfast.storage.plan.toml_bounds import MAX_DEPTH, MAX_KEY_PARTS, MAX_VALUES, beyond_bounds
+from holdfast.storage.plan_copy import read_plan
 
 if sys.version_info >= (3, 11):
     import tomllib

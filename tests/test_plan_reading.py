@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.record.plan_reading import Known, read
-from holdfast.record.plan_text import LARGEST, tomllib
-from holdfast.record.settings_checking import each_setting
-from holdfast.record.toml_lines import lines_of
-from holdfast.words import plan as words
-from holdfast.words.errors import PlanInvalid
-from holdfast.words.plan_keys import BY_NAME, GATE, STAGE, TABLES, TOP
-from holdfast.words.ultralytics_settings import SETTINGS
+from holdfast.schema import plan as words
+from holdfast.schema.errors import PlanInvalid
+from holdfast.schema.plan_keys import BY_NAME, GATE, STAGE, TABLES, TOP
+from holdfast.schema.ultralytics_settings import SETTINGS
+from holdfast.storage.plan.load import Known, read
+from holdfast.storage.plan.text import LARGEST, tomllib
+from holdfast.storage.plan.toml_lines import lines_of
+from holdfast.storage.plan.ultralytics_settings import each_setting
 
 ROOT = Path(__file__).resolve().parent.parent
 GB = 10**9
@@ -385,7 +385,7 @@ def test_list_of_keys_is_that_of_the_plan():
 
 def test_every_example_is_a_plan(tmp_path):
     """What the docs and `holdfast init` show can be written as it stands."""
-    from holdfast.judge.rules import by_id
+    from holdfast.diagnosis.rules import by_id
 
     rules = {name: tuple(rule.limits) for name, rule in by_id().items()}
     for_command = {"command", "checkpoint", "resume_with"}

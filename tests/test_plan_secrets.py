@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.act.notify import words_of
-from holdfast.record.plan_reading import read
-from holdfast.words.errors import PlanInvalid
-from holdfast.words.plan import Plan
+from holdfast.schema.errors import PlanInvalid
+from holdfast.schema.plan import Plan
+from holdfast.storage.plan.load import read
+from holdfast.supervisor.notify import words_of
 
 SECRET = "ZqKw83mdLp20xs"
 

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.act.leaving import Leaving
-from holdfast.child.holdfast_child import bootstrap, heartbeat, protocol, stacks
-from holdfast.child.holdfast_child.oracle.recording import Recorder
-from holdfast.child.holdfast_child.rehearsal.files import Keeper
-from holdfast.child.holdfast_child.snapshots import files
-from holdfast.child.holdfast_child.writer import Writer
-from holdfast.observe.output_log import OutputLog, read_output
-from holdfast.observe.stacks import StackReader
-from holdfast.record import safe_files, vault
-from holdfast.record.folder import RunFolder
+from holdfast.probe.holdfast_probe import bootstrap, heartbeat, protocol, stack_dumps
+from holdfast.probe.holdfast_probe.dry_run.write_guard import Keeper
+from holdfast.probe.holdfast_probe.event_writer import Writer
+from holdfast.probe.holdfast_probe.op_check.step_recorder import Recorder
+from holdfast.probe.holdfast_probe.snapshots import fs
+from holdfast.process.output_log import OutputLog, read_output
+from holdfast.process.stack_dumps import StackReader
+from holdfast.storage import checkpoint_backup, safe_files
+from holdfast.storage.folder import RunFolder
+from holdfast.supervisor.graceful_stop import Leaving
 
 
 def _rank_file(folder):
@@ -87,7 +87,7 @@ def test_stacks_are_not_written_through_a_link(tmp_path):
     """The handler would write into the file for as long as the training lives: it is not armed."""
     (tmp_path / "victim").write_bytes(b"precious")
     (tmp_path / protocol.stack_file(77)).symlink_to(tmp_path / "victim")
-    assert stacks.register(str(tmp_path), 77) == (None, None)
+    assert stack_dumps.register(str(tmp_path), 77) == (None, None)
 
 
 def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path):
@@ -107,14 +107,14 @@ def test_what_is_kept_of_an_attempt_is_not_put_behind_a_link(tmp_path):
     for into in (tmp_path / "kept", tmp_path / "kept2" / "saved"):
         into.parent.mkdir(exist_ok=True)
         into.symlink_to(elsewhere)
-        kept, left_out = vault.keep([("state.pt", 1)], into, 0, tmp_path)
+        kept, left_out = checkpoint_backup.keep([("state.pt", 1)], into, 0, tmp_path)
         assert not kept
         assert "link" in left_out[0]
     (tmp_path / "kept3").mkdir()
     (tmp_path / "kept3" / "deep").symlink_to(elsewhere)
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "state.pt").write_bytes(b"1")
-    kept, left_out = vault.keep([("deep/state.pt", 1)], tmp_path / "kept3", 0, tmp_path)
+    kept, left_out = checkpoint_backup.keep([("deep/state.pt", 1)], tmp_path / "kept3", 0, tmp_path)
     assert not kept
     assert "link" in left_out[0]
     assert list(elsewhere.iterdir()) == []
@@ -126,4 +126,4 @@ def test_the_caller_of_sudo_is_a_number_in_ascii(monkeypatch, said):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", said)
     assert safe_files.trusted_users() == {0}
-    assert files._trusted() == {0}
+    assert fs._trusted() == {0}

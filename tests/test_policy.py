@@ -6,22 +6,15 @@ import msgspec
 import pytest
 from histories import seen
 
-from holdfast.judge.history import TRACEBACK, ended, entries, losses, memory, started, trains
-from holdfast.judge.ladder import Remedy
-from holdfast.judge.policy import (
-    FORETELLING,
-    after_end,
-    asks_for_snapshot,
-    cause_of,
-    ends_attempt,
-    expected_life,
-    is_over,
-)
-from holdfast.judge.rules import by_id
-from holdfast.judge.verdict import verdict
-from holdfast.words import events
-from holdfast.words.plan import Budget, Plan
-from holdfast.words.verdicts import Action, Finding, Outcome
+from holdfast.diagnosis.causes import cause_of
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.verdict import verdict
+from holdfast.remedies import Remedy
+from holdfast.remedies.policy import FORETELLING, after_end, asks_for_snapshot, ends_attempt, expected_life, is_over
+from holdfast.schema import events
+from holdfast.schema.plan import Budget, Plan
+from holdfast.schema.verdicts import Action, Finding, Outcome
+from holdfast.testing.histories import TRACEBACK, ended, entries, losses, memory, started, trains
 
 PLAN = Plan(command=["python", "train.py"], cwd="/work")
 OVER = events.Resume(how="start over", why="not known")

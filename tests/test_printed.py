@@ -6,20 +6,20 @@ import sys
 
 import pytest
 
-from holdfast.act import supervisor
-from holdfast.act.recorder import Recorder
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import started
-from holdfast.judge.picture import Picture
-from holdfast.judge.words import needles, rules_speaking_of
-from holdfast.observe.line_watch import LONGEST_LINE, Heard, LineWatch, Tally
-from holdfast.observe.output_log import OutputLog
-from holdfast.observe.output_pump import Source
-from holdfast.record import folder
-from holdfast.record.journal import JournalWriter, replay
-from holdfast.record.redact import Redactor
-from holdfast.words import events
-from holdfast.words.plan import Budget, Plan
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
+from holdfast.diagnosis.run_state import Picture
+from holdfast.process.output_forwarder import Source
+from holdfast.process.output_log import OutputLog
+from holdfast.process.output_matcher import LONGEST_LINE, Heard, LineWatch, Tally
+from holdfast.schema import events
+from holdfast.schema.plan import Budget, Plan
+from holdfast.storage import folder
+from holdfast.storage.journal import JournalWriter, replay
+from holdfast.storage.redact import Redactor
+from holdfast.supervisor import supervisor
+from holdfast.supervisor.event_pipeline import Recorder
+from holdfast.testing.histories import started
 
 NMS = b"WARNING \xe2\x9a\xa0\xef\xb8\x8f NMS time limit 2.800s exceeded"
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from probe_harness import run, run_bare
 
-from holdfast.words import events
+from holdfast.schema import events
 
 TRAININGS = """
 import hashlib, io, random, torch

@@ -12,8 +12,8 @@ import pytest
 from probe_harness import CHILD, attempt, collect, environment, run, script
 from test_probe_steps import tiny
 
-from holdfast.child.holdfast_child import heartbeat
-from holdfast.words import events
+from holdfast.probe.holdfast_probe import heartbeat
+from holdfast.schema import events
 
 TRAIN = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -35,7 +35,7 @@ def test_the_other_sitecustomize_still_runs(tmp_path):
         import sys, sitecustomize
         print(sys.theirs)
         print(sitecustomize.__file__)
-        print([entry for entry in sys.path if "holdfast/child" in entry])
+        print([entry for entry in sys.path if "holdfast/probe" in entry])
         """,
         PYTHONPATH=f"{CHILD}{os.pathsep}{theirs}",
     )
@@ -63,7 +63,7 @@ def test_a_process_without_torch_pays_little(tmp_path):
     """A plain Python under the probe loads a handful of small modules, none of them dear."""
     probed = run(
         tmp_path,
-        "import sys; print([name for name in ('json', 'typing', 'torch', 'holdfast_child.probe') if name in sys.modules])",
+        "import sys; print([name for name in ('json', 'typing', 'torch', 'holdfast_probe.probe') if name in sys.modules])",
     )
     assert probed.out.strip() == "[]"
     assert probed.files == []
@@ -88,7 +88,7 @@ def test_after_import_is_exact_about_odd_imports(tmp_path):
         tmp_path,
         """
         import sys
-        from holdfast_child.imports import after_import
+        from holdfast_probe.import_hooks import after_import
         seen = []
         after_import("fragile", lambda module: seen.append(module.value))
         after_import("sys", lambda module: seen.append("at once"))
@@ -146,21 +146,21 @@ def test_after_a_thousand_steps_windows_and_odd_ones(tmp_path):
 def test_a_million_steps_stay_small():
     """Steps so slow that each window is as short as it may be, with all that a line can hold, and the whole allowance of
     the other events: under 40 MB."""
-    from holdfast.child.holdfast_child import records, writer
+    from holdfast.probe.holdfast_probe import event_writer, step_log
 
     size = 0
 
     def emit(event, **fields):
         nonlocal size
-        size += len(writer.encoded(event, fields))
+        size += len(event_writer.encoded(event, fields))
 
     def emit_all(event, several):
         for fields in several:
             emit(event, **fields)
 
-    recorder = records.Recorder(emit, emit_all, lambda: [0.00123456789] * 3)
+    recorder = step_log.Recorder(emit, emit_all, lambda: [0.00123456789] * 3)
     for number in range(100_000):
-        record = records.Record()
+        record = step_log.Record()
         record.number, record.seconds, record.data_wait = 900_001 + number, 60.0712345, 0.0123456
         record.backwards, record.samples, record.batch, record.lr = 1, 32, f"{number:016x}", [0.00123456789] * 3
         record.add_loss(0.123456789 + number)
@@ -169,8 +169,8 @@ def test_a_million_steps_stay_small():
             record.add_part(part, 0.123456789 + number)
         recorder.add(record, 60.0 * number)
     first_tenth, windows_of_the_rest = size, 8000 * 2.31  # a window for each eight-thousandth: the logarithm of ten
-    line = len(writer.encoded("steps", records.window_line([record] * 125, [0.00123456789] * 3)))
-    others = writer.ALLOWANCE_BYTES + 1_000_000 * writer.ALLOWANCE_BYTES_PER_STEP
+    line = len(event_writer.encoded("steps", step_log.window_line([record] * 125, [0.00123456789] * 3)))
+    others = event_writer.ALLOWANCE_BYTES + 1_000_000 * event_writer.ALLOWANCE_BYTES_PER_STEP
     assert first_tenth + line * windows_of_the_rest + others < 40e6
 
 
@@ -182,10 +182,10 @@ def test_a_full_disk_stops_the_writing_and_not_the_training(tmp_path):
             TRAIN
             + """
 import resource, signal, sys
-writer = sys.modules["holdfast_child.writer"]
+writer = sys.modules["holdfast_probe.event_writer"]
 writer.RETRY_SECONDS = 0.0
 train(3)
-size = sys.modules["holdfast_child.probe"]._probe.writer
+size = sys.modules["holdfast_probe.probe"]._probe.writer
 import os
 used = os.stat(size._path).st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (used + 50, resource.RLIM_INFINITY))
@@ -306,7 +306,7 @@ def test_values_of_a_device_follow_the_training_to_another_thread(tmp_path):
             TRAIN
             + """
 import sys, threading, time
-scalars = sys.modules["holdfast_child.probe"]._probe.scalars
+scalars = sys.modules["holdfast_probe.probe"]._probe.scalars
 train(2)
 scalars.later(torch.zeros(1, device="meta"), lambda values: print("fetched", threading.current_thread().name))
 def elsewhere():
@@ -326,14 +326,14 @@ def test_values_that_nobody_fetches_are_bounded():
     """Beyond a bound the oldest are given up, which is said once; what is left arrives."""
     import torch
 
-    from holdfast.child.holdfast_child import scalars
+    from holdfast.probe.holdfast_probe import deferred_scalars
 
     notes, got = [], []
-    waiting = scalars.Scalars(torch, lambda *note: notes.append(note))
-    for number in range(scalars.MOST_WAITING + 3):
+    waiting = deferred_scalars.Scalars(torch, lambda *note: notes.append(note))
+    for number in range(deferred_scalars.MOST_WAITING + 3):
         waiting.later(torch.zeros(1, device="meta"), lambda values, number=number: got.append(number))
     assert got == [0, 1, 2]
-    assert waiting.count == scalars.MOST_WAITING
+    assert waiting.count == deferred_scalars.MOST_WAITING
     assert len(set(notes)) == 1
 
 
@@ -364,7 +364,7 @@ def test_a_fork_frees_nothing_that_it_inherited(tmp_path):
             TRAIN
             + """
 import gc, os, sys, weakref
-probe = sys.modules["holdfast_child.probe"]._probe
+probe = sys.modules["holdfast_probe.probe"]._probe
 movement = next(look for look in probe.looks[0].looks if look.name == "movement")
 train(2)
 probe.scalars.later(torch.zeros(1, device="meta"), print)

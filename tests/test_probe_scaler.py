@@ -3,7 +3,7 @@
 from probe_harness import run
 from test_probe_steps import tiny
 
-from holdfast.words import events
+from holdfast.schema import events
 
 SCALED = """
 optimizer = torch.optim.{optimizer}

@@ -4,7 +4,7 @@ import textwrap
 
 from probe_harness import run
 
-from holdfast.words import events
+from holdfast.schema import events
 
 TINY = """
 import torch
@@ -363,7 +363,7 @@ def test_a_step_that_raised_keeps_nothing_alive(tmp_path):
                 optimizer.step(fail)
             else:
                 Fails.apply(model(data)).sum().backward()
-        movement = next(look for look in sys.modules["holdfast_child.probe"]._probe.looks[0].looks if look.name == "movement")
+        movement = next(look for look in sys.modules["holdfast_probe.probe"]._probe.looks[0].looks if look.name == "movement")
         for in_step in (True, False):
             alive = []
             try:
@@ -481,7 +481,7 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
             optimizer.zero_grad()
             model(x).square().mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-            short = sys.modules["holdfast_child.probe"]._probe.quick.on
+            short = sys.modules["holdfast_probe.probe"]._probe.quick.on
             quick += short
             late += short and epoch > 30
             optimizer.step()
@@ -564,7 +564,7 @@ def test_on_the_short_way_a_loss_that_is_not_finite_is_written_at_once(tmp_path)
         step = 0
         while step < 3000:
             step += 1
-            short = sys.modules["holdfast_child.probe"]._probe.quick.on
+            short = sys.modules["holdfast_probe.probe"]._probe.quick.on
             last = step > 2000 and short
             (weight * (float("nan") if last else 2.0)).sum().backward()
             optimizer.step()

@@ -14,18 +14,18 @@ import psutil
 import pytest
 from running import HOLDFAST, command, environment, holdfast
 
-from holdfast.act.leftovers import end_leftovers, find_unidentified
-from holdfast.child.holdfast_child import protocol
-from holdfast.observe import process_identity
-from holdfast.observe.offspring import Offspring
-from holdfast.observe.process_identity import ProcessIdentity, identity_of, send_signal
-from holdfast.observe.stacks import StackReader
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import JournalWriter, replay
-from holdfast.record.plan_file import write_plan
-from holdfast.show.status import status_of
-from holdfast.words import events
-from holdfast.words.plan import Budget, Plan
+from holdfast.probe.holdfast_probe import protocol
+from holdfast.process import process_identity
+from holdfast.process.descendants import Offspring
+from holdfast.process.process_identity import ProcessIdentity, identity_of, send_signal
+from holdfast.process.stack_dumps import StackReader
+from holdfast.render.status import status_of
+from holdfast.schema import events
+from holdfast.schema.plan import Budget, Plan
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import JournalWriter, replay
+from holdfast.storage.plan_copy import write_plan
+from holdfast.supervisor.orphan_cleanup import end_leftovers, find_unidentified
 
 ENDS_AT_ONCE = [sys.executable, "-c", "pass"]
 
@@ -229,7 +229,7 @@ def test_status_knows_the_living_training(tmp_path):
 
 def test_a_shell_that_the_run_started_may_resume_it(tmp_path):
     """This process and those above it are never ended, whatever they carry."""
-    script = "import sys; from pathlib import Path; from holdfast.observe.process_identity import AttemptProcesses; print([p.pid for p in AttemptProcesses([Path(sys.argv[1])]).find()])"
+    script = "import sys; from pathlib import Path; from holdfast.process.process_identity import AttemptProcesses; print([p.pid for p in AttemptProcesses([Path(sys.argv[1])]).find()])"
     words = ["sh", "-c", '"$@"; :', "sh", sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(
         words, env={**os.environ, protocol.ATTEMPT_DIR: str(tmp_path)}, capture_output=True, text=True, check=True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from histories import seen
 
-from holdfast.judge.history import GIB, memory, started, trains
-from holdfast.show.progress import progress, seconds_an_epoch
-from holdfast.words import events
+from holdfast.render.progress import progress, seconds_an_epoch
+from holdfast.schema import events
+from holdfast.testing.histories import GIB, memory, started, trains
 
 
 def epochs(*ends, first=1, planned=10):

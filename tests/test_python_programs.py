@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 from running import holdfast_run
 
-from holdfast.act import reloading, revalidating, stage_plan, trial
-from holdfast.act.checks.frame import Ground
-from holdfast.act.checks.interpreter import Asker
-from holdfast.act.launching import CHILD_FOLDER, environment
-from holdfast.act.rehearsal import surroundings
-from holdfast.lab import running as lab_running
-from holdfast.observe import ultralytics_home
-from holdfast.observe.machine import this_machine
-from holdfast.observe.pictures import readers
-from holdfast.observe.python_programs import program, python_path
-from holdfast.record.folder import create
-from holdfast.words.plan import Plan
+from holdfast.machine import this_machine
+from holdfast.preflight import short_run
+from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.interpreter import Asker
+from holdfast.preflight.dry_run import environment as dry_run_environment
+from holdfast.preflight.images import readers
+from holdfast.process import ultralytics_install
+from holdfast.process.python_command import program, python_path
+from holdfast.schema.plan import Plan
+from holdfast.simulator import runner as lab_running
+from holdfast.storage.folder import create
+from holdfast.supervisor import cpu_validation, stage_command, verify_checkpoints
+from holdfast.supervisor.child_env import CHILD_FOLDER, environment
 
 SPELLINGS = [None, "", ":", "lib:", ":lib", "lib::other", "::"]
 TELLS = "import json, sys\nprint(json.dumps(sys.path))\n"
@@ -54,7 +55,7 @@ def test_a_training_has_the_path_that_it_has_bare(tmp_path, given):
     run = create([], root=tmp_path, folder=tmp_path / "run")
     supervised = environment(run, plan, 1, None, life_s=None, base=user)
     ground = Ground(cwd=tmp_path, machine=this_machine(), environment=user)
-    rehearsed = surroundings.environment(ground, tmp_path, tmp_path, {}, {})
+    rehearsed = dry_run_environment.environment(ground, tmp_path, tmp_path, {}, {})
     for variables in (supervised, rehearsed):
         quiet = {name: value for name, value in variables.items() if not name.startswith("HOLDFAST_")}
         assert sys_path(tmp_path, quiet) == bare
@@ -142,14 +143,14 @@ def test_every_program_of_ours_is_started_that_way(planted, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", started)
     (planted / "program.txt").write_text("print('hello')")
     Asker([sys.executable], planted, os.environ)(planted / "program.txt", [], "", 5.0)
-    reloading.Reader()._start(sys.executable)
-    with revalidating.Validation(sys.executable, {}, "best.pt", str(planted), "the test asks"):
+    verify_checkpoints.Reader()._start(sys.executable)
+    with cpu_validation.Validation(sys.executable, {}, "best.pt", str(planted), "the test asks"):
         pass
-    ultralytics_home.home_of([sys.executable])
+    ultralytics_install.home_of([sys.executable])
     commands.append(readers.Readers(sys.executable, readers.Task(1, None), [], count=1).command())
-    commands.append(program([sys.executable], trial.PROGRAM))
+    commands.append(program([sys.executable], short_run.PROGRAM))
     commands.append(program([sys.executable], lab_running.SUPERVISE))
-    commands.append([sys.executable, "-c", stage_plan.ENTRY])
+    commands.append([sys.executable, "-c", stage_command.ENTRY])
     monkeypatch.undo()
     monkeypatch.chdir(planted)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
@@ -163,8 +164,8 @@ def test_every_program_of_ours_is_started_that_way(planted, monkeypatch):
 
 def test_no_source_starts_python_with_text_or_a_module_by_itself():
     """A new place that does would import from the working folder: it has to go through `program`."""
-    source = Path(revalidating.__file__).parents[1]
-    allowed = {"observe/python_programs.py", "act/stage_plan.py", "lab/supervise.py", "observe/machine/linux.py"}
+    source = Path(cpu_validation.__file__).parents[1]
+    allowed = {"process/python_command.py", "supervisor/stage_command.py", "simulator/supervise.py", "machine/linux.py"}
     found = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")

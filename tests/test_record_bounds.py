@@ -9,15 +9,15 @@ import threading
 import pytest
 from diagnosed import judged, severities, written
 
-from holdfast.judge.engine import Engine
-from holdfast.judge.picture import MAX_FINDINGS, picture_of
-from holdfast.observe.foreign import plain_log, table, text, transformers
-from holdfast.record import folder, journal
-from holdfast.record.journal import Entry, replay
-from holdfast.show.status import print_status, status_of
-from holdfast.words import events
-from holdfast.words.errors import RecordUnknown
-from holdfast.words.verdicts import Finding
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.run_state import MAX_FINDINGS, picture_of
+from holdfast.importers import plain_log, table, text, transformers
+from holdfast.render.status import print_status, status_of
+from holdfast.schema import events
+from holdfast.schema.errors import RecordUnknown
+from holdfast.schema.verdicts import Finding
+from holdfast.storage import folder, journal
+from holdfast.storage.journal import Entry, replay
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from holdfast.record.redact import Redactor, allowed_environment
-from holdfast.show.plain import printable
+from holdfast.render.text import printable
+from holdfast.storage.redact import Redactor, allowed_environment
 
 
 def redact_command(argv):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.child.holdfast_child.secret_shapes import OTHERS, TOKENS
-from holdfast.record.redact import Redactor
+from holdfast.probe.holdfast_probe.secret_shapes import OTHERS, TOKENS
+from holdfast.storage.redact import Redactor
 
 X, Y, Z = "ZqKw83mdLp20xs", "Rt5vBn81QcWe7u", "pLm4Xz09TyHg6k"
 HEX = "0123456789abcdef" * 4

@@ -11,20 +11,20 @@ import msgspec
 import pytest
 from running import AGAIN, environment, holdfast, holdfast_run, training
 
-from holdfast.act import supervisor
-from holdfast.act.recorder import Recorder
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import started
-from holdfast.judge.picture import Picture, picture_of
-from holdfast.record import folder
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import JournalWriter, replay
-from holdfast.record.plan_file import read_plan, write_plan
-from holdfast.record.redact import SENTENCES, VOCABULARY, Redactor, redactor_for
-from holdfast.words import events
-from holdfast.words.errors import CommandNotRunnable
-from holdfast.words.plan import Budget, Plan, Stage
-from holdfast.words.verdicts import Action, Change, Decision, Finding, Proof
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.schema import events
+from holdfast.schema.errors import CommandNotRunnable
+from holdfast.schema.plan import Budget, Plan, Stage
+from holdfast.schema.verdicts import Action, Change, Decision, Finding, Proof
+from holdfast.storage import folder
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import JournalWriter, replay
+from holdfast.storage.plan_copy import read_plan, write_plan
+from holdfast.storage.redact import SENTENCES, VOCABULARY, Redactor, redactor_for
+from holdfast.supervisor import supervisor
+from holdfast.supervisor.event_pipeline import Recorder
+from holdfast.testing.histories import started
 
 PYTHON = sys.executable
 WORDS = ["python", "platform", "command", "attempt", "holdfast", "true", "event", "supervisor", "journal", "checkpoint",

@@ -12,17 +12,17 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from holdfast.act.checks import by_id
-from holdfast.act.checks.frame import Ground
-from holdfast.act.checks.running import run_all
-from holdfast.act.rehearsal import scratch, surroundings
-from holdfast.act.rehearsal.rehearsing import device_word, on_device, rehearse
-from holdfast.act.rehearsal.shared import ASKED
-from holdfast.child.holdfast_child.rehearsal import trackers
-from holdfast.child.holdfast_child.rehearsal.batches import copied, input_of, zero_input
-from holdfast.child.holdfast_child.rehearsal.files import Keeper
-from holdfast.observe import yolo_data
-from holdfast.observe.machine import this_machine
+from holdfast.machine import this_machine
+from holdfast.preflight import yolo_data
+from holdfast.preflight.checks import by_id
+from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.runner import run_all
+from holdfast.preflight.dry_run import environment, scratch
+from holdfast.preflight.dry_run.cache import ASKED
+from holdfast.preflight.dry_run.run import device_word, on_device, rehearse
+from holdfast.probe.holdfast_probe.dry_run import trackers
+from holdfast.probe.holdfast_probe.dry_run.batches import copied, input_of, zero_input
+from holdfast.probe.holdfast_probe.dry_run.write_guard import Keeper
 
 LOOP = """
 import os, subprocess, sys
@@ -121,7 +121,7 @@ def test_the_device_is_changed_where_the_command_names_it():
 
 def test_a_large_data_set_is_rehearsed_on_a_few_of_its_pictures(tmp_path, monkeypatch):
     """With links: Ultralytics would read every label before its first batch."""
-    monkeypatch.setattr(surroundings, "FEW", {"train": 3, "val": 2})
+    monkeypatch.setattr(environment, "FEW", {"train": 3, "val": 2})
     for split in ("train", "val"):
         for kind in ("images", "labels"):
             (tmp_path / f"data/{kind}/{split}").mkdir(parents=True)
@@ -132,9 +132,9 @@ def test_a_large_data_set_is_rehearsed_on_a_few_of_its_pictures(tmp_path, monkey
     yaml.write_text(f"path: {tmp_path}/data\ntrain: images/train\nval: images/val\nnames: [thing]\n")
     asked = replace(ground(tmp_path, "yolo", "train"), data=yaml)
     made = scratch.Scratch(tmp_path, tmp_path / "scratch")
-    assert "data" not in surroundings.ultralytics_settings(asked, tmp_path / "small", made)
-    monkeypatch.setattr(surroundings, "MANY_PICTURES", 10)
-    few = Path(surroundings.ultralytics_settings(asked, tmp_path / "root", made)["data"])
+    assert "data" not in environment.ultralytics_settings(asked, tmp_path / "small", made)
+    monkeypatch.setattr(environment, "MANY_PICTURES", 10)
+    few = Path(environment.ultralytics_settings(asked, tmp_path / "root", made)["data"])
     read = yolo_data.read(few)
     assert [len(read.splits[split]) for split in ("train", "val")] == [3, 2]
     assert all(picture.exists() and yolo_data.label_of(picture).exists() for picture in read.splits["train"])

@@ -16,12 +16,12 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.act.reloading import SOURCE, Reader
-from holdfast.child.holdfast_child import reload
-from holdfast.judge.picture import Picture
-from holdfast.judge.verdict import _checkpoint_reloads
-from holdfast.record.journal import Entry
-from holdfast.words import events
+from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.verdict import _checkpoint_reloads
+from holdfast.probe.holdfast_probe import verify_checkpoint
+from holdfast.schema import events
+from holdfast.storage.journal import Entry
+from holdfast.supervisor.verify_checkpoints import SOURCE, Reader
 
 
 def read_back(*paths):
@@ -209,11 +209,11 @@ def test_an_archive_that_runs_or_unpacks_something_is_not_loaded(hostile, tmp_pa
 
 def test_torchs_own_way_to_torchscript_is_shut_too(hostile, monkeypatch):
     """An archive that our look at its list of files did not recognise still is not handed to torch.jit.load."""
-    monkeypatch.setattr(reload, "_look_into_archive", lambda *_: None)
+    monkeypatch.setattr(verify_checkpoint, "_look_into_archive", lambda *_: None)
     monkeypatch.setattr(torch.jit, "load", torch.jit.load)
     monkeypatch.setattr(tarfile, "open", tarfile.open)
-    with pytest.warns(UserWarning, match="TorchScript"), pytest.raises(reload.NotRead):
-        reload.loaded(str(hostile / "model.pt"))
+    with pytest.warns(UserWarning, match="TorchScript"), pytest.raises(verify_checkpoint.NotRead):
+        verify_checkpoint.loaded(str(hostile / "model.pt"))
     assert not (hostile / "written").exists()
 
 
@@ -250,16 +250,16 @@ def test_pickles_made_by_hand_run_nothing(tmp_path):
 
 def test_reading_a_file_only_reads(tmp_path):
     """The second line of defence: while a file is read, nothing is written, started or connected to."""
-    watch = reload.Watch()
+    watch = verify_checkpoint.Watch()
     watch("subprocess.Popen", ())
     watch.reading = True
     watch("open", (str(tmp_path), "rb", os.O_RDONLY))
     watch("import", ("x",))
     for event in ("subprocess.Popen", "os.system", "os.mkdir", "socket.connect", "ctypes.dlopen"):
-        with pytest.raises(reload.NotRead, match=event):
+        with pytest.raises(verify_checkpoint.NotRead, match=event):
             watch(event, ())
     for mode, flags in (("w", 0), (None, os.O_WRONLY)):
-        with pytest.raises(reload.NotRead, match="open"):
+        with pytest.raises(verify_checkpoint.NotRead, match="open"):
             watch("open", (str(tmp_path), mode, flags))
 
 

@@ -15,25 +15,25 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import GIB, TRACEBACK, ended, entries, losses, memory, started, trains, window
-from holdfast.judge.picture import Picture
-from holdfast.judge.series import Series
-from holdfast.judge.verdict import verdict
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import Entry, JournalWriter
-from holdfast.show.report import write_report
-from holdfast.show.report.beside import settings_in
-from holdfast.show.report.charts import Chart, Dot, Line, line_of, thinned
-from holdfast.show.report.content import report_of
-from holdfast.show.report.html import as_html
-from holdfast.show.report.markdown import as_markdown, code, text
-from holdfast.show.report.plots import draw, sparkline
-from holdfast.show.report.timeline import timeline_of
-from holdfast.show.report.wording import NOTHING
-from holdfast.words import events
-from holdfast.words.errors import UsageError
-from holdfast.words.verdicts import Action, Decision, Finding
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.verdict import verdict
+from holdfast.render.report import write_report
+from holdfast.render.report.charts import Chart, Dot, Line, line_of, thinned
+from holdfast.render.report.compare import settings_in
+from holdfast.render.report.html import as_html
+from holdfast.render.report.markdown import as_markdown, code, text
+from holdfast.render.report.model import report_of
+from holdfast.render.report.svg import draw, sparkline
+from holdfast.render.report.text import NOTHING
+from holdfast.render.report.timeline import timeline_of
+from holdfast.schema import events
+from holdfast.schema.errors import UsageError
+from holdfast.schema.verdicts import Action, Decision, Finding
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import Entry, JournalWriter
+from holdfast.testing.histories import GIB, TRACEBACK, ended, entries, losses, memory, started, trains, window
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> [a](javascript:alert(3)) `**|\x1b[31m\u202e"
 DAY = 1_757_999_000.0
@@ -506,8 +506,8 @@ def test_command_prints_json(recorded):
 def test_report_is_light():
     """At the end of a run, in the supervisor: no plotting library, no torch, no numpy."""
     code = (
-        "import sys; from pathlib import Path; import tempfile; from holdfast.judge.picture import Picture; "
-        "from holdfast.show.report import write_report; before = 'jinja2' in sys.modules; "
+        "import sys; from pathlib import Path; import tempfile; from holdfast.diagnosis.run_state import Picture; "
+        "from holdfast.render.report import write_report; before = 'jinja2' in sys.modules; "
         "write_report(Picture(), Path(tempfile.mkdtemp()), title='x'); "
         "print(before, {'matplotlib', 'numpy', 'torch'} & set(sys.modules))"
     )

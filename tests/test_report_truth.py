@@ -9,19 +9,19 @@ from importlib.resources import files
 import pytest
 from histories import seen
 
-from holdfast.judge.explanation import explain
-from holdfast.judge.history import ended, losses, started, trains
-from holdfast.judge.ledger import BUCKETS
-from holdfast.record.journal import Entry
-from holdfast.show.progress import progress
-from holdfast.show.report.charts import Chart, Dot, Line, unbroken
-from holdfast.show.report.content import BUCKETS as SAID
-from holdfast.show.report.content import report_of
-from holdfast.show.report.plots import draw
-from holdfast.words import events
-from holdfast.words.verdicts import Finding
+from holdfast.diagnosis.explanation import explain
+from holdfast.diagnosis.goodput import BUCKETS
+from holdfast.render.progress import progress
+from holdfast.render.report.charts import Chart, Dot, Line, unbroken
+from holdfast.render.report.model import BUCKETS as SAID
+from holdfast.render.report.model import report_of
+from holdfast.render.report.svg import draw
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import ended, losses, started, trains
 
-CSS = files("holdfast.show.report").joinpath("report.css").read_text("utf-8")
+CSS = files("holdfast.render.report").joinpath("report.css").read_text("utf-8")
 
 
 def dots(*places, n=1):

@@ -7,15 +7,15 @@ import os
 
 import pytest
 
-from holdfast.act import resumable
-from holdfast.act.resumable import is_resumable, newest_resumable
-from holdfast.judge.picture import picture_of
-from holdfast.record import folder
-from holdfast.record.journal import JournalWriter, replay
-from holdfast.record.summary_file import MAX_SUMMARY_BYTES, recorded_verdict
-from holdfast.show.summary import summary_of, write_summary
-from holdfast.words import events
-from holdfast.words.errors import UnknownRun
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.render.summary import summary_of, write_summary
+from holdfast.schema import events
+from holdfast.schema.errors import UnknownRun
+from holdfast.storage import folder
+from holdfast.storage.journal import JournalWriter, replay
+from holdfast.storage.summary_file import MAX_SUMMARY_BYTES, recorded_verdict
+from holdfast.supervisor import find_resumable
+from holdfast.supervisor.find_resumable import is_resumable, newest_resumable
 
 
 def run_with(root, verdict, at=1.0):
@@ -48,7 +48,7 @@ def journals_read(monkeypatch):
         read.append(run.name)
         return replay(run)
 
-    monkeypatch.setattr(resumable, "replay", counted)
+    monkeypatch.setattr(find_resumable, "replay", counted)
     return read
 
 

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 from histories import seen
 
-from holdfast.judge import tuning
-from holdfast.judge.cases_series import validations
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import ended, entries, losses, started
-from holdfast.judge.picture import Picture
-from holdfast.judge.rule import Rule
-from holdfast.judge.rules import all_rules
-from holdfast.record.journal import Entry
-from holdfast.words import events
-from holdfast.words.errors import UsageError
-from holdfast.words.verdicts import Finding
+from holdfast.diagnosis import rule_config
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.rule import Rule
+from holdfast.diagnosis.rules import all_rules
+from holdfast.diagnosis.run_state import Picture
+from holdfast.schema import events
+from holdfast.schema.errors import UsageError
+from holdfast.schema.verdicts import Finding
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import ended, entries, losses, started
+from holdfast.testing.series import validations
 
 
 def findings_of(history, rules=None):
@@ -166,7 +166,7 @@ def test_scores_of_zero_after_hardly_any_update_are_no_proof():
 def test_rules_can_be_switched_off_capped_and_tuned(settings, said):
     """What the user sets for a run stands in its first event, so that judging it again later gives the same."""
     first, *rest = started()
-    history = [msgspec.structs.replace(first, tuning=tuning.parse(settings)), *rest, *losses(*[0.0] * 30)]
+    history = [msgspec.structs.replace(first, tuning=rule_config.parse(settings)), *rest, *losses(*[0.0] * 30)]
     assert [(f.rule, f.severity, f.step) for f in findings_of(history)] == said
 
 
@@ -182,7 +182,7 @@ def test_rules_can_be_switched_off_capped_and_tuned(settings, said):
 )
 def test_wrong_setting_names_the_right_one(setting, says):
     with pytest.raises(UsageError) as caught:
-        tuning.parse([setting])
+        rule_config.parse([setting])
     assert says in caught.value.next_step
 
 

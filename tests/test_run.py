@@ -11,7 +11,7 @@ import sys
 import pytest
 from running import AGAIN, SAVES, holdfast, holdfast_run, training
 
-from holdfast.words import events
+from holdfast.schema import events
 
 PYTHON = sys.executable
 

@@ -9,8 +9,8 @@ import sys
 from running import command, environment, holdfast, holdfast_run
 from test_run_signals import wait_until
 
-from holdfast.child.holdfast_child import heartbeat
-from holdfast.words import events
+from holdfast.probe.holdfast_probe import heartbeat
+from holdfast.schema import events
 
 PYTHON = sys.executable
 GUARDED = """

@@ -7,12 +7,12 @@ import sys
 from running import holdfast_run
 from test_run_guard import bare, script
 
-from holdfast.words import events
+from holdfast.schema import events
 
 HURT = """
 import errno
-from holdfast_child.guard import Guard
-from holdfast_child.snapshots.files import Files
+from holdfast_probe.guard import Guard
+from holdfast_probe.snapshots.fs import Files
 
 ATTEMPT = int(os.environ["HOLDFAST_ATTEMPT"])
 FOLDER = os.environ["HOLDFAST_SNAPSHOTS"]

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from running import HOLDFAST, SAVES, training
 
-from holdfast.act.stages import Stages
-from holdfast.judge.course import course_of
-from holdfast.judge.picture import picture_of
-from holdfast.record import plan_reading
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import replay
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.stages import course_of
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import replay
+from holdfast.storage.plan import load
+from holdfast.supervisor.stages import Stages
 
 STAGED = """
 name = "staged"
@@ -68,7 +68,7 @@ def test_it_can_be_ended_while_it_measures(tmp_path):
     """Between stages, while a trial runs: SIGTERM ends it in an orderly way, with a record that can be gone on with."""
     training(tmp_path, SAVES)
     (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
-    plan = plan_reading.read(tmp_path / "plan.toml")
+    plan = load.read(tmp_path / "plan.toml")
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
 

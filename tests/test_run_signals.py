@@ -17,10 +17,10 @@ import psutil
 import pytest
 from running import AGAIN, SAVES, command, environment, holdfast, holdfast_run, training
 
-from holdfast.child.holdfast_child import heartbeat
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import replay
-from holdfast.words import events
+from holdfast.probe.holdfast_probe import heartbeat
+from holdfast.schema import events
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import replay
 
 PYTHON = sys.executable
 ENDLESS = "def after(step):\n    print(step, flush=True)\n    time.sleep(0.02)\n"

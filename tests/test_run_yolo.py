@@ -10,7 +10,7 @@ import pytest
 from running import holdfast_run
 from squares import make_squares
 
-from holdfast.words import events
+from holdfast.schema import events
 
 pytest.importorskip("ultralytics")
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.record import safe_files
+from holdfast.storage import safe_files
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device"])

@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 
-from holdfast.observe.machine import ProcessFacts, SystemMemory, this_machine
-from holdfast.observe.process_tree import FORGET_EVERY, ProcessTree
-from holdfast.observe.sensors import ClockWatch, Sensors, free_disk
-from holdfast.words.events import Slept
+from holdfast.machine import ProcessFacts, SystemMemory, this_machine
+from holdfast.process.process_tree import FORGET_EVERY, ProcessTree
+from holdfast.process.sensors import ClockWatch, Sensors, free_disk
+from holdfast.schema.events import Slept
 
 MB = 1 << 20
 

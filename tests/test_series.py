@@ -7,18 +7,18 @@ import math
 import msgspec
 import pytest
 
-from holdfast.judge.cases_series import final, parts, steps, validations
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import ended, entries, started, window
-from holdfast.judge.monitors import Losses, Metrics, Rates
-from holdfast.judge.monitors.metrics import best_of, is_known_score, is_score, over_attempts
-from holdfast.judge.picture import Picture
-from holdfast.judge.rules.loss_constant import has_few_digits
-from holdfast.judge.series import Series, fall
-from holdfast.judge.verdict import verdict
-from holdfast.record.journal import Entry
-from holdfast.words import events
-from holdfast.words.verdicts import Outcome
+from holdfast.diagnosis.aggregators import Losses, Metrics, Rates
+from holdfast.diagnosis.aggregators.metrics import best_of, is_known_score, is_score, over_attempts
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.rules.loss_constant import has_few_digits
+from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.series import Series, fall
+from holdfast.diagnosis.verdict import verdict
+from holdfast.schema import events
+from holdfast.schema.verdicts import Outcome
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import ended, entries, started, window
+from holdfast.testing.series import final, parts, steps, validations
 
 
 def test_memory_is_bounded_and_the_mean_exact():

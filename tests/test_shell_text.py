@@ -7,19 +7,19 @@ import subprocess
 
 import pytest
 
-from holdfast.judge.explanation import explain
-from holdfast.judge.picture import picture_of
-from holdfast.record import folder
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import Entry, JournalWriter
-from holdfast.record.lock import RunLock
-from holdfast.record.plan_file import write_plan
-from holdfast.show.plain import printable
-from holdfast.show.status import print_status, status_of
-from holdfast.words import events
-from holdfast.words.errors import RunExists, RunIsLive
-from holdfast.words.plan import Plan
-from holdfast.words.shell_text import shell_joined, shell_quoted
+from holdfast.diagnosis.explanation import explain
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.render.status import print_status, status_of
+from holdfast.render.text import printable
+from holdfast.schema import events
+from holdfast.schema.errors import RunExists, RunIsLive
+from holdfast.schema.plan import Plan
+from holdfast.schema.shell_text import shell_joined, shell_quoted
+from holdfast.storage import folder
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import Entry, JournalWriter
+from holdfast.storage.lock import RunLock
+from holdfast.storage.plan_copy import write_plan
 
 EVIL = "a;touch $IFS'x'$(touch pwn)`id`&-1"
 NAMES = (

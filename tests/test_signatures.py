@@ -5,19 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.judge import versions
-from holdfast.judge.cases_signatures import device, on_mac, printed, unknown_machine
-from holdfast.judge.death import exception_line, exception_words, frames_of, own_frame, raised
-from holdfast.judge.engine import Engine
-from holdfast.judge.history import TRACEBACK, ended, entries, losses, started, trains
-from holdfast.judge.picture import Picture
-from holdfast.judge.policy import cause_of, ends_attempt
-from holdfast.judge.rules import all_rules, by_id
-from holdfast.judge.versions import KNOWN_FAULTS, Versions
-from holdfast.judge.words import needle_in, needles, rules_speaking_of
-from holdfast.record.journal import Entry
-from holdfast.words import events
-from holdfast.words.plan import Plan
+from holdfast.diagnosis import versions
+from holdfast.diagnosis.causes import cause_of
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.exits import exception_line, exception_words, frames_of, own_frame, raised
+from holdfast.diagnosis.output_patterns import needle_in, needles, rules_speaking_of
+from holdfast.diagnosis.rules import all_rules, by_id
+from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.versions import KNOWN_FAULTS, Versions
+from holdfast.remedies.policy import ends_attempt
+from holdfast.schema import events
+from holdfast.schema.plan import Plan
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import TRACEBACK, ended, entries, losses, started, trains
+from holdfast.testing.signatures import device, on_mac, printed, unknown_machine
 
 
 def seen(*parts):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.observe.sink import Sink
+from holdfast.process.sink import Sink
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.act.launching import CHILD_FOLDER
+from holdfast.supervisor.child_env import CHILD_FOLDER
 
 SOURCE = CHILD_FOLDER / "sitecustomize.py"
 

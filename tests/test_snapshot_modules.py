@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from holdfast.child.holdfast_child.snapshots.modules import ModuleTensors
-from holdfast.child.holdfast_child.snapshots.objects import Objects
+from holdfast.probe.holdfast_probe.snapshots.module_state import ModuleTensors
+from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
 
 
 class Doubled(nn.Module):

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.child.holdfast_child.snapshots import file as snapshot_file
-from holdfast.child.holdfast_child.snapshots.capture import Capture, NoRoom
-from holdfast.child.holdfast_child.snapshots.file import Torn
-from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.store import Store, part_name
-from holdfast.child.holdfast_child.snapshots.values import NotPlain, flatten, unflatten
+from holdfast.probe.holdfast_probe.snapshots import snapshot_file
+from holdfast.probe.holdfast_probe.snapshots.capture import Capture, NoRoom
+from holdfast.probe.holdfast_probe.snapshots.encoding import NotPlain, flatten, unflatten
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
+from holdfast.probe.holdfast_probe.snapshots.snapshot_file import Torn
+from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
 
 STATE = {
     "weights": {"a": torch.arange(12.0).view(3, 4), "half": torch.ones(3, dtype=torch.bfloat16), 3: torch.tensor(7)},

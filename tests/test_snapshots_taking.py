@@ -6,17 +6,17 @@ import threading
 import pytest
 import torch
 
-from holdfast.child.holdfast_child.snapshots.capture import Capture
-from holdfast.child.holdfast_child.snapshots.costs import FORGIVEN_SECONDS, Costs
-from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.interval import (
+from holdfast.probe.holdfast_probe.snapshots.capture import Capture
+from holdfast.probe.holdfast_probe.snapshots.cost_model import FORGIVEN_SECONDS, Costs
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
+from holdfast.probe.holdfast_probe.snapshots.interval import (
     expected_life,
     loan_for,
     seconds_between,
     seconds_until_earned,
 )
-from holdfast.child.holdfast_child.snapshots.store import Store
-from holdfast.child.holdfast_child.snapshots.taking import Snapshots
+from holdfast.probe.holdfast_probe.snapshots.snapshotter import Snapshots
+from holdfast.probe.holdfast_probe.snapshots.store import Store
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.child.holdfast_child import heartbeat
-from holdfast.record.stale_tables import LOST_S, settle_stale
+from holdfast.probe.holdfast_probe import heartbeat
+from holdfast.storage.stale_heartbeats import LOST_S, settle_stale
 
 HERE = "this boot/1"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.observe.child_process import ChildProcess
-from holdfast.observe.process_identity import is_alive
-from holdfast.observe.streams import Streams
-from holdfast.observe.terminal import Terminal
-from holdfast.words.errors import CommandNotRunnable
+from holdfast.process.child_process import ChildProcess
+from holdfast.process.process_identity import is_alive
+from holdfast.process.streams import Streams
+from holdfast.process.terminal import Terminal
+from holdfast.schema.errors import CommandNotRunnable
 
 NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
 TWO = [

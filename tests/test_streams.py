@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from holdfast.observe.output_pump import Source, in_turn
-from holdfast.observe.streams import Streams
+from holdfast.process.output_forwarder import Source, in_turn
+from holdfast.process.streams import Streams
 
 
 def test_the_stream_that_has_begun_a_line_goes_first():

@@ -9,10 +9,10 @@ import subprocess
 import pytest
 from running import HOLDFAST, environment
 
-from holdfast.observe.command import not_runnable
-from holdfast.observe.interpreters import program_on_path, script_of
-from holdfast.record import folder
-from holdfast.words.errors import FolderGone
+from holdfast.process.launch_errors import not_runnable
+from holdfast.process.python_discovery import program_on_path, script_of
+from holdfast.schema.errors import FolderGone
+from holdfast.storage import folder
 
 COMMANDS = [
     ["run", "--", "true"],

@@ -13,19 +13,19 @@ import tracemalloc
 import pytest
 
 from holdfast import __main__ as way_in
-from holdfast.act.going_on import how_to_go_on
-from holdfast.act.resumable import is_resumable
-from holdfast.child.holdfast_child import heartbeat
-from holdfast.judge.picture import picture_of
-from holdfast.judge.policy import is_over
-from holdfast.record import folder, journal
-from holdfast.record.beats import read_beats
-from holdfast.record.folder import MAX_RANK_FILES, RunFolder, stage_folders
-from holdfast.record.journal import LONGEST_LINE, Tail, replay
-from holdfast.record.plan_file import read_plan, write_plan
-from holdfast.words import events
-from holdfast.words.errors import HoldfastError, JournalUnreadable
-from holdfast.words.plan import Plan
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.probe.holdfast_probe import heartbeat
+from holdfast.remedies.policy import is_over
+from holdfast.schema import events
+from holdfast.schema.errors import HoldfastError, JournalUnreadable
+from holdfast.schema.plan import Plan
+from holdfast.storage import folder, journal
+from holdfast.storage.folder import MAX_RANK_FILES, RunFolder, stage_folders
+from holdfast.storage.heartbeats import read_beats
+from holdfast.storage.journal import LONGEST_LINE, Tail, replay
+from holdfast.storage.plan_copy import read_plan, write_plan
+from holdfast.supervisor.find_resumable import is_resumable
+from holdfast.supervisor.resume_point import how_to_go_on
 
 STARTED = {
     "event": "run-started",

@@ -11,7 +11,7 @@ import probe_harness
 import pytest
 import torch
 
-from holdfast.child.holdfast_child.adapters.torchvision import BLOCK, Repair, kept_boxes
+from holdfast.probe.holdfast_probe.adapters.torchvision import BLOCK, Repair, kept_boxes
 
 SCRIPT = """
 import sys, torch

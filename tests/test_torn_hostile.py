@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from holdfast.record import torn
-from holdfast.record.torn import is_torn
+from holdfast.storage import integrity
+from holdfast.storage.integrity import is_torn
 
 
 class Counted(io.FileIO):
@@ -38,7 +38,7 @@ def read(monkeypatch):
 
     def answer(path):
         Counted.total = 0
-        monkeypatch.setattr(torn, "open_regular", lambda place: Counted(place, "rb"))
+        monkeypatch.setattr(integrity, "open_regular", lambda place: Counted(place, "rb"))
         return is_torn(path), Counted.total
 
     return answer
@@ -50,7 +50,7 @@ def test_a_huge_directory_is_not_read_whole(tmp_path, read):
     path.write_bytes(archive(70_000, body=b""))
     is_cut, taken = read(path)
     assert not is_cut
-    assert taken < 2 * torn.MAX_DIRECTORY
+    assert taken < 2 * integrity.MAX_DIRECTORY
     assert path.stat().st_size > 2 * taken
 
 
@@ -102,11 +102,11 @@ def test_a_long_safetensors_header_is_not_read(tmp_path, read):
     """Beyond the bound nothing is claimed; only that the file is shorter than its header would be still tells."""
     path = tmp_path / "long.safetensors"
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", torn.MAX_HEADER + 1))
-        file.truncate(torn.MAX_HEADER + 100)
+        file.write(struct.pack("<Q", integrity.MAX_HEADER + 1))
+        file.truncate(integrity.MAX_HEADER + 100)
     is_cut, taken = read(path)
     assert (is_cut, taken < 100) == (False, True)
-    path.write_bytes(struct.pack("<Q", torn.MAX_HEADER + 1))
+    path.write_bytes(struct.pack("<Q", integrity.MAX_HEADER + 1))
     assert is_torn(path)
 
 

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.trace import NAME, Trace
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
+from holdfast.probe.holdfast_probe.snapshots.loss_trace import NAME, Trace
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import pytest
 from data_sets import described, drawn, save
 from running import environment
 
-from holdfast.act import choosing_device, fitting
-from holdfast.act.checks.interpreter import Asker, Said
-from holdfast.act.choosing_device import ASKING, CANARIES, Candidate, choose, is_asked, lies_in, ordered, ranked
-from holdfast.act.fitting import ROOM, Answer, fits, line_through, what_fits
-from holdfast.act.stage_plan import stage_plan
-from holdfast.act.trial import Measured, asked_of, measure
-from holdfast.act.trial_figures import Pace, figures_of
-from holdfast.show.fitting import as_values, print_answer
-from holdfast.words import events
-from holdfast.words.plan import Plan, Policy, Stage
+from holdfast.preflight import batch_finder, device_selection
+from holdfast.preflight.batch_finder import ROOM, Answer, fits, line_through, what_fits
+from holdfast.preflight.checks.interpreter import Asker, Said
+from holdfast.preflight.device_selection import ASKING, CANARIES, Candidate, choose, is_asked, lies_in, ordered, ranked
+from holdfast.preflight.short_run import Measured, asked_of, measure
+from holdfast.preflight.short_run_metrics import Pace, figures_of
+from holdfast.render.batch_finder import as_values, print_answer
+from holdfast.schema import events
+from holdfast.schema.plan import Plan, Policy, Stage
+from holdfast.supervisor.stage_command import stage_plan
 
 GIB = 1 << 30
 
@@ -154,7 +154,7 @@ def made_of(base, each, *, dies_above=None, mosaic_costs=0.0):
 @pytest.fixture
 def with_memory(monkeypatch):
     def of(gib):
-        monkeypatch.setattr(fitting, "limit_of", lambda _: int(gib * GIB))
+        monkeypatch.setattr(batch_finder, "limit_of", lambda _: int(gib * GIB))
 
     return of
 
@@ -302,8 +302,8 @@ class Sees:
         self._devices, self._lies = devices, lies
 
     def __call__(self, **_):
-        from holdfast.act.checks.interpreter import Torch
-        from holdfast.act.checks.recorded import mac
+        from holdfast.preflight.case_contexts import mac
+        from holdfast.preflight.checks.interpreter import Torch
 
         facts = {"torch": Torch(version="2.14.0", devices=self._devices)}
         ground = replace(mac(facts=facts), asks=lambda _p, arguments, *_: canaried(arguments[0], *self._lies))
@@ -311,7 +311,7 @@ class Sees:
 
 
 def chosen(monkeypatch, devices, *, lies=(), seconds=None, plan=None):
-    monkeypatch.setattr(choosing_device, "ground_for", Sees(devices, lies))
+    monkeypatch.setattr(device_selection, "ground_for", Sees(devices, lies))
     tried = []
 
     def trial(stage, *, device, **_):
@@ -324,7 +324,7 @@ def chosen(monkeypatch, devices, *, lies=(), seconds=None, plan=None):
 
 def test_only_a_cpu_is_taken_at_once(monkeypatch):
     assert chosen(monkeypatch, ["cpu"]) == (
-        choosing_device.Choice("cpu", ["cpu: the only device that can be taken"]),
+        device_selection.Choice("cpu", ["cpu: the only device that can be taken"]),
         [],
     )
 

@@ -11,12 +11,12 @@ import probe_harness
 import pytest
 from squares import make_squares
 
-import holdfast.child
-from holdfast.child.holdfast_child import protocol
-from holdfast.child.holdfast_child.adapters.ultralytics.checkpoint import why_not_resumable, why_of_another_training
-from holdfast.child.holdfast_child.adapters.ultralytics.watcher import instances_of
-from holdfast.child.holdfast_child.records import Record, window_line
-from holdfast.words import events
+import holdfast.probe
+from holdfast.probe.holdfast_probe import protocol
+from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import instances_of
+from holdfast.probe.holdfast_probe.adapters.ultralytics.resume_last_pt import why_not_resumable, why_of_another_training
+from holdfast.probe.holdfast_probe.step_log import Record, window_line
+from holdfast.schema import events
 
 pytest.importorskip("ultralytics")
 
@@ -36,7 +36,7 @@ def attempt(folder, number, how, **environment):
         "OMP_NUM_THREADS": "1",
         "YOLO_CONFIG_DIR": str(folder),
         "YOLO_OFFLINE": "true",
-        "PYTHONPATH": os.pathsep.join([str(Path(holdfast.child.__file__).parent), os.environ["PYTHONPATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(Path(holdfast.probe.__file__).parent), os.environ["PYTHONPATH"]]),
         protocol.ATTEMPT_DIR: str(attempt_dir),
         **environment,
     }

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.record import vault
-from holdfast.record.torn import is_torn
-from holdfast.record.vault import keep
+from holdfast.storage import checkpoint_backup
+from holdfast.storage.checkpoint_backup import keep
+from holdfast.storage.integrity import is_torn
 
 
 def archive(members: int = 3, size: int = 1000) -> bytes:
@@ -72,7 +72,7 @@ def test_a_real_copy_and_a_clone_look_the_same(tmp_path, monkeypatch):
         return True
 
     for can in (fake_clone, lambda *_: False):
-        monkeypatch.setattr(vault, "clone", can)
+        monkeypatch.setattr(checkpoint_backup, "clone", can)
         files, _ = kept_at(tmp_path, [(file, 1)])
         assert Path(files[0].kept).read_bytes() == file.read_bytes()
 
@@ -80,7 +80,7 @@ def test_a_real_copy_and_a_clone_look_the_same(tmp_path, monkeypatch):
 def test_a_clone_needs_no_room(tmp_path, monkeypatch):
     """The reserve binds copies only: a clone shares its blocks."""
     file = saved(tmp_path, "last.pt")
-    monkeypatch.setattr(vault, "clone", lambda a, b: bool(shutil.copyfile(a, b)))
+    monkeypatch.setattr(checkpoint_backup, "clone", lambda a, b: bool(shutil.copyfile(a, b)))
     files, left_out = kept_at(tmp_path, [(file, 1)], reserve_bytes=1 << 60)
     assert (len(files), left_out) == (1, [])
 
@@ -103,7 +103,7 @@ def test_the_newest_comes_first_and_what_does_not_fit_is_said(tmp_path, monkeypa
     new = saved(tmp_path, "new.pt", b"x" * 800, at=2000.0)
     small = saved(tmp_path, "small.pt", b"x" * 50, at=500.0)
     room = [1000]
-    monkeypatch.setattr(vault, "clone", lambda *_: False)
+    monkeypatch.setattr(checkpoint_backup, "clone", lambda *_: False)
 
     def free(_):
         return SimpleNamespace(free=room[0])
@@ -112,8 +112,8 @@ def test_the_newest_comes_first_and_what_does_not_fit_is_said(tmp_path, monkeypa
         room[0] -= size
         Path(target).write_bytes(file.read(size))
 
-    monkeypatch.setattr(vault.shutil, "disk_usage", free)
-    monkeypatch.setattr(vault, "_copy_bytes", copy)
+    monkeypatch.setattr(checkpoint_backup.shutil, "disk_usage", free)
+    monkeypatch.setattr(checkpoint_backup, "_copy_bytes", copy)
     files, left_out = kept_at(tmp_path, [(old, 1), (new, 2), (small, 0)], reserve_bytes=100)
     assert [Path(f.path).name for f in files] == ["new.pt", "small.pt"]
     assert len(left_out) == 1
@@ -137,8 +137,8 @@ def test_an_unreadable_disk_leaves_no_half_file(tmp_path, monkeypatch):
         Path(target).write_bytes(b"ha")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(vault, "clone", lambda *_: False)
-    monkeypatch.setattr(vault, "_copy_bytes", fails)
+    monkeypatch.setattr(checkpoint_backup, "clone", lambda *_: False)
+    monkeypatch.setattr(checkpoint_backup, "_copy_bytes", fails)
     file.write_bytes(b"second")
     files, left_out = kept_at(tmp_path, [(file, 2)])
     assert (files, left_out) == ([], [f"{file}: No space left on device"])
@@ -193,9 +193,9 @@ def test_links_out_of_a_saved_folder_stay_links(tmp_path):
 
 def test_what_is_copied_is_bounded(tmp_path, monkeypatch):
     """In bytes at once, in files of one folder, and to what a file held when its copy began."""
-    monkeypatch.setattr(vault, "clone", lambda *_: False)
-    monkeypatch.setattr(vault, "MAX_COPIED", 1000)
-    monkeypatch.setattr(vault, "MAX_FILES", 3)
+    monkeypatch.setattr(checkpoint_backup, "clone", lambda *_: False)
+    monkeypatch.setattr(checkpoint_backup, "MAX_COPIED", 1000)
+    monkeypatch.setattr(checkpoint_backup, "MAX_FILES", 3)
     new, old = saved(tmp_path, "new.pt", b"x" * 700, at=2000.0), saved(tmp_path, "old.pt", b"x" * 700, at=1000.0)
     for number in range(5):
         saved(tmp_path, f"many/{number}", b"", at=100.0)
@@ -206,7 +206,7 @@ def test_what_is_copied_is_bounded(tmp_path, monkeypatch):
         "it holds more than 3 files",
     ]
     endless = io.BytesIO(b"x" * 5000)
-    vault._copy_bytes(endless, tmp_path / "copy", 10)
+    checkpoint_backup._copy_bytes(endless, tmp_path / "copy", 10)
     assert (tmp_path / "copy").stat().st_size == 10
 
 
@@ -318,8 +318,8 @@ def test_copies_are_flushed_beside_the_next_attempt(tmp_path, monkeypatch):
     def note(place):
         flushed.append((place, threading.current_thread() is threading.main_thread()))
 
-    monkeypatch.setattr(vault, "_flush", note)
-    flushing = vault.Flushing()
+    monkeypatch.setattr(checkpoint_backup, "_flush", note)
+    flushing = checkpoint_backup.Flushing()
     flushing.add(files)
     assert not flushed
     flushing.begin()
@@ -336,7 +336,7 @@ def test_copies_are_flushed_at_the_end_where_nothing_follows(tmp_path):
     files, _ = kept_at(tmp_path, [(saved(tmp_path, name), 1) for name in ("a.pt", "b.pt")])
     gone = next(Path(file.kept) for file in files if file.path.endswith("a.pt"))
     gone.unlink()
-    flushing = vault.Flushing()
+    flushing = checkpoint_backup.Flushing()
     flushing.add(files)
     assert [trouble.split(":")[0] for trouble in flushing.end()] == [str(gone)]
     assert flushing.end() == []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from histories import seen
 
-from holdfast.judge.explanation import explain
-from holdfast.judge.history import TRACEBACK, ended, losses, started, trains
-from holdfast.judge.picture import Picture
-from holdfast.judge.usable import checkpoints, last_good
-from holdfast.judge.verdict import proofs_of, verdict
-from holdfast.words import events
-from holdfast.words.verdicts import Action, Decision, Outcome
+from holdfast.diagnosis.checkpoints import checkpoints, last_good
+from holdfast.diagnosis.explanation import explain
+from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.verdict import proofs_of, verdict
+from holdfast.schema import events
+from holdfast.schema.verdicts import Action, Decision, Outcome
+from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
 
 FALLING = losses(*[10.0 / step for step in range(1, 101)])
 
@@ -270,7 +270,7 @@ def test_losses_before_a_state_that_was_given_up_count():
 
 STUB = '  File "/home/ann/.venv/bin/yolo", line 8, in <module>'
 ULTRALYTICS = '  File "/home/ann/.venv/lib/python3.11/site-packages/ultralytics/engine/trainer.py", line 210, in train'
-OURS = '  File "/opt/src/holdfast/child/holdfast_child/adapters/ultralytics/exact.py", line 120, in around'
+OURS = '  File "/opt/src/holdfast/probe/holdfast_probe/adapters/ultralytics/exact_resume.py", line 120, in around'
 THEIRS = '  File "/home/ann/bin/train.py", line 3, in <module>'
 SAYS = "RuntimeError: a rate of 1e30 is none"
 

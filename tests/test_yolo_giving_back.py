@@ -12,8 +12,8 @@ import torch
 from squares import make_squares
 from yolo_lives import Lives, backbone, import_ultralytics
 
-from holdfast.child.holdfast_child.snapshots.objects import Objects
-from holdfast.child.holdfast_child.snapshots.store import Store
+from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
+from holdfast.probe.holdfast_probe.snapshots.store import Store
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
 PICTURES, BATCHES, EPOCHS = 22, 6, 2

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from holdfast.child.holdfast_child.adapters.ultralytics import last
-from holdfast.child.holdfast_child.adapters.ultralytics.last import Copies
-from holdfast.child.holdfast_child.snapshots.store import Store, part_name
+from holdfast.probe.holdfast_probe.adapters.ultralytics import last_pt
+from holdfast.probe.holdfast_probe.adapters.ultralytics.last_pt import Copies
+from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
 
 
 class Training:
@@ -128,7 +128,7 @@ def test_a_full_disk_costs_no_copy(training, monkeypatch):
 
     after = Training(training.folder)
     with monkeypatch.context() as patched:
-        patched.setattr(last, "replace_with", full)
+        patched.setattr(last_pt, "replace_with", full)
         with pytest.raises(OSError, match="No space"):
             after.copies.give_back(torch, after.trainer, 10, 0)
     assert after.epoch_there == 1

@@ -18,14 +18,14 @@ from probe_harness import attempt, collect, environment
 from squares import make_squares
 from yolo_lives import Lives, import_ultralytics
 
-from holdfast.child.holdfast_child.adapters.ultralytics import best
-from holdfast.child.holdfast_child.adapters.ultralytics.assigner import AssignerOnCpu
-from holdfast.child.holdfast_child.adapters.ultralytics.cache import CacheClearing
-from holdfast.child.holdfast_child.adapters.ultralytics.drawing import Drawing
-from holdfast.child.holdfast_child.adapters.ultralytics.validation import Validation
-from holdfast.child.holdfast_child.adapters.ultralytics.watcher import Watcher, wrap_method
-from holdfast.child.holdfast_child.adapters.ultralytics.wishes import wished
-from holdfast.words import events
+from holdfast.probe.holdfast_probe.adapters.ultralytics import best_metric
+from holdfast.probe.holdfast_probe.adapters.ultralytics.assigner import AssignerOnCpu
+from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import Watcher, wrap_method
+from holdfast.probe.holdfast_probe.adapters.ultralytics.empty_cache import CacheClearing
+from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import wished
+from holdfast.probe.holdfast_probe.adapters.ultralytics.rng_parity import Drawing
+from holdfast.probe.holdfast_probe.adapters.ultralytics.validation import Validation
+from holdfast.schema import events
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
 PICTURES = 14
@@ -225,12 +225,12 @@ def test_a_validation_that_is_left_out_draws_as_one_that_is_made(watcher):
 def test_scores():
     """F2 asks for recall; boxes and masks count alike; what is not measured gives no score."""
     box = {"metrics/precision(B)": 0.5, "metrics/recall(B)": 0.8, "metrics/mAP50(B)": 0.6}
-    assert best.score(box, "mAP50") == 0.6
-    assert best.score(box, "F1") == pytest.approx(0.8 / 1.3)
-    assert best.score(box, "F2") == pytest.approx(2.0 / 2.8)
-    assert best.score({**box, "metrics/mAP50(M)": 0.2}, "mAP50") == pytest.approx(0.4)
-    assert best.score(dict.fromkeys(box, 0.0), "F1") == 0.0
-    assert best.score({"metrics/accuracy_top1": 1.0}, "mAP50") is None
+    assert best_metric.score(box, "mAP50") == 0.6
+    assert best_metric.score(box, "F1") == pytest.approx(0.8 / 1.3)
+    assert best_metric.score(box, "F2") == pytest.approx(2.0 / 2.8)
+    assert best_metric.score({**box, "metrics/mAP50(M)": 0.2}, "mAP50") == pytest.approx(0.4)
+    assert best_metric.score(dict.fromkeys(box, 0.0), "F1") == 0.0
+    assert best_metric.score({"metrics/accuracy_top1": 1.0}, "mAP50") is None
 
 
 def test_the_cache_of_the_training_s_device_is_cleared(watcher):
@@ -318,7 +318,7 @@ def assigned_on_a_device():
     import_ultralytics()
     from ultralytics.utils import tal
 
-    from holdfast.lab import accelerator
+    from holdfast.simulator import accelerator
 
     accelerator.switch_on()
     torch.manual_seed(0)
@@ -381,5 +381,5 @@ def test_the_yolo_command_under_the_probe(tmp_path):
     (settings,) = probed.of(events.Settings)
     assert (settings.source, settings.values["epochs"], settings.values["imgsz"]) == ("ultralytics", 1, 32)
     first, _ = probed.of(events.Metrics)
-    assert first.values["fitness"] == pytest.approx(best.score(first.values, "F2"))
+    assert first.values["fitness"] == pytest.approx(best_metric.score(first.values, "F2"))
     assert not [note for note in probed.notes if "failed" in note]

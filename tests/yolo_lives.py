@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from holdfast.child.holdfast_child.adapters import torchvision, ultralytics
-from holdfast.child.holdfast_child.snapshots.capture import Capture
-from holdfast.child.holdfast_child.snapshots.files import Files
-from holdfast.child.holdfast_child.snapshots.taking import Snapshots
+from holdfast.probe.holdfast_probe.adapters import torchvision, ultralytics
+from holdfast.probe.holdfast_probe.snapshots.capture import Capture
+from holdfast.probe.holdfast_probe.snapshots.fs import Files
+from holdfast.probe.holdfast_probe.snapshots.snapshotter import Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.show import checks, ladder
-from holdfast.show.plan_keys import with_keys
-from holdfast.show.rules import as_markdown
+from holdfast.render import checks, remedies
+from holdfast.render.plan_keys import with_keys
+from holdfast.render.rules import as_markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -35,7 +35,7 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "rules.md": as_markdown(),
         DOCS / "checks.md": checks.as_markdown(),
-        DOCS / "ladder.md": ladder.as_markdown(),
+        DOCS / "ladder.md": remedies.as_markdown(),
         DOCS / "commands.md": commands_page(),
         DOCS / "plans.md": plans_page(),
     }

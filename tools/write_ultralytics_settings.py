@@ -1,4 +1,4 @@
-"""Makes `words/ultralytics_settings.py` again from the Ultralytics that is installed: names, kinds, bounds and defaults.
+"""Makes `schema/ultralytics_settings.py` again from the Ultralytics that is installed: names, kinds, bounds and defaults.
 
 Run it after an upgrade: `.venv/bin/python tools/write_ultralytics_settings.py`. With --check it only says whether the
 file is out of date. Ultralytics itself is not imported: its tables are read as text.
@@ -25,7 +25,7 @@ Made by tools/write_ultralytics_settings.py from Ultralytics {version}; a test c
 
 from __future__ import annotations
 
-from holdfast.words.values import Value
+from holdfast.schema.values import Value
 
 SETTINGS = {{
 {settings}

@@ -63,8 +63,8 @@ def draw(path: str) -> None:
 
 def holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
     """Seconds for looking at everything, and for judging it."""
-    from holdfast.judge.dataset import classes, labels, leaks, readable, sizes
-    from holdfast.observe.pictures.survey import survey
+    from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
+    from holdfast.preflight.images.survey import survey
 
     began = time.perf_counter()
     seen = survey(str(folder), dict(enumerate("abc")), paths, sys.executable, classes=3)
@@ -74,7 +74,7 @@ def holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
     labels.judge(seen, "")
     classes.judge(seen, "")
     sizes.judge(seen, 640, "")
-    leaks.judge(seen, "", always_split=True)
+    leakage.judge(seen, "", always_split=True)
     return looked - began, time.perf_counter() - looked
 
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.judge.engine import Engine
-from holdfast.judge.picture import Picture
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import Entry, replay
-from holdfast.words import events
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.run_state import Picture
+from holdfast.schema import events
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import Entry, replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from holdfast.judge.history import started, trains
-from holdfast.words import events
+from holdfast.schema import events
+from holdfast.testing.histories import started, trains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ LONGEST = 1000
 PLACES = 200
 """In so many places of an epoch it is looked whether the limit is passed."""
 DENSE_SAMPLES = 2000
-"""As act/attempt.py: a sample each second at first, later one for each so many'th part of the life."""
+"""As supervisor/attempt.py: a sample each second at first, later one for each so many'th part of the life."""
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from statistics import median
 
 from lives import Life
 
-from holdfast.judge.engine import Engine
-from holdfast.judge.foresight import plans_restart
-from holdfast.judge.history import entries
-from holdfast.judge.outlook import MemoryForecast, memory_forecast
-from holdfast.judge.picture import Picture, picture_of
-from holdfast.judge.rules import by_id
-from holdfast.record.journal import Entry
-from holdfast.words import events
-from holdfast.words.plan import Plan
+from holdfast.diagnosis.engine import Engine
+from holdfast.diagnosis.memory_forecast import MemoryForecast, memory_forecast
+from holdfast.diagnosis.planned_restart import plans_restart
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.schema import events
+from holdfast.schema.plan import Plan
+from holdfast.storage.journal import Entry
+from holdfast.testing.histories import entries
 
 SEED = 11
 PLAN = Plan(command=["python", "train.py"], cwd="/work")

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.act.checks.forecast_trial import pictures_of
-from holdfast.act.forecasting import memory_of, settings_of, times_of, total_of
-from holdfast.act.opening import open_plan
-from holdfast.act.stage_plan import stage_plan, stages_of
-from holdfast.act.trial import measure
-from holdfast.act.trial_figures import figures_of
-from holdfast.observe import yolo_data
-from holdfast.record.folder import RunFolder
-from holdfast.record.journal import replay
-from holdfast.words import events
+from holdfast.preflight import yolo_data
+from holdfast.preflight.checks.forecast_trial import pictures_of
+from holdfast.preflight.cost_estimate import memory_of, settings_of, times_of, total_of
+from holdfast.preflight.short_run import measure
+from holdfast.preflight.short_run_metrics import figures_of
+from holdfast.schema import events
+from holdfast.storage.folder import RunFolder
+from holdfast.storage.journal import replay
+from holdfast.supervisor.load_plan import open_plan
+from holdfast.supervisor.stage_command import stage_plan, stages_of
 
 MEMORY, TIME = 0.15, 0.20
 """What is promised."""

@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import oracle_lab  # noqa: E402 - after its path
 
-from holdfast.lab.accelerator.catalogue import HONEST, LIES, Honest, Lie  # noqa: E402
+from holdfast.simulator.accelerator.catalogue import HONEST, LIES, Honest, Lie  # noqa: E402
 
 AT_MOST = 60.0
 """Seconds that a case may take."""

@@ -23,7 +23,7 @@ print(json.dumps({"ms": 1e3 * took, "mb": (psutil.Process().memory_info().rss - 
 REPLAY = """
 import json, sys, time
 from pathlib import Path
-from holdfast.record.journal import replay
+from holdfast.storage.journal import replay
 began, count = time.perf_counter(), 0
 for _ in replay(Path(sys.argv[1])):
     count += 1

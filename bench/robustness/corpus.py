@@ -323,7 +323,7 @@ def _of_foreign_records() -> list[Kind]:
     }
     kinds = []
     for folder in sorted({path.parent for path in found}):
-        files = {f"record/{path.name}": content for path, content in found.items() if path.parent == folder}
+        files = {f"storage/{path.name}": content for path, content in found.items() if path.parent == folder}
         for name, content in files.items():
             yaml = {"mutators": mutators.YAML} if name.endswith("yaml") else {}
             commands = [
@@ -338,7 +338,7 @@ def _of_foreign_records() -> list[Kind]:
             )
     hparams = b"batch_size: 8\nlr: 0.001\nmodel:\n  name: resnet\n  layers: [2, 2]\nseed: 1\n"
     lightning = {
-        name.replace("record/", "record/lightning_logs/version_0/"): content
+        name.replace("storage/", "record/lightning_logs/version_0/"): content
         for kind in kinds if "metrics.csv" in kind.name for name, content in kind.files.items()
     }  # fmt: skip
     place = "record/lightning_logs/version_0/hparams.yaml"

@@ -255,7 +255,7 @@ def peak_bytes() -> int:
 
 def place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/holdfast/" in frame.filename.replace("holdfast_child", "holdfast/")]
+    own = [frame for frame in frames if "/holdfast/" in frame.filename.replace("holdfast_probe", "holdfast/")]
     frame = own[-1] if own else frames[-1] if frames else None
     if frame is None:
         return "?"

@@ -227,25 +227,25 @@ def work_of(case: Case, folder: Path):
         main()
 
     def checkpoint() -> None:
-        from holdfast.child.holdfast_child import reload
+        from holdfast.probe.holdfast_probe import verify_checkpoint
 
-        reload.MEMORY_BYTES = isolation.MEMORY_BYTES
-        reload.main([json.dumps(str(folder / case.target))])
+        verify_checkpoint.MEMORY_BYTES = isolation.MEMORY_BYTES
+        verify_checkpoint.main([json.dumps(str(folder / case.target))])
 
     def snapshot() -> None:
         import torch
 
-        from holdfast.child.holdfast_child.snapshots.store import Store
+        from holdfast.probe.holdfast_probe.snapshots.store import Store
 
         Store(str(folder / corpus.RUN / "snapshots"), 0, 1).newest(torch)
 
     def picture() -> None:
-        from holdfast.child.holdfast_child import pictures
+        from holdfast.probe.holdfast_probe import image_scan
 
-        looker = pictures.Looker()
+        looker = image_scan.Looker()
         for path in sorted((folder / "images").rglob("*.*")):
             label = Path(str(path).replace("/images/", "/labels/")).with_suffix(".txt")
-            json.dumps(pictures.answer(looker, [0, str(path), str(label)], 2, None))
+            json.dumps(image_scan.answer(looker, [0, str(path), str(label)], 2, None))
 
     return {"command": command, "checkpoint": checkpoint, "snapshot": snapshot, "picture": picture}[case.reader]
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from holdfast.child.holdfast_child.snapshots.capture import Capture
-from holdfast.child.holdfast_child.snapshots.objects import Objects
-from holdfast.child.holdfast_child.snapshots.randomness import drawn_so_far
+from holdfast.probe.holdfast_probe.snapshots.capture import Capture
+from holdfast.probe.holdfast_probe.snapshots.rng import drawn_so_far
+from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 from shapes import make_shapes  # noqa: E402
 
-from holdfast.lab import injection  # noqa: E402
+from holdfast.simulator import injection  # noqa: E402
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 SETTINGS = {

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.lab import injection
+from holdfast.simulator import injection
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

@@ -6,7 +6,7 @@ import sys as _sys
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from holdfast.child.holdfast_child.guard import guard as guard
+    from holdfast.probe.holdfast_probe.guard import guard as guard
 
 __version__ = "0.1.0"
 
@@ -15,8 +15,8 @@ def __getattr__(name: str) -> _typing.Any:
     """`holdfast.guard` needs torch, which the supervisor does without: it is imported when it is asked for."""
     if name != "guard":
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    if "holdfast_child" in _sys.modules:  # under the supervisor, where the probe is
-        from holdfast_child.guard import guard  # noqa: PLC0415
+    if "holdfast_probe" in _sys.modules:  # under the supervisor, where the probe is
+        from holdfast_probe.guard import guard  # noqa: PLC0415
     else:
-        from holdfast.child.holdfast_child.guard import guard  # noqa: PLC0415
+        from holdfast.probe.holdfast_probe.guard import guard  # noqa: PLC0415
     return guard

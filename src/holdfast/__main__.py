@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from holdfast.words.errors import HoldfastError, PlatformUnsupported
+from holdfast.schema.errors import HoldfastError, PlatformUnsupported
 
 
 class OutputFailed(OSError):
@@ -116,7 +116,7 @@ def _telling(stream: Any) -> Any:
 
 
 def _tell(error: HoldfastError) -> None:
-    from holdfast.show.console import print_json, say_error  # noqa: PLC0415 - only a failing command needs it here
+    from holdfast.render.console import print_json, say_error  # noqa: PLC0415 - only a failing command needs it here
 
     if _asks_for_json():
         said = {"error": error.what, "kind": type(error).__name__, "next": error.next_step, "look_at": error.look_at}
@@ -133,7 +133,7 @@ def _asks_for_json() -> bool:
 
 def _tell_usage(error: Any) -> int:
     """What the command line could not be understood as, in typer's words: it quotes what was typed."""
-    from holdfast.show.console import print_json, print_lines  # noqa: PLC0415
+    from holdfast.render.console import print_json, print_lines  # noqa: PLC0415
 
     if _asks_for_json():
         command = getattr(getattr(error, "ctx", None), "command_path", "") or "holdfast"

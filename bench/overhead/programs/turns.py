@@ -33,7 +33,7 @@ class Watching:
     """Takes the probe out of torch and puts it back."""
 
     def __init__(self):
-        self.probe = sys.modules["holdfast_child.probe"]._probe
+        self.probe = sys.modules["holdfast_probe.probe"]._probe
         self._places = [
             (torch.autograd, "backward"),
             (torch.autograd, "grad"),

@@ -15,8 +15,8 @@ from holdfast.cli.resume import resume
 from holdfast.cli.rules import rules
 from holdfast.cli.run import run
 from holdfast.cli.status import status
-from holdfast.show.console import print_line
-from holdfast.words.pages import help_of
+from holdfast.render.console import print_line
+from holdfast.schema.pages import help_of
 
 app = typer.Typer(
     name="holdfast",

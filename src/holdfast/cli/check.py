@@ -38,12 +38,12 @@ def check(
     Exit status: 0 nothing speaks against it (read the warnings), 2 usage, 3 it would fail or learn nothing, 129, 130 and 143
     interrupted: what it started is ended first.
     """
-    from holdfast.act.checks.running import check as run_checks
-    from holdfast.act.opening import open_plan
-    from holdfast.cli.interrupting import ends_what_it_started
-    from holdfast.cli.planned import is_plan_file
-    from holdfast.record.folder import working_folder
-    from holdfast.show.checks import ChecksProgress, show
+    from holdfast.launch.interrupts import ends_what_it_started
+    from holdfast.launch.plan_run import is_plan_file
+    from holdfast.preflight.checks.runner import check as run_checks
+    from holdfast.render.checks import ChecksProgress, show
+    from holdfast.storage.folder import working_folder
+    from holdfast.supervisor.load_plan import open_plan
 
     working_folder()
     words = command or []

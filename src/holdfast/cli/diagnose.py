@@ -24,8 +24,8 @@ def diagnose(
     Reads folders of Ultralytics, CSV logs of Lightning, states of Transformers, plain logs and Holdfast's own journals.
     Nothing in them is run or loaded. Exit status: 0 nothing fatal was found, 2 it is no record of a training, 3 fatal.
     """
-    from holdfast.act.diagnosing import diagnose as judge
-    from holdfast.show.diagnosis import show
+    from holdfast.importers.diagnose import diagnose as judge
+    from holdfast.render.diagnosis import show
 
     diagnosis = judge(None if path == "-" else Path(path), exit_code=exit_code)
     show(diagnosis, report=report, as_json=as_json)

@@ -19,11 +19,11 @@ def drill(
     Every drill runs a small training whose fault is injected, most of them on a simulated accelerator, under the same
     supervisor as `holdfast run`. Exit status: 0 when all that ran have passed, 1 when one failed.
     """
-    from holdfast.lab.drills import all_drills
-    from holdfast.lab.outcome import described
-    from holdfast.lab.running import chosen, run_all
-    from holdfast.record.folder import working_folder
-    from holdfast.show.drills import print_list, print_outcomes
+    from holdfast.render.drills import print_list, print_outcomes
+    from holdfast.simulator.drills import all_drills
+    from holdfast.simulator.outcome import described
+    from holdfast.simulator.runner import chosen, run_all
+    from holdfast.storage.folder import working_folder
 
     if name is None:
         print_list([described(drill) for drill in all_drills()], as_json=as_json)

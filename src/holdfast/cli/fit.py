@@ -15,14 +15,14 @@ def fit(
 
     What is recommended was tried for real. Exit status: 0 something fits, 2 usage, 3 nothing does, or a trial did not run.
     """
-    from holdfast.act.fitting import what_fits
-    from holdfast.act.forecasting import largest_of
-    from holdfast.act.opening import open_plan
-    from holdfast.act.stage_plan import stage_plan, stages_of
-    from holdfast.cli.interrupting import ends_what_it_started
-    from holdfast.record.folder import working_folder
-    from holdfast.show.fitting import print_answer, teller
-    from holdfast.words.errors import UsageError
+    from holdfast.launch.interrupts import ends_what_it_started
+    from holdfast.preflight.batch_finder import what_fits
+    from holdfast.preflight.cost_estimate import largest_of
+    from holdfast.render.batch_finder import print_answer, teller
+    from holdfast.schema.errors import UsageError
+    from holdfast.storage.folder import working_folder
+    from holdfast.supervisor.load_plan import open_plan
+    from holdfast.supervisor.stage_command import stage_plan, stages_of
 
     working_folder()
     asked = open_plan(plan)

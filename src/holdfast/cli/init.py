@@ -20,10 +20,10 @@ def init(
 
     Nothing is trained and nothing is downloaded. What must be mended before the plan can run is told.
     """
-    from holdfast.act.drafting import init as write
-    from holdfast.cli.interrupting import ends_what_it_started
-    from holdfast.record.folder import working_folder
-    from holdfast.show.drafts import show
+    from holdfast.launch.interrupts import ends_what_it_started
+    from holdfast.preflight.init_plan import init as write
+    from holdfast.render.plan_draft import show
+    from holdfast.storage.folder import working_folder
 
     working_folder()
     with ends_what_it_started():

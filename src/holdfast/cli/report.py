@@ -14,9 +14,9 @@ def report(
     as_json: bool = typer.Option(False, "--json", help="Print what the report says as JSON."),
 ) -> None:
     """Write report.md and report.html of a run: what happened, why, what it cost, what to do next."""
-    from holdfast.record.folder import find, working_folder
-    from holdfast.show.console import say
-    from holdfast.show.report.command import make_report
+    from holdfast.render.console import say
+    from holdfast.render.report.command import make_report
+    from holdfast.storage.folder import find, working_folder
 
     root = working_folder()
     other = find(beside, root=root) if beside is not None else None

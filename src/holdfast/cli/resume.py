@@ -26,12 +26,12 @@ def resume(
     """Go on with a run from its journal and the newest checkpoint that is whole."""
     from pathlib import Path
 
-    from holdfast.act.resumable import newest_resumable
-    from holdfast.cli.planned import is_plan_file, plan_again, plan_changed
-    from holdfast.record.folder import find, stage_folders, working_folder
-    from holdfast.record.owners import refuse_foreign
-    from holdfast.record.plan_file import read_plan
-    from holdfast.show.console import say
+    from holdfast.launch.plan_run import is_plan_file, plan_again, plan_changed
+    from holdfast.render.console import say
+    from holdfast.storage.folder import find, stage_folders, working_folder
+    from holdfast.storage.owners import refuse_foreign
+    from holdfast.storage.plan_copy import read_plan
+    from holdfast.supervisor.find_resumable import newest_resumable
 
     root = working_folder()
     if reference is not None:

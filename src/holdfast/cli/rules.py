@@ -10,6 +10,6 @@ def rules(
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the rules, or explain one."""
-    from holdfast.show.rules import print_rules
+    from holdfast.render.rules import print_rules
 
     print_rules(rule, as_json=as_json)

@@ -63,9 +63,9 @@ def run(
 
     Exit status: 0 finished, 2 usage, 3 not learned, 4 failed, 130 interrupted, 143 terminated.
     """
-    from holdfast.cli.planned import check_first, is_plan_file, plan_from, supervise_plan, with_a_device
-    from holdfast.cli.supervised import given, plan_for, supervise_new
-    from holdfast.record.folder import refuse_bad_name, working_folder
+    from holdfast.launch.command_run import given, plan_for, supervise_new
+    from holdfast.launch.plan_run import check_first, is_plan_file, plan_from, supervise_plan, with_a_device
+    from holdfast.storage.folder import refuse_bad_name, working_folder
 
     working_folder()
     refuse_bad_name(name)

@@ -12,8 +12,8 @@ def status(
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Say where a run stands: its step, loss, phase, attempts and findings."""
-    from holdfast.record.folder import find, working_folder
-    from holdfast.show.console import say
-    from holdfast.show.status import print_status, status_of
+    from holdfast.render.console import say
+    from holdfast.render.status import print_status, status_of
+    from holdfast.storage.folder import find, working_folder
 
     print_status(status_of(find(reference, root=working_folder(), tell=say)), as_json=as_json)

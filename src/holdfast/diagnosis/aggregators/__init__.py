@@ -1,0 +1,19 @@
+"""Monitors: each folds the events about one subject into what rules ask of it, in bounded memory.
+
+The picture of an attempt is made of them. A monitor keeps facts and never concludes; a rule concludes and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.aggregators.batches import Batches
+from holdfast.diagnosis.aggregators.checkpoints import Saves
+from holdfast.diagnosis.aggregators.gradients import Gradients
+from holdfast.diagnosis.aggregators.learning_rate import Rates
+from holdfast.diagnosis.aggregators.losses import Losses
+from holdfast.diagnosis.aggregators.memory import Memory
+from holdfast.diagnosis.aggregators.metrics import Metrics
+from holdfast.diagnosis.aggregators.snapshots import Snapshots
+from holdfast.diagnosis.aggregators.timing import Pace
+from holdfast.diagnosis.aggregators.weights import Weights
+
+__all__ = ["Batches", "Gradients", "Losses", "Memory", "Metrics", "Pace", "Rates", "Saves", "Snapshots", "Weights"]

@@ -1,0 +1,159 @@
+"""Gradients: norms, finiteness, whether they are there at all and whether they are cleared."""
+
+from __future__ import annotations
+
+import math
+
+from holdfast.diagnosis.aggregators.losses import add
+from holdfast.diagnosis.aggregators.running_stats import Streak, Typical
+from holdfast.diagnosis.series import Series
+from holdfast.schema import events
+from holdfast.schema.events import as_finite, as_number
+
+KEPT = 16
+FAR_ABOVE = 1000.0
+"""A norm of so many times the typical one is far above it."""
+SUDDEN = 300.0
+"""So many times the norm before it, and a norm has jumped, not grown."""
+ENOUGH_TO_BE_TYPICAL = 20
+
+
+class Gradients:
+    def __init__(self) -> None:
+        self.norms = Series()
+        """As clipping or a look saw them, by step."""
+        self.typical_norm = Typical()
+        """Norms far above it left out."""
+        self.far_above = Streak()
+        """Norms in a row that are far above the typical one."""
+        self.jumped = False
+        """Whether they came there in one step."""
+        self.seen_nonzero = False
+        """Whether a gradient was ever seen that is not zero."""
+        self.latest: events.Gradients | None = None
+        self.looks = 0
+        self.zero = Streak()
+        """Steps in a row at which every gradient was seen to be exactly zero and the loss was not."""
+        self.missing = Streak()
+        """Looks in a row at which the run's optimizer had parameters and not one of them a gradient."""
+        self.fewest_missing: int | None = None
+        """So many of its tensors had no gradient at every look that saw any."""
+        self.looks_with_some = 0
+        self.bad = Streak()
+        """Looks in a row, in steps that were taken, at which some gradient was not finite."""
+        self.bad_beside = Streak()
+        """The same for further optimizers."""
+        self.bad_norms = Streak()
+        """Steps in a row whose norm was not finite."""
+        self.skipped = 0
+        """Steps that a gradient scaler skipped."""
+        self.skipped_in_a_row = 0
+        """Those with no step in between, and the step that was taken before them."""
+        self.skipped_after: int | None = None
+        self.uncleared: list[events.Uncleared] = []
+        """The first few and the newest."""
+        self.uncleared_count = 0
+        self.never_cleared = Streak()
+        """Intervals between steps that began with left-over gradients, of an optimizer that never had clean ones."""
+        self.others = False
+        """Whether further optimizers step beside the one whose steps are the run's."""
+        self._norm_before = 0.0
+
+    def fold_steps(self, event: events.Step | events.Steps) -> None:
+        self.others = self.others or bool(event.beside)
+        solved = event.loss.zeros > 0 if isinstance(event.loss, events.Spread) else event.loss == 0.0
+        if solved and self.zero.count:
+            self.zero.end()
+        if event.grad_norm is None:
+            return
+        add(self.norms, event, event.grad_norm)
+        norm = event.grad_norm
+        if isinstance(event, events.Step):
+            value = as_number(norm) if not isinstance(norm, events.Spread) else norm.mean
+            value = 0.0 if value is None else value
+            low, high = (value, value) if math.isfinite(value) else (math.inf, 0.0)
+            first, last, n, bad = event.step, event.step, int(math.isfinite(value)), int(not math.isfinite(value))
+        elif isinstance(norm, events.Spread):
+            low, high = norm.low, norm.high
+            first, last, n, bad = event.first, event.last, norm.n, norm.bad
+        else:
+            return
+        self._fold_bad_norms(first, last, n, bad)
+        if n:
+            self._fold_zero(first, last, n, zero=high == 0.0 and not solved)
+            self._fold_far_above(first, last, n, (low, high))
+
+    def _fold_bad_norms(self, first: int, last: int, n: int, bad: int) -> None:
+        if bad and not n:
+            self.bad_norms.add(last, bad, first)
+        elif self.bad_norms.count:
+            self.bad_norms.end()
+
+    def _fold_zero(
+        self,
+        first: int,
+        last: int,
+        n: int,
+        *,
+        zero: bool,
+    ) -> None:
+        if zero:
+            self.zero.add(last, n, first)
+        elif self.zero.count:
+            self.zero.end()
+
+    def _fold_far_above(self, first: int, last: int, n: int, between: tuple[float, float]) -> None:
+        low, high = between
+        self.seen_nonzero = self.seen_nonzero or high > 0.0
+        typical = self.typical_norm
+        if typical.count >= ENOUGH_TO_BE_TYPICAL and low > FAR_ABOVE * typical.median:
+            if not self.far_above.count:
+                self.jumped = low > SUDDEN * self._norm_before
+            self.far_above.add(last, n, first)
+        else:
+            if self.far_above.count:
+                self.far_above.end()
+            typical.add(math.sqrt(low * high) if low > 0.0 else high, n)
+            self._norm_before = high
+
+    def fold_look(self, event: events.Gradients) -> None:
+        self.latest = event
+        self.looks += 1
+        bad = self.bad_beside if event.beside else self.bad
+        if event.bad:
+            bad.add(event.step)
+        else:
+            bad.end()
+        if event.beside:
+            return
+        if event.tensors:
+            self.missing.end()
+            self.looks_with_some += 1
+            fewest = self.fewest_missing
+            self.fewest_missing = event.missing if fewest is None else min(fewest, event.missing)
+        elif event.missing:
+            self.missing.add(event.step)
+        if as_finite(event.norm) or event.bad:
+            self.seen_nonzero = True
+            self.zero.end()
+        elif event.tensors and event.zero == event.tensors:
+            self.zero.add(event.step)
+
+    def fold_skipped(self, event: events.Skipped) -> None:
+        self.skipped += 1
+        # Steps may be told later than what was skipped between them: the step's number is what counts.
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if event.step == self.skipped_after else 1
+        self.skipped_after = event.step
+        for bad in (self.bad, self.bad_beside):
+            if bad.until == event.step + 1:  # it was seen, and then not stepped on
+                bad.end()
+
+    def fold_uncleared(self, event: events.Uncleared) -> None:
+        self.uncleared_count += 1
+        if event.clean:
+            self.never_cleared.end()
+        else:
+            self.never_cleared.add(event.step)
+        if len(self.uncleared) >= KEPT:
+            self.uncleared.pop()
+        self.uncleared.append(event)

@@ -1,0 +1,284 @@
+"""Memory: of the process tree, of the system, and of the device as its driver sees it."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.schema import events
+
+KEPT_SAMPLES = 512
+KEPT_POINTS = 1024
+KEPT_SPELLS = 512
+KEPT_EVALUATIONS = 64
+KEPT_EPOCHS = 512
+KEPT_LOOKS = 512
+"""Of one epoch."""
+KEPT_SHAPES = 3
+"""The newest epochs are kept look by look: what comes again in every epoch shows in them."""
+LEAST_LOOKS = 5
+"""An epoch with fewer is taken together with the next."""
+
+
+class Point(NamedTuple):
+    """Consecutive samples, as one: numbers of bytes are means, other things are as they were at the last."""
+
+    at: float
+    step: int
+    epoch: int | None
+    """Epochs done by then."""
+    n: int
+    rss: float
+    peak: int
+    """The most that the process tree held in one of the samples."""
+    available: int
+    swap: int
+    disk_free: int
+    processes: int
+    own: float | None
+    """Of the process that trains, alone."""
+    driver: float | None
+    """What the device's driver or its caching allocator holds."""
+    allocated: float | None
+    """What of that is in tensors."""
+
+    @property
+    def both(self) -> float:
+        return self.rss + (self.driver or 0.0)
+
+
+class Held(NamedTuple):
+    """What the training holds, in the three ways in which it can be counted."""
+
+    rss: float
+    both: float
+    """Resident memory and what the device's driver holds."""
+    allocated: float
+    """In tensors on a device."""
+
+
+class Look(NamedTuple):
+    """One sample, or some that follow each other."""
+
+    at: float
+    step: int
+    mean: Held
+    most: Held
+
+
+class EpochMemory(NamedTuple):
+    """What was held in an epoch, or in a few short ones taken together: the median of its looks."""
+
+    epochs: int
+    before: int
+    """The step that it began after."""
+    last: int
+    """The step that it ended with."""
+    at: float
+    held: Held
+
+
+class Spell(NamedTuple):
+    """The most that was held within a short time."""
+
+    began: float
+    ended: float
+    rss: int
+    driver: int
+    available: int
+
+
+class EvaluationMemory(NamedTuple):
+    """What one evaluation held, and what the training had held since the evaluation before it."""
+
+    step: int
+    during: Spell
+    training: Spell
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.samples: deque[events.Sample] = deque(maxlen=KEPT_SAMPLES)
+        self.count = 0
+        """Samples so far."""
+        self.points: list[Point] = []
+        """The whole attempt, oldest first; when there are too many, neighbours are joined two by two."""
+        self.least_available: int | None = None
+        self.most_rss = 0
+        self.device: events.Memory | None = None
+        """The newest reading of the device's memory."""
+        self.evaluations: deque[EvaluationMemory] = deque(maxlen=KEPT_EVALUATIONS)
+        self.epochs: list[EpochMemory] = []
+        """The whole attempt, oldest first, from its first step on; joined like the points."""
+        self.shapes: deque[tuple[EpochMemory, list[Look]]] = deque(maxlen=KEPT_SHAPES)
+        """The newest epochs, with their looks."""
+        self._driver_above_rss = False
+        self._first_seen_step: int | None = None
+        self.looks: list[Look] = []
+        """Since the last epoch in `shapes`."""
+        self._epochs_in_looks = 0
+        self._epoch_began_after: int | None = None
+        self._per_epoch = 1
+        self._per_point = 1
+        self._spells: list[Spell] = []
+        """Since the last evaluation. That one has begun is known only when it ends."""
+
+    @property
+    def time_to_look(self) -> bool:
+        """A long series changes slowly, and to fit it costs a millisecond: every few samples, ever fewer of them."""
+        return self.count % max(4, self.count // 64) == 0
+
+    @property
+    def on_mps(self) -> bool:
+        """The device's memory is the machine's own."""
+        return self.device is not None and self.device.device.startswith("mps")
+
+    @property
+    def blind(self) -> bool:
+        """Resident memory does not hold what the driver of a unified memory holds: they must be added."""
+        return self.on_mps and self._driver_above_rss
+
+    def fold_sample(self, event: events.Sample, step: int, epoch: int | None = None) -> None:
+        self.samples.append(event)
+        self.count += 1
+        least = self.least_available
+        self.least_available = event.available if least is None else min(least, event.available)
+        self.most_rss = max(self.most_rss, event.rss)
+        device = self.device
+        driver = _driver(device)
+        self._driver_above_rss = self._driver_above_rss or (driver or 0) > event.rss
+        self._add(
+            Point(
+                event.at,
+                step,
+                epoch,
+                1,
+                event.rss,
+                event.rss,
+                event.available,
+                event.swap,
+                event.disk_free,
+                event.processes,
+                device.rss if device is not None else None,
+                driver,
+                device.allocated if device is not None else None,
+            )
+        )
+        self._spell(Spell(event.at, event.at, event.rss, driver or 0, event.available))
+        if self._first_seen_step is None:
+            self._first_seen_step = step
+        elif step > self._first_seen_step:
+            allocated = device.allocated if device is not None else None
+            held = Held(event.rss, event.rss + (driver or 0), allocated or 0)
+            self._look(Look(event.at, step, held, held))
+
+    def fold_epoch(self, event: events.Epoch) -> None:
+        """An epoch's looks are all since the epoch before: where it is validated does not matter, as it comes each time."""
+        self._epochs_in_looks += 1
+        if len(self.looks) < LEAST_LOOKS or event.step <= (self._epoch_began_after or 0):
+            return
+        done = EpochMemory(
+            self._epochs_in_looks,
+            self._epoch_began_after or self.looks[0].step,
+            event.step,
+            event.at,
+            Held(*(median(values) for values in zip(*(look.mean for look in self.looks), strict=True))),
+        )
+        self.shapes.append((done, self.looks))
+        self.looks, self._epochs_in_looks, self._epoch_began_after = [], 0, event.step
+        if self.epochs and self.epochs[-1].epochs < self._per_epoch:
+            self.epochs[-1] = _joined_epochs(self.epochs[-1], done)
+            return
+        self.epochs.append(done)
+        if len(self.epochs) > KEPT_EPOCHS:
+            self._per_epoch = 2 * max(self._per_epoch, done.epochs)
+            pairs = range(0, len(self.epochs) - 1, 2)
+            rest = self.epochs[len(self.epochs) // 2 * 2 :]
+            self.epochs = [_joined_epochs(self.epochs[i], self.epochs[i + 1]) for i in pairs] + rest
+
+    def fold_device(self, event: events.Memory) -> None:
+        self.device = event
+        if self.samples:
+            # Between two samples of the process tree the device alone was looked at.
+            self._spell(Spell(event.at, event.at, 0, _driver(event) or 0, self.samples[-1].available))
+
+    def fold_evaluation(self, event: events.Evaluation) -> None:
+        """It comes at the end: what was measured in its time belongs to it."""
+        began = event.at - event.seconds
+        during = [spell for spell in self._spells if began <= spell.began <= event.at]
+        training = [spell for spell in self._spells if spell.ended < began]
+        if any(spell.rss for spell in during) and any(spell.rss for spell in training):
+            self.evaluations.append(EvaluationMemory(event.step, _joined_spells(during), _joined_spells(training)))
+        self._spells = [spell for spell in self._spells if spell.began > event.at]
+
+    def _add(self, point: Point) -> None:
+        if self.points and self.points[-1].n < self._per_point:
+            self.points[-1] = _joined(self.points[-1], point)
+            return
+        self.points.append(point)
+        if len(self.points) > KEPT_POINTS:
+            self._per_point *= 2
+            pairs = range(0, len(self.points) - 1, 2)
+            rest = self.points[len(self.points) // 2 * 2 :]
+            self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
+
+    def _look(self, look: Look) -> None:
+        self.looks.append(look)
+        if len(self.looks) > KEPT_LOOKS:
+            pairs = zip(self.looks[::2], self.looks[1::2], strict=False)
+            rest = self.looks[len(self.looks) // 2 * 2 :]
+            self.looks = [_joined_looks(*pair) for pair in pairs] + rest
+
+    def _spell(self, spell: Spell) -> None:
+        self._spells.append(spell)
+        if len(self._spells) > KEPT_SPELLS:
+            pairs = range(0, len(self._spells) - 1, 2)
+            rest = self._spells[len(self._spells) // 2 * 2 :]
+            self._spells = [_joined_spells(self._spells[i : i + 2]) for i in pairs] + rest
+
+
+def _driver(event: events.Memory | None) -> int | None:
+    if event is None:
+        return None
+    return event.driver if event.driver is not None else event.reserved
+
+
+def _joined(a: Point, b: Point) -> Point:
+    n = a.n + b.n
+    return b._replace(
+        n=n,
+        rss=(a.rss * a.n + b.rss * b.n) / n,
+        peak=max(a.peak, b.peak),
+        own=_mean(a.own, a.n, b.own, b.n),
+        driver=_mean(a.driver, a.n, b.driver, b.n),
+        allocated=_mean(a.allocated, a.n, b.allocated, b.n),
+    )
+
+
+def _joined_looks(a: Look, b: Look) -> Look:
+    mean = Held(*((one + other) / 2.0 for one, other in zip(a.mean, b.mean, strict=True)))
+    return Look(b.at, b.step, mean, Held(*map(max, zip(a.most, b.most, strict=True))))
+
+
+def _joined_epochs(a: EpochMemory, b: EpochMemory) -> EpochMemory:
+    n = a.epochs + b.epochs
+    held = Held(*((one * a.epochs + other * b.epochs) / n for one, other in zip(a.held, b.held, strict=True)))
+    return EpochMemory(n, a.before, b.last, b.at, held)
+
+
+def _mean(a: float | None, a_n: int, b: float | None, b_n: int) -> float | None:
+    if a is None or b is None:
+        return b
+    return (a * a_n + b * b_n) / (a_n + b_n)
+
+
+def _joined_spells(spells: list[Spell]) -> Spell:
+    return Spell(
+        spells[0].began,
+        spells[-1].ended,
+        max(spell.rss for spell in spells),
+        max(spell.driver for spell in spells),
+        min(spell.available for spell in spells),
+    )

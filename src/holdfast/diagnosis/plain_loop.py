@@ -1,0 +1,20 @@
+"""Whether a training is a loop of the user's own, which `holdfast.guard` would make go on at the very batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+
+def is_plain_loop(picture: Picture) -> bool:
+    """No framework was recognised, nothing of guard was seen, and nobody told how it goes on from a checkpoint."""
+    trains = any(attempt.hello is not None for attempt in picture.attempts)
+    return trains and not any(map(_goes_on_otherwise, picture.attempts))
+
+
+def _goes_on_otherwise(attempt: AttemptPicture) -> bool:
+    snapshots = attempt.snapshots
+    guarded = snapshots.newest is not None or snapshots.failed is not None or snapshots.restored is not None
+    return attempt.adapter is not None or guarded or not attempt.starts_over

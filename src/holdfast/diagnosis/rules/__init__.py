@@ -1,0 +1,26 @@
+"""One rule a file. A new rule is a new file here with a `RULE`; nothing else has to know of it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from holdfast.schema.pages import page_of
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.rule import Rule
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    rules = (replace(module.RULE, page=page_of(module)) for module in modules)
+    return tuple(sorted(rules, key=lambda rule: rule.id))
+
+
+@cache
+def by_id() -> dict[str, Rule]:
+    return {rule.id: rule for rule in all_rules()}

@@ -1,0 +1,101 @@
+"""The loader yields the same batch again and again.
+
+**What it means.** Step after step trains on one and the same batch. The loss falls nicely, to nothing, and the model knows
+that batch and no other.
+
+**Why it happens.** `next(iter(loader))` inside the loop makes a new iterator each time and takes its first batch, which is
+the same one where nothing is shuffled or the seed is set again. A seed that is set inside the loop. A dataset that returns
+the same item for every index.
+
+**What to do.** Iterate over the loader (`for batch in loader`), or make one iterator outside of the loop. Set seeds once.
+
+**When it stays silent.** A loader that has one batch only (each step then ends an epoch), also where several batches make
+one step. A batch that is fetched once and used many times is fetched once. Hashes cover a part of each batch, so this only
+warns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import started, trains
+from holdfast.testing.relations import steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import Picture
+
+ID = "batches-repeating"
+LIMITS = {"batches": 20, "batches_later": 60}
+
+
+def judge(picture: Picture) -> Finding | None:
+    batches = picture.attempt.batches
+    limits = picture.tuned(ID, LIMITS)
+    same = batches.same_in_a_row
+    if same < limits["batches"] or (batches.different > 1 and same < limits["batches_later"]):
+        return None
+    if batches.in_epoch is not None and batches.in_epoch <= 1:
+        return None
+    if batches.steps_in_epoch is not None and batches.steps_in_epoch <= 1:
+        return None
+    length = f"the last epoch had {batches.in_epoch} batches" if batches.in_epoch else "no epoch ever came to its end"
+    return Finding(
+        rule=ID,
+        severity="warn",
+        message=f"The last {same} batches are the same one: the model sees nothing else.",
+        evidence=[
+            f"{same} equal hashes in a row, of {batches.hashed} batches that were hashed; {length}",
+            f"{batches.different} different batch{'es' if batches.different != 1 else ''} seen so far",
+        ],
+        remedies=[
+            "iterate over the loader, or call iter(loader) once outside of the loop: next(iter(loader)) starts over",
+            "set seeds once, not in every step",
+            "look at two items of the dataset: they should differ",
+        ],
+    )
+
+
+def _epochs(count: int, batches: int, step_each: int) -> list[events.AnyEvent]:
+    """Epochs whose first batch is always the same."""
+    return [
+        event
+        for n in range(count)
+        for event in [
+            *steps(step_each, first=1 + n * step_each, batch="aa", backwards=batches // step_each),
+            events.Epoch(
+                at=float(n), epoch=n + 1, step=(n + 1) * step_each, seconds=1.0, batches=batches, source="loader"
+            ),
+        ]
+    ]
+
+
+def _window(first: int, hashed: int, different: int) -> list[events.AnyEvent]:
+    return [
+        events.Steps(at=float(first), first=first, last=first + 15, seconds=1.0, batches=hashed, different=different)
+    ]
+
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Step, events.Steps),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("next(iter(loader)) in the loop", [*started(), *trains(), *steps(20, batch="aa")], "warn"),
+        Case("two epochs of the same item", [*started(), *_epochs(2, 16, 16)], "warn"),
+        Case("a loader with one batch", [*started(), *_epochs(40, 1, 1)], None),
+        Case("four batches make one step and one epoch", [*started(), *_epochs(40, 4, 1)], None),
+        Case(
+            "one hash in each window",
+            [*started(), *steps(1, batch="aa"), *(e for n in range(99) for e in _window(2 + 16 * n, 1, 1))],
+            None,
+        ),
+        Case("the same one for a while", [*started(), *steps(9, batch="aa"), *steps(40, first=10, batch="bb")], None),
+        Case("no batch is seen", [*started(), *steps(90)], None),
+    ],
+)

@@ -1,0 +1,103 @@
+"""A checkpoint does not hold the weights that were trained.
+
+**What it means.** What was given to `torch.save` is neither what is live, nor a cast or an average of it, nor weights that
+were live before, nor near them; or it holds values that are not finite. The training may be fine and its result lost.
+
+**Why it happens.** A state that was gathered, renamed, merged or quantised wrongly before saving; a fresh or an old model
+object that is saved instead of the trained one; weights that became NaN before they were saved.
+
+**What to do.** Save `model.state_dict()` of the model that the optimizer trains, load it again, and compare one tensor. Go
+back to the last checkpoint that is finite.
+
+**When it stays silent.** Best weights that were copied earlier and saved later, half-precision copies, moving averages,
+another model that was trained before, files without weights. Values that are not finite are fatal only where the newest
+checkpoint of a finished run has them.
+
+Sources: huggingface/transformers#29903.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import ended, started, trains
+from holdfast.testing.relations import steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import Picture
+
+ID = "checkpoint-unfaithful"
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    newest = attempt.saves.newest
+    if newest is None or not (newest.bad or newest.matches == "differs"):
+        return None
+    path = newest.path or "a checkpoint in memory"
+    if newest.bad:
+        return Finding(
+            rule=ID,
+            severity="fatal" if attempt.finished else "warn",
+            since=newest.step,
+            message=f"{path} holds weights that are not finite.",
+            evidence=[f"saved after step {newest.step}: NaN or infinity in {newest.bad} of {newest.compared} tensors"],
+            remedies=[
+                "go back to a checkpoint from before",
+                "find out when the loss or a gradient stopped being finite",
+            ],
+        )
+    return Finding(
+        rule=ID,
+        severity="warn",
+        message=f"{path} does not hold the weights that are being trained.",
+        evidence=[
+            (
+                f"saved after step {newest.step}: of {newest.compared} tensors compared, these differ from the live ones: "
+                f"{', '.join(newest.differing[:5])}"
+            ),
+            "they are no cast, no known average, not live weights of before, and not near the live ones",
+        ],
+        remedies=[
+            "save model.state_dict() of the very model that the optimizer trains",
+            "load the file again and compare one tensor with the live one before you trust it",
+        ],
+    )
+
+
+def _saved(matches: str, *, bad: int = 0, compared: int = 4, step: int = 10) -> list[events.AnyEvent]:
+    more: dict[str, Any] = {"differing": ["fc.weight"] if matches == "differs" else []}
+    return [
+        events.Saved(
+            at=float(step),
+            step=step,
+            path="/home/ann/last.pt",
+            tensors=4,
+            compared=compared,
+            matches=matches,
+            bad=bad,
+            **more,
+        )
+    ]
+
+
+RULE = Rule(
+    id=ID,
+    kind="proof",
+    on=(events.Saved, events.AttemptEnded),
+    judge=judge,
+    page=__doc__ or "",
+    cases=[
+        Case("other weights are saved", [*started(), *trains(), *steps(10), *_saved("differs")], "warn"),
+        Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", bad=2), *ended(0)], "fatal"),
+        Case("NaN in a checkpoint on the way", [*started(), *steps(10), *_saved("equal", bad=2)], "warn"),
+        *(
+            Case(f"what was saved is {how}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
+            for how in ("equal", "cast", "average", "earlier", "near")
+        ),
+        Case("no weights in the file", [*started(), *_saved("not compared", compared=0), *ended(0)], None),
+    ],
+)

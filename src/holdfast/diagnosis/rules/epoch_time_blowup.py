@@ -1,0 +1,293 @@
+"""An epoch, or a long row of steps, takes many times as long as before.
+
+**What it means.** The training goes on, but at a crawl: what took a quarter of an hour takes half a day. The finding says
+what the machine did in that time, and so tells the causes apart.
+
+**Why it happens.** Memory ran out and the machine swaps (on a Mac often the GPU driver's memory, which resident memory does
+not show); batches come late; another program takes the processors; an evaluation or a save takes longer; the machine slept;
+it throttles, because it is hot or on battery.
+
+**What to do.** It depends on the cause; the remedies are in the finding.
+
+**What it needs.** Three epochs before it, of which the first does not count (it compiles and fills caches): then an epoch that
+takes three times their median, and ten seconds more. Without epochs, or within a long one: two windows of at least a minute
+in a row, against four before. Evaluation, saving and suspension are not the epoch's time. It is a warning where the cause is
+known, or where an epoch of as many batches took five times as long for no reason that shows. It is a note where the machine
+slept, where one long pause explains it, where other programs took less than a minute, and where more may be asked of a step than
+before (longer texts, larger images, layers that were frozen). Where only the times of epochs are known, as in a foreign log, the
+cause is not, and it says so.
+
+Sources: ultralytics#24065, ultralytics#22621; the second field report saw 979 s become 39,322 s and never knew why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.aggregators.timing import joined
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.slowdown import Cause, Slow, causes
+from holdfast.diagnosis.units import duration
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding, Severity
+from holdfast.testing.histories import started, trains
+from holdfast.testing.resources import epoch, epochs, flat, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.diagnosis.aggregators.timing import Pace
+    from holdfast.diagnosis.run_state import Picture
+
+LIMITS = {
+    "times": 3.0,
+    "times_for_no_reason": 5.0,
+    "least_seconds": 10.0,
+    "load_seconds": 60.0,
+    "swap_mib": 256.0,
+    "available_part": 0.03,
+    "explains": 0.5,
+    "own_part": 0.7,
+    "others_load": 1.0,
+}
+
+
+def judge(picture: Picture) -> Finding | None:
+    pace = picture.attempt.pace
+    limits = picture.tuned("epoch-time-blowup", LIMITS)
+    total = picture.started.memory_total if picture.started is not None else None
+    slow = _slow_epoch(pace, limits) or _slow_steps(pace, limits) or _slow_evaluation(pace, limits)
+    if slow is None:
+        return _long_between(pace, limits)
+    found = causes(slow, total, limits)
+    if not found and not slow.same_work and not _takes_too_long(pace, limits):
+        return None
+    return Finding(
+        rule="epoch-time-blowup",
+        severity=_severity(slow, found, limits),
+        message=f"{slow.what} took {duration(slow.took)}, {slow.times:.1f} times the usual {duration(slow.usual)}: "
+        + (" and ".join(cause.says for cause in found[:2]) if found else _unknown(slow))
+        + ".",
+        evidence=[
+            f"{slow.took:.1f} s; the median before it: {slow.usual:.1f} s",
+            *(cause.evidence for cause in found),
+            *([] if found else [_nothing_seen(slow)]),
+        ],
+        remedies=[remedy for cause in found for remedy in cause.remedies]
+        or [
+            "watch memory, swap and the processor's temperature during the next epoch (holdfast run records memory and swap)",
+            "keep the machine awake and on its charger",
+            "go on in a fresh process from the last checkpoint: what has piled up in a driver or a cache is gone then",
+        ],
+    )
+
+
+def _severity(slow: Slow, found: list[Cause], limits: Mapping[str, float]) -> Severity:
+    if not found:
+        return "warn" if slow.same_work and slow.times >= limits["times_for_no_reason"] else "note"
+    if found[0].name == "pause" or (found[0].name == "load" and slow.more < limits["load_seconds"]):
+        return "note"
+    return "warn"
+
+
+def _unknown(slow: Slow) -> str:
+    if slow.now.first_sample is None:
+        return (
+            "why is not in this record; it fits a machine that swapped (a driver's memory that piles up) or that slept"
+        )
+    if not slow.same_work:
+        return "the steps themselves are slower; perhaps there is more to do in each, perhaps the machine throttles"
+    return (
+        "the steps themselves are slower, and neither swap nor data nor other programs explain it; perhaps the machine "
+        "throttles (heat, battery), perhaps a driver's memory piles up, perhaps there is more to do in each step"
+    )
+
+
+def _nothing_seen(slow: Slow) -> str:
+    now = slow.now
+    if now.first_sample is None:
+        return "no samples of memory, load or sleep exist for that time"
+    others = f"{now.others_load:.1f}" if now.others_load is not None else "not known"
+    waited = f"waiting for data {now.data_wait / now.step_seconds:.0%}" if now.step_seconds else "data wait not known"
+    return f"in that time: {waited}, read from swap {now.swapped_in >> 20} MiB, load of others {others}"
+
+
+def _is_slow(took: float, usual: float | None, limits: Mapping[str, float]) -> bool:
+    return bool(usual) and took >= limits["times"] * (usual or 0.0) and took - (usual or 0.0) >= limits["least_seconds"]
+
+
+def _slow_epoch(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
+    last = pace.epochs[-1] if pace.epochs else None
+    if last is None or last.usual is None or not _is_slow(last.seconds, last.usual, limits):
+        return None
+    return Slow(f"Epoch {last.epoch}", last.seconds, last.usual, last, list(pace.epochs)[1:-1], same_work=True)
+
+
+def _takes_too_long(pace: Pace, limits: Mapping[str, float]) -> bool:
+    """Where there are epochs, the end of this one tells more than its steps; but half a day is not waited for."""
+    return pace.usual_epoch is None or pace.under_way.step_seconds > limits["times_for_no_reason"] * pace.usual_epoch
+
+
+def _slow_steps(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
+    """Two windows in a row, so that one odd minute says nothing."""
+    if len(pace.windows) < 2:
+        return None
+    last, before = pace.windows[-1], pace.windows[-2]
+    if last.usual is None or min(last.step_time, before.step_time) < limits["times"] * last.usual:
+        return None
+    now = joined(before, last)
+    what = f"{now.steps} steps (to step {now.last_step})"
+    return Slow(what, now.step_seconds, last.usual * now.steps, now, list(pace.windows)[1:-2], same_work=False)
+
+
+def _slow_evaluation(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
+    last = pace.evaluations[-1] if pace.evaluations else None
+    if last is None or last.usual is None or not _is_slow(last.seconds, last.usual, limits):
+        return None
+    what = f"The evaluation at step {last.step}"
+    return Slow(what, last.seconds, last.usual, pace.under_way, list(pace.epochs)[1:], same_work=False)
+
+
+def _long_between(pace: Pace, limits: Mapping[str, float]) -> Finding | None:
+    """From the end of one epoch to the end of the next it took long, and the training was not what took it."""
+    last = pace.epochs[-1] if pace.epochs else None
+    if last is None or last.wall is None or last.usual_wall is None or not _is_slow(last.wall, last.usual_wall, limits):
+        return None
+    more = last.wall - last.usual_wall
+    for kind, says in (("slept", "the machine slept"), ("saving", "saving took the time")):
+        seconds = last.paused(kind)
+        if seconds >= limits["explains"] * more:
+            return Finding(
+                rule="epoch-time-blowup",
+                severity="note",
+                message=(
+                    f"Epoch {last.epoch} took {duration(last.wall)} on the clock, {last.wall / last.usual_wall:.1f} times "
+                    f"the usual {duration(last.usual_wall)}: {says} for {duration(seconds)} of it; the training itself took "
+                    f"{duration(last.seconds)}."
+                ),
+                evidence=[f"{last.wall:.0f} s from the end of the epoch before; {seconds:.0f} s of it: {says}"],
+                remedies=[
+                    "keep the lid open and the charger in while a run lives"
+                    if kind == "slept"
+                    else "look at the disk that checkpoints are written to, or save less often"
+                ],
+            )
+    return None
+
+
+def _epochs(
+    *seconds: float, swap: float = 0.0, wait: float = 0.1, load: float = 0.2, own: float = 1.0
+) -> list[events.AnyEvent]:
+    """Epochs of 100 steps with all that is measured; the last one swaps, waits and shares as is said."""
+    history, now, cpu, step = [*started(), *trains()], 0.0, 0.0, 0
+    for number, each in enumerate(seconds, 1):
+        last = number == len(seconds)
+        for part in range(10):
+            rate = own if last else 1.0
+            cpu += rate * each / 10
+            waited = (wait if last else 0.1) * each / 10
+            took = events.Steps(
+                at=now + (part + 1) * each / 10,
+                first=step + 1,
+                last=step + 10,
+                seconds=each / 10,
+                slowest=each / 80,
+                data_wait=waited,
+            )
+            step += 10
+            swapped = swap * (part + 1) if last else 0.0
+            look = sample(
+                took.at,
+                load=rate + (load if last else 0.2),
+                cpu=cpu,
+                swap=min(24.0, swapped),
+                swap_in=swapped,
+                available=0.3 if swapped else 10.0,
+            )
+            history += [took, look]
+        now += each
+        history.append(epoch(number, now, each, step=step, batches=100))
+    return history
+
+
+def _windows(*seconds_a_step: float, swap: tuple[events.AnyEvent, ...] = ()) -> list[events.AnyEvent]:
+    """A loop with no epochs, some 80 s at each pace."""
+    history, now, step = [*started(), *trains()], 0.0, 0
+    for number, each in enumerate(seconds_a_step):
+        for _ in range(max(5, round(80.0 / each))):
+            step += 1
+            now += each
+            history.append(events.Step(at=now, step=step, seconds=each, loss=1.0))
+        history.append(sample(now, load=1.0, cpu=now, swap_in=0.0))
+        history += swap[number : number + 1]
+    return history
+
+
+_SWAPPED = (
+    sample(3600.0, available=0.4, swap=9.0, swap_in=1.0),
+    sample(3700.0, available=0.3, swap=24.0, swap_in=90.0),
+)
+_SWAPS = (*[sample(10.0)] * 8, *_SWAPPED, _SWAPPED[-1])
+
+RULE = Rule(
+    id="epoch-time-blowup",
+    kind="resources",
+    on=(events.Sample, events.Epoch, events.Evaluation),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("a foreign log: nothing but the times of epochs", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
+        Case("swap", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2), "warn"),
+        Case("waiting for data", _epochs(90, 60, 60, 60, 300, wait=0.8), "warn"),
+        Case("another program, for long", _epochs(90, 60, 60, 60, 300, load=4.0, own=0.3), "warn"),
+        Case("another program, for a short time", _epochs(15, 12, 12, 12, 48, load=4.0, own=0.3), "note"),
+        Case("no reason shows", _epochs(90, 60, 60, 60, 600), "warn"),
+        Case("a little slower, as when layers are no longer frozen", _epochs(90, 60, 60, 60, 200), "note"),
+        Case(
+            "the machine slept: the clock of the training stood still",
+            flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 60.0)),
+            "note",
+        ),
+        Case(
+            "the machine slept: the clock of the training went on",
+            flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 3660.0)),
+            "note",
+        ),
+        Case(
+            "one pause within an epoch",
+            flat(
+                _epochs(90, 60, 60, 60, 60),
+                (events.Step(at=330.0 + n, step=500 + n, seconds=0.6) for n in range(1, 100)),
+                events.Step(at=540.0, step=600, seconds=150.0),
+                epoch(6, 540.0, 210.0, step=600, batches=100),
+            ),
+            "note",
+        ),
+        Case("steps of a loop without epochs, no reason shows", _windows(*[4.0] * 8, *[20.0] * 3), "note"),
+        Case("steps of a loop without epochs, and swap", _windows(*[4.0] * 8, *[20.0] * 3, swap=_SWAPS), "warn"),
+        Case("an odd minute", _windows(*[4.0] * 8, 20.0, *[4.0] * 4), None),
+        Case("the first epoch is slow", epochs(5000, 60, 60, 60, 60), None),
+        Case("the second epoch is slow too", epochs(50, 400, 60, 60, 60), None),
+        Case("the first epoch was the fast one", epochs(50, 400, 410, 400), None),
+        Case("short epochs", epochs(1.0, 1.0, 1.1, 0.9, 9.0), None),
+        Case("noise", epochs(80, 60, 75, 55, 100, 62, 120, 58), None),
+        Case(
+            "suspended by its user",
+            flat(_epochs(90, 60, 60, 60, 60), events.Continued(at=900.0, seconds=580.0), epoch(6, 970.0, 640.0)),
+            None,
+        ),
+        Case(
+            "a long evaluation within an epoch",
+            flat(
+                _epochs(90, 60, 60, 60, 60),
+                events.Evaluation(at=900.0, step=510, seconds=500.0, fetches=400),
+                epoch(6, 960.0, 560.0),
+            ),
+            None,
+        ),
+        Case(
+            "four times as many batches", flat(_epochs(90, 60, 60, 60, 60), epoch(6, 570.0, 240.0, batches=400)), None
+        ),
+    ],
+)

@@ -1,0 +1,121 @@
+"""Gradients became a thousand times larger, and stay so.
+
+**What it means.** The norm of the gradients jumped by orders of magnitude against what this run had before, and did not
+come back. Unless they are clipped, the next steps throw the weights away.
+
+**Why it happens.** A learning rate that is too high, a recurrent network without clipping, a batch that is broken or not
+normalised, a loss term whose weight changed. On MPS up to torch 2.13, a matrix product over a dimension of 32767 or more
+reads past its end: gradients come out 1e3 to 1e5 times too large while the loss looks plausible.
+
+**What to do.** Clip gradients, lower the learning rate, look at the batch where it began. On MPS, compare the gradients of
+one batch with those of the CPU; install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1.
+
+**When it stays silent.** Spikes that come back; norms that grow step by step while the loss falls (leaving a plateau); runs
+in which no norm is seen. It only ever warns.
+
+Sources: pytorch#177116, pytorch#183535.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import started, trains
+from holdfast.testing.relations import steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+ID = "gradients-exploding"
+LIMITS = {"steps": 20}
+COMPARED_POINTS = 64
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    gradients = attempt.gradients
+    far = gradients.far_above
+    if not far.count or far.count < picture.tuned(ID, LIMITS)["steps"]:
+        return None
+    if not gradients.jumped and _loss_falls(attempt, far.since or 0):
+        return None
+    times = (gradients.norms.last or 0.0) / gradients.typical_norm.median
+    return Finding(
+        rule=ID,
+        severity="warn",
+        step=far.since,
+        message=(
+            f"The gradients' norm is about {times:.1g} times what it was before step {far.since}, "
+            f"in {far.count} steps in a row."
+        ),
+        evidence=[
+            f"norm {gradients.norms.last:.4g} now, typically {gradients.typical_norm.median:.2g} before",
+            f"it {'jumped in one step' if gradients.jumped else 'grew, and the loss does not fall'}",
+        ],
+        remedies=[
+            "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+            "lower the learning rate, and look at the batch where it began",
+            *(
+                [
+                    "on MPS with torch 2.13 or older, install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1 (pytorch#177116)"
+                ]
+                if picture.on_macos
+                else []
+            ),
+        ],
+    )
+
+
+def _loss_falls(attempt: AttemptPicture, since: int) -> bool:
+    points = attempt.loss.points
+    before = [point.mean for point in points if point.step < since][-COMPARED_POINTS:]
+    after = [point.mean for point in points if point.step >= since]
+    return bool(before and after) and sum(after) / len(after) < sum(before) / len(before)
+
+
+def _rising(first: int, norms: list[float], loss: float, each: float) -> list[events.AnyEvent]:
+    return [
+        event for n, norm in enumerate(norms) for event in steps(1, first=first + n, norm=norm, loss=loss + n * each)
+    ]
+
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Step, events.Steps),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case(
+            "a jump that stays", [*started(), *trains(), *steps(50, norm=2.0), *steps(25, first=51, norm=9e4)], "warn"
+        ),
+        Case(
+            "it grows and the loss with it",
+            [*started(), *steps(50, norm=0.5), *_rising(51, [0.5 * 1.5**n for n in range(50)], 1.0, 0.1)],
+            "warn",
+        ),
+        Case(
+            "spikes that come back",
+            [
+                *started(),
+                *(
+                    e
+                    for n in range(20)
+                    for e in [*steps(9, first=1 + 10 * n, norm=2.0), *steps(1, first=10 + 10 * n, norm=1e5)]
+                ),
+            ],
+            None,
+        ),
+        Case(
+            "leaving a plateau: it grows while the loss falls",
+            [*started(), *steps(50, norm=1e-4), *_rising(51, [1e-4 * 1.5**n for n in range(60)], 1.0, -0.01)],
+            None,
+        ),
+        Case("large from the start", [*started(), *steps(90, norm=1e6)], None),
+        Case("no norm is seen", [*started(), *steps(90)], None),
+    ],
+)

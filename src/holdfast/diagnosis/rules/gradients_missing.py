@@ -1,0 +1,197 @@
+"""Tensors that the optimizer holds get no gradient at all.
+
+**What it means.** The optimizer steps, and `.grad` of its parameters is None: no backward has reached them. Where that is
+so for all of them, the training does nothing; where it is so for most, most of the model stays as it was.
+
+**Why it happens.** `loss.backward()` is missing, or runs on another model. The loss was cut off from the model by
+`.detach()`, `.item()`, `.data`, `torch.no_grad()` or a round trip through NumPy. The optimizer was made with the
+parameters of a model that was replaced, wrapped or moved afterwards.
+
+**What to do.** Print `loss.grad_fn`: None means that it is cut off. Make the optimizer after the model is complete and on
+its device.
+
+**When it stays silent.** Some parameters without a gradient are common and healthy (unused heads, layers dropped at random,
+experts that were not chosen): that is a note, unless no loss of ten steps reaches half of all tensors. One or two steps prove nothing: a step is sometimes taken for its side effects.
+Where several optimizers step, one may rightly wait for its turn: then it needs long, and only warns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import ended, started, trains
+from holdfast.testing.relations import look, steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+ID = "gradients-missing"
+LIMITS = {
+    "looks": 3,
+    "looks_without_a_loss": 4,
+    "looks_later": 20,
+    "looks_at_some": 3,
+    "steps_for_some": 20,
+    "part_that_is_most": 0.5,
+}
+
+
+def judge(picture: Picture) -> Finding | None:
+    gradients = picture.attempt.gradients
+    if gradients.missing.count:
+        return _all(picture)
+    if not gradients.fewest_missing:
+        return None
+    return _most(picture) or _some(picture)
+
+
+def _all(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    missing = attempt.gradients.missing
+    limits = picture.tuned(ID, LIMITS)
+    from_the_start = not attempt.gradients.looks_with_some and not attempt.gradients.others
+    if from_the_start:
+        least = limits["looks" if attempt.loss.count >= limits["looks"] - 1 else "looks_without_a_loss"]
+    else:
+        least = limits["looks_later"]
+    if missing.count < least:
+        return None
+    latest = attempt.gradients.latest
+    held = latest.missing if latest is not None else 0
+    backward = "a backward ran in these steps" if attempt.loss.count else "no backward was seen"
+    return Finding(
+        rule=ID,
+        severity="fatal" if from_the_start else "warn",
+        step=missing.since,
+        message=f"Not one of the optimizer's {held} tensors gets a gradient: its steps change nothing.",
+        evidence=[
+            f"{missing.count} looks in a row from step {missing.since} to step {missing.until} found no gradient; {backward}",
+            *_names(attempt),
+        ],
+        remedies=[
+            "print loss.grad_fn: None means that the loss is cut off from the model (detach, item, data, no_grad, NumPy)"
+            if attempt.loss.count
+            else "call loss.backward() before optimizer.step()",
+            "make the optimizer after the model is complete, wrapped and on its device",
+        ],
+    )
+
+
+def _most(picture: Picture) -> Finding | None:
+    """The graph of ten steps shows it: what the loss uses ends long before what the optimizer holds."""
+    attempt = picture.attempt
+    graph = attempt.weights.graph
+    if graph is None or graph.unused is None or graph.outside or attempt.gradients.others:
+        return None
+    if graph.unused < picture.tuned(ID, LIMITS)["part_that_is_most"] * graph.held:
+        return None
+    return Finding(
+        rule=ID,
+        severity="warn",
+        step=graph.step,
+        message=f"No loss reaches {graph.unused} of the {graph.held} tensors that the optimizer holds: most of the model stays as it is.",
+        evidence=[
+            f"in the graphs of all losses up to step {graph.step}",
+            f"not reached: {', '.join(graph.held_not_used[:5])}",
+        ],
+        remedies=[
+            "look for what cuts the model in two: detach, item, data, no_grad, NumPy",
+            "if that part is meant to stay fixed, give the optimizer only what is to be trained",
+        ],
+    )
+
+
+def _some(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    gradients = attempt.gradients
+    limits = picture.tuned(ID, LIMITS)
+    looks = 1 if attempt.ended is not None else limits["looks_at_some"]
+    if gradients.looks_with_some < looks or attempt.steps < limits["steps_for_some"]:
+        return None
+    return Finding(
+        rule=ID,
+        severity="note",
+        message=f"{gradients.fewest_missing} tensors that the optimizer holds never got a gradient.",
+        evidence=[
+            f"{gradients.looks_with_some} looks, each with {gradients.fewest_missing} or more tensors without one",
+            *_names(attempt),
+        ],
+        remedies=[
+            "leave them out of the optimizer if they are not meant to be trained; else look for why no loss uses them"
+        ],
+    )
+
+
+def _names(attempt: AttemptPicture) -> list[str]:
+    names = attempt.weights.no_gradient
+    return [f"without a gradient: {', '.join(names[:5])}"] if names else []
+
+
+def _graph(unused: int) -> list[events.AnyEvent]:
+    names = [f"encoder.{n}.weight" for n in range(min(unused, 8))]
+    return [events.Graph(at=10.0, step=10, used=10 - unused, held=10, held_not_used=names, outside=0, unused=unused)]
+
+
+_TWO = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, beside={"SGD#2": 1})
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Gradients, events.Graph, events.AttemptEnded),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case(
+            "the loss is of another model",
+            [
+                *started(),
+                *trains(),
+                *(e for s in (1, 2, 3) for e in [*look(s, norm=0.0, tensors=0, missing=4), *steps(1, first=s)]),
+            ],
+            "fatal",
+        ),
+        Case(
+            "backward was forgotten",
+            [
+                *started(),
+                *(e for s in range(1, 6) for e in [*look(s, tensors=0, missing=4), *steps(1, first=s, loss=None)]),
+            ],
+            "fatal",
+        ),
+        Case(
+            "lost in the middle",
+            [*started(), *look(1), *steps(60), *(e for s in range(61, 81) for e in look(s, tensors=0, missing=4))],
+            "warn",
+        ),
+        Case("cut in two by detach()", [*started(), *look(1, missing=8, tensors=2), *steps(9), *_graph(8)], "warn"),
+        Case(
+            "an unused head",
+            [*started(), *steps(30), *(e for s in (1, 10, 30) for e in look(s, missing=2))],
+            "note",
+        ),
+        Case(
+            "an unused head in a short run",
+            [*started(), *look(1, missing=2), *steps(25), *ended(0, last_step=25)],
+            "note",
+        ),
+        Case(
+            "one of two optimizers waits for its turn",
+            [*started(), _TWO, *(e for s in range(2, 9) for e in [*look(s, tensors=0, missing=4), *steps(1, first=s)])],
+            None,
+        ),
+        Case(
+            "two steps for their side effects",
+            [*started(), *(e for s in (1, 2) for e in look(s, tensors=0, missing=4)), *look(3), *steps(40)],
+            None,
+        ),
+        Case(
+            "layers dropped at random",
+            [*started(), *steps(50), *look(1, missing=2), *look(20), *look(50, missing=3)],
+            None,
+        ),
+    ],
+)

@@ -1,0 +1,115 @@
+"""Gradients are never cleared between steps.
+
+**What it means.** Each backward adds to what the steps before have left in `.grad`. The optimizer does not follow the
+gradient of its batch but the sum of all gradients since the start, and overshoots more and more.
+
+**Why it happens.** `optimizer.zero_grad()` is missing, clears another optimizer or model, or stands under a condition that
+never holds.
+
+**What to do.** Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the backward or after the step.
+
+**When it stays silent.** Accumulation over several backwards, as long as gradients are clean at the first one after each
+step. Gradients that are assigned instead of accumulated. Several optimizers, where each clears before its own backward.
+Master weights, whose gradients are copied over them. An interval now and then is not enough; three from the start are,
+where no step ever began with clean gradients.
+
+Sources: the stackoverflow question 60335387, and every list of silent training errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import started, trains
+from holdfast.testing.relations import steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+ID = "gradients-never-cleared"
+LIMITS = {"intervals": 3, "clean_for_each": 3}
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    gradients = attempt.gradients
+    limits = picture.tuned(ID, LIMITS)
+    if gradients.uncleared_count < limits["intervals"] or _gradients_are_copied(attempt):
+        return None
+    newest = gradients.uncleared[-1]
+    never = gradients.never_cleared
+    if never.count >= limits["intervals"]:
+        return Finding(
+            rule=ID,
+            severity="fatal",
+            message="Gradients were not cleared once: each step uses the sum of all gradients since the start.",
+            evidence=[
+                (
+                    f"{never.count} intervals between steps, from step {never.since} to step {never.until}, began with "
+                    "gradients of the step before; none began clean"
+                ),
+                f"left over in {newest.tensors} of {newest.of} tensors, for example {', '.join(newest.names[:3])}",
+            ],
+            remedies=["call optimizer.zero_grad() once for each optimizer.step()"],
+        )
+    if newest.clean > limits["clean_for_each"] * gradients.uncleared_count:
+        return None
+    return Finding(
+        rule=ID,
+        severity="warn",
+        message=f"Gradients are often left over: {gradients.uncleared_count} times, and {newest.clean} times they were clean.",
+        evidence=[
+            (
+                f"left over at step {newest.step} in {newest.tensors} of {newest.of} tensors, "
+                f"for example {', '.join(newest.names[:3])}"
+            )
+        ],
+        remedies=["call optimizer.zero_grad() once for each optimizer.step()"],
+    )
+
+
+def _gradients_are_copied(attempt: AttemptPicture) -> bool:
+    """The optimizer's tensors are not what the backward writes to: their gradients are overwritten, not added to."""
+    graph = attempt.weights.graph
+    if graph is not None and graph.unused and graph.unused >= graph.held:
+        return True
+    seen = attempt.observed.kinds.get("graph", "") if attempt.observed is not None else ""
+    return seen.startswith("not seen: gradients reach")
+
+
+def _left_over(*at: int, clean: int = 0) -> list[events.AnyEvent]:
+    return [
+        event
+        for step in at
+        for event in [
+            *steps(1, first=step - 1),
+            events.Uncleared(at=float(step), step=step, tensors=4, of=4, names=["0.weight"], clean=clean),
+        ]
+    ]
+
+
+_COPIED = events.Observed(
+    at=0.5,
+    kinds={"graph": "not seen: gradients reach the optimizer's tensors outside of the visible graph"},
+    step_source="optimizer",
+)
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Uncleared,),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("zero_grad is missing", [*started(), *trains(), *_left_over(2, 3, 4)], "fatal"),
+        Case("cleared every other step", [*started(), *_left_over(2, 4, clean=1), *_left_over(6, clean=2)], "warn"),
+        Case("once after an evaluation", [*started(), *steps(200), *_left_over(201, clean=200)], None),
+        Case("now and then in a long run", [*started(), *_left_over(100, 200, 300, 400, clean=90)], None),
+        Case("master weights", [*started(), _COPIED, *_left_over(2, 3, 4)], None),
+        Case("accumulation over four backwards", [*started(), *steps(50, backwards=4)], None),
+    ],
+)

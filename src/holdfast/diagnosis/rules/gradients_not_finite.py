@@ -1,0 +1,144 @@
+"""Gradients are NaN or infinite.
+
+**What it means.** A step on a gradient that is not finite makes the weights not finite, and every loss after them.
+
+**Why it happens.** An overflow in half precision, a division by zero or the slope of `sqrt`, `norm` or `log` at zero (the
+loss itself can still look fine), a learning rate that is too high, broken inputs. Where a gradient scaler skips step after
+step, no scale helps: the gradients are not finite for another reason than overflow.
+
+**What to do.** `torch.autograd.set_detect_anomaly(True)` names the operation. Add a small number under roots and logarithms
+and in divisions, clip gradients, lower the learning rate, and go back to a checkpoint from before.
+
+**When it stays silent.** Steps that a gradient scaler skips are its normal work. A single gradient that is not finite is a
+note. What was seen and then skipped does not count. Skips are over when a step is taken again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.suggestions import go_back, lower_the_rate
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import started, trains
+from holdfast.testing.relations import look, steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.aggregators.running_stats import Streak
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+ID = "gradients-not-finite"
+LIMITS = {"looks": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
+REMEDIES = [
+    "find the operation: torch.autograd.set_detect_anomaly(True) for a few steps",
+    "halve the learning rate, and clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+    "add a small number under roots and logarithms and in divisions",
+]
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    gradients = attempt.gradients
+    looks = gradients.bad if gradients.bad.count >= gradients.bad_beside.count else gradients.bad_beside
+    if not (looks.count or gradients.bad_norms.count or gradients.skipped_in_a_row > 1):
+        return None
+    limits = picture.tuned(ID, LIMITS)
+    # Steps may be told later than the skips after them; one that came after them takes them back.
+    still = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
+    if gradients.skipped_in_a_row >= limits["skipped"] and still:
+        return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
+    norms = gradients.bad_norms
+    if looks.count >= limits["looks"] or norms.count >= limits["norms"]:
+        return _lasting(picture, looks if looks.count >= limits["looks"] else norms)
+    seen = looks if looks.count else norms
+    if seen.until is None or attempt.last_step < seen.until:  # a scaler may still skip it
+        return None
+    return Finding(
+        rule=ID,
+        severity="note",
+        step=seen.since,
+        message=f"A gradient was not finite at step {seen.since}.",
+        evidence=_evidence(attempt, seen),
+        remedies=REMEDIES,
+    )
+
+
+def _lasting(picture: Picture, seen: Streak) -> Finding:
+    attempt = picture.attempt
+    return Finding(
+        rule=ID,
+        severity="fatal",
+        step=seen.since,
+        since=seen.since,
+        message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
+        evidence=_evidence(attempt, seen),
+        remedies=[*lower_the_rate(attempt, seen.since), *go_back(picture, seen.since), *REMEDIES],
+    )
+
+
+def _skipped(count: int, attempt: AttemptPicture, for_good: float) -> Finding:
+    return Finding(
+        rule=ID,
+        severity="fatal" if count >= for_good else "warn",
+        message=f"The gradient scaler has skipped {count} steps in a row: no scale makes the gradients finite.",
+        evidence=[
+            f"no step was taken after step {attempt.last_step}, {count} were skipped",
+            f"each of them halved the scale: it is 2**{count} times smaller now",
+        ],
+        remedies=REMEDIES,
+    )
+
+
+def _evidence(attempt: AttemptPicture, seen: Streak) -> list[str]:
+    latest = attempt.gradients.latest
+    names = latest.bad_names if latest is not None else []
+    return [
+        f"{seen.count} in a row, from step {seen.since} to step {seen.until}",
+        *([f"not finite in {', '.join(names[:5])}"] if names else []),
+    ]
+
+
+def _skips(count: int, after: int) -> list[events.AnyEvent]:
+    return [events.Skipped(at=float(after), step=after, optimizer="Adam") for _ in range(count)]
+
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Step, events.Steps, events.Gradients, events.Skipped),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case(
+            "NaN in three steps that were taken",
+            [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in look(s, norm="nan", bad=1))],
+            "fatal",
+        ),
+        Case("clipping sees infinity only", [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")], "fatal"),
+        Case("no scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
+        Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
+        Case("many skips, told before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
+        Case("a single one", [*started(), *steps(4), *look(5, norm="inf", bad=1), *steps(3, first=5)], "note"),
+        Case(
+            "a scaler finds its scale",
+            [*started(), *_skips(9, 0), *steps(10), *_skips(1, 10), *steps(5, first=11), *_skips(1, 15)],
+            None,
+        ),
+        Case(
+            "a fused optimizer is told and skips",
+            [
+                *started(),
+                *steps(4),
+                *(
+                    e
+                    for s in (5, 6, 7, 8)
+                    for e in [*look(s, norm="inf", bad=2), *_skips(1, s - 1), *steps(1, first=s)]
+                ),
+            ],
+            None,
+        ),
+        Case("large and finite", [*started(), *steps(9, norm=1e30), *look(9, norm=1e30)], None),
+    ],
+)

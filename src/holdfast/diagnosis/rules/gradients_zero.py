@@ -1,0 +1,179 @@
+"""Gradients are exactly zero.
+
+**What it means.** The loss is there and is not zero, backward runs, and all that arrives at the weights is 0.0. Nothing is
+learned from there on. Or that is so for the weights of one layer while its bias has a gradient: then the layer is given
+nothing but zeros, and its weights learn nothing.
+
+**Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too large.
+A loss through something without a slope (`round`, `argmax`, a comparison, a clamp that is always at its bound). A loss that
+reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS. Inputs that were scaled with
+whole numbers (`pictures // 255`) and are all zero.
+
+**What to do.** Look for what has no slope between the weights and the loss. Lower the learning rate or add warm-up where it
+died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors. Print the smallest and the
+largest value of one batch.
+
+**When it stays silent.** A loss of zero, or one that has fallen to a thousandth of what it was: the task is solved. A
+learning rate of zero. From the start it warns after three steps and needs ten to be fatal; where gradients were there
+before, it needs fifty. A head or a branch without any gradient is left alone: its weight in the loss may be zero for now.
+
+Sources: pytorch#180201 (expanded tensors on MPS); dead ReLUs are among the public lists of silent training errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import started, trains
+from holdfast.testing.relations import look, movement, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+ID = "gradients-zero"
+LIMITS = {"sightings": 3, "steps_at_first": 10, "steps_later": 50, "steps_of_a_layer": 30, "solved_below": 1e-3}
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    if not (attempt.gradients.zero.count or attempt.weights.zero_input):
+        return None
+    limits = picture.tuned(ID, LIMITS)
+    if not _has_a_loss(attempt, limits["solved_below"]) or (attempt.rates.latest and not max(attempt.rates.latest)):
+        return None
+    return _all(picture, limits) or _a_layer(attempt, limits)
+
+
+def _all(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
+    attempt = picture.attempt
+    zero = attempt.gradients.zero
+    from_the_start = not attempt.gradients.seen_nonzero
+    if zero.count < limits["sightings"] or (not from_the_start and zero.steps < limits["steps_later"]):
+        return None
+    lasting = not from_the_start or zero.steps >= limits["steps_at_first"]
+    when = f"in all {zero.steps} steps so far" if from_the_start else f"since step {zero.since}"
+    return Finding(
+        rule=ID,
+        severity="fatal" if lasting else "warn",
+        step=zero.since,
+        since=attempt.first_step if from_the_start else zero.since,
+        message=f"Every gradient is exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
+        evidence=[
+            f"{zero.count} looks at all gradients from step {zero.since} to step {zero.until}, all of them 0.0",
+            f"the newest loss is {attempt.loss.last:.6g}"
+            + ("" if attempt.loss.first is None else f", the first was {attempt.loss.first:.6g}"),
+        ],
+        remedies=[
+            "look for a step without a slope between weights and loss: round, argmax, a comparison, a clamp at its bound",
+            "lower the learning rate or add warm-up if the units died, or use a leaky activation",
+            *(
+                ["call .contiguous() on expanded tensors: they lose gradients on some macOS"]
+                if picture.on_macos
+                else []
+            ),
+        ],
+    )
+
+
+def _a_layer(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+    seen = {
+        name: streak
+        for name, streak in attempt.weights.zero_input.items()
+        if streak.count >= limits["sightings"] - 1 and streak.steps >= limits["steps_of_a_layer"]
+    }
+    if not seen:
+        return None
+    name, streak = next(iter(seen.items()))
+    return Finding(
+        rule=ID,
+        severity="warn",
+        step=streak.since,
+        message=f"{name} gets a gradient of exactly 0 while its bias gets another: its layer is given nothing but zeros.",
+        evidence=[
+            f"{streak.count} looks from step {streak.since} to step {streak.until}, each the same",
+            f"layers concerned: {', '.join(list(seen)[:5])}",
+        ],
+        remedies=[
+            "print the smallest and the largest value of one batch: scaling with // makes whole numbers, mostly 0",
+            "if inputs are right, the layer before is dead: lower the learning rate or use a leaky activation",
+        ],
+    )
+
+
+def _has_a_loss(attempt: AttemptPicture, solved_below: float) -> bool:
+    """A loss that is there, not zero, and not all but solved."""
+    loss = attempt.loss
+    if not loss.count or loss.last is None or loss.last == 0.0 or loss.bad_in_a_row:
+        return False
+    return abs(loss.last) > solved_below * abs(loss.first or 0.0)
+
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Step, events.Steps, events.Gradients, events.Movement),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("zero from the first step on", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
+        Case(
+            "seen by looks alone",
+            [
+                *started(),
+                *steps(12, loss=2.3),
+                *(e for s in (2, 3, 12) for e in look(s, norm=0.0, zero=4)),
+                *steps(1, first=13),
+            ],
+            "fatal",
+        ),
+        Case("dead in the middle", [*started(), *steps(40, norm=1.0), *steps(60, first=41, norm=0.0)], "fatal"),
+        Case(
+            "a few steps without gradient in the middle",
+            [*started(), *steps(40, norm=1.0), *steps(20, first=41, norm=0.0)],
+            None,
+        ),
+        Case(
+            "solved: the loss is zero too",
+            [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=0.0, norm=0.0)],
+            None,
+        ),
+        Case(
+            "a hinge: more and more batches are solved",
+            [
+                *started(),
+                *steps(40, norm=1.0),
+                *(
+                    e
+                    for n in range(41, 200, 2)
+                    for e in [*steps(1, first=n, loss=0.0, norm=0.0), *steps(1, first=n + 1, loss=0.2)]
+                ),
+            ],
+            None,
+        ),
+        Case("all but solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
+        Case("warm-up from zero", [*started(), *steps(30, norm=0.0, lr=0.0)], None),
+        Case("one layer without gradient", [*started(), *steps(30), *look(30, zero=3)], None),
+        Case("three steps of zeros", [*started(), *steps(5, norm=0.0)], "warn"),
+        Case("too early", [*started(), *steps(2, norm=0.0)], None),
+        Case(
+            "pictures divided to zero",
+            [
+                *started(),
+                *steps(50, norm=1.0),
+                *(e for s in (1, 21, 41) for e in movement(s, zero_input=("0.weight",))),
+            ],
+            "warn",
+        ),
+        Case(
+            "inputs of zero for a while",
+            [*started(), *steps(50, norm=1.0), *movement(1, zero_input=("0.weight",)), *movement(21), *movement(41)],
+            None,
+        ),
+    ],
+)

@@ -1,0 +1,191 @@
+"""The learning rate is zero while training goes on.
+
+**What it means.** Steps are made, time passes, and no weight changes. Either the rate was never above zero, or it fell to zero
+long before the end: then all that follows is wasted.
+
+**Why it happens.** A scheduler built for fewer steps than are made (for epochs, and stepped for each batch; for one device, and
+run on several); a decay factor meant for epochs and applied to steps; a warm-up that never begins because its scheduler is never
+stepped; a rate read as 0 from a configuration.
+
+**What to do.** Print `optimizer.param_groups[0]["lr"]` at the end of each epoch. Give the scheduler the number of times that its
+`step()` is called: epochs, or `epochs * len(loader)`.
+
+**What it needs to see.** A rate of exactly zero from the start for 100 steps; where a loader's epochs are seen, for two epochs
+or 1000 steps. Or a rate that fell to zero (or below 1e-8 of its peak) and stayed there for 200 steps and a fifth of all steps.
+Fatal only when the command ended well and the rate was never above zero.
+
+**When it stays silent.** Warm-up from zero, by step or over the first epoch; a schedule that ends at zero where the training
+ends; where several optimizers step; where weights were seen to move although the rate is zero, as with optimizers that do
+not use it.
+
+Sources: transformers#33455 and the public lists of training faults (total steps miscomputed).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.loss_semantics import from_a_loader, is_one
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import ended, started, trains
+from holdfast.testing.series import epoch, moved, schedule, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+LIMITS = {
+    "steps": 100,
+    "steps_of_a_first_epoch": 1000,
+    "steps_after": 200,
+    "share_after": 0.2,
+    "steps_of_a_whole_run": 20,
+}
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    limits = picture.tuned("learning-rate-vanished", LIMITS)
+    if attempt.rates.vanished_steps < min(limits["steps"], limits["steps_of_a_whole_run"]):
+        return None
+    if any(earlier.rates.highest.highest > 0.0 for earlier in picture.attempts):
+        return _fell(attempt, limits)
+    return _never_rose(attempt, limits)
+
+
+def _never_rose(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+    zero = attempt.rates.vanished_steps
+    if attempt.weights.most_moved or not is_one(attempt):
+        return None
+    if not attempt.finished:
+        epoch_may_be_long = from_a_loader(attempt) and (attempt.epoch or 0) < 2
+        if zero < limits["steps_of_a_first_epoch" if epoch_may_be_long else "steps"]:
+            return None
+    return Finding(
+        rule="learning-rate-vanished",
+        severity="fatal" if attempt.finished else "warn",
+        message=f"The learning rate was 0 in all {zero} steps: "
+        + ("nothing was learned." if attempt.finished else "nothing is being learned."),
+        evidence=[
+            f"the highest rate of all parameter groups is 0.0 in {zero} of {zero} steps",
+            *([f"no weight moved in {attempt.weights.looks} looks"] if attempt.weights.looks else []),
+        ],
+        remedies=[
+            "print optimizer.param_groups[0]['lr'] after the optimizer is made: it may be read as 0 from a configuration",
+            "if it is warm-up, call the scheduler's step() after each optimizer.step()",
+        ],
+        since=attempt.first_step,
+    )
+
+
+def _fell(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+    rates = attempt.rates
+    enough = max(limits["steps_after"], limits["share_after"] * rates.highest.count)
+    if rates.vanished_steps < enough or not is_one(attempt) or rates.vanished_since is None:
+        return None
+    movement = attempt.weights.movement
+    if movement is not None and movement.step > rates.vanished_since and movement.moved and not rates.highest.last:
+        return None
+    made_for = [
+        f"{seen.scheduler} was made for {seen.planned} of its steps"
+        for seen in rates.schedules.values()
+        if seen.planned is not None
+    ]
+    peak = f", from {rates.highest.highest:.3g} at its highest" if rates.highest.highest > 0.0 else ""
+    return Finding(
+        rule="learning-rate-vanished",
+        severity="warn",
+        message=f"The learning rate has been {rates.highest.last:.3g} since step {rates.vanished_since}{peak}: the "
+        f"{rates.vanished_steps} steps since then changed nothing.",
+        evidence=[
+            f"{rates.vanished_steps} of {rates.highest.count} steps had a rate of zero, or below 1e-8 of the highest",
+            *made_for,
+        ],
+        remedies=[
+            "give the scheduler the number of times that its step() is called: epochs, or epochs * len(loader)",
+            "or call its step() once an epoch, where it was made for epochs",
+            "or stop here: what follows changes nothing",
+        ],
+    )
+
+
+COSINE = [0.01 * (1 - n / 300) for n in range(300)]
+RULE = Rule(
+    id="learning-rate-vanished",
+    kind="learning",
+    on=(events.Step, events.Steps, events.AttemptEnded),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("never above zero", [*started(), *trains(), *steps(*[2.3] * 100, rate=0.0)], "warn"),
+        Case(
+            "never above zero, to the end",
+            [*started(), *steps(*[2.3] * 60, rate=0.0), *ended(0, last_step=60)],
+            "fatal",
+        ),
+        Case(
+            "made for epochs, stepped for each batch",
+            [
+                *started(),
+                *schedule("CosineAnnealingLR", step=1, planned=300, done=1),
+                *steps(*[2.0] * 300, rate=COSINE),
+                *steps(*[1.0] * 220, first=301, rate=0.0),
+            ],
+            "warn",
+        ),
+        Case(
+            "a factor for epochs, applied to steps",
+            [*started(), *steps(*[2.0] * 500, rate=[0.1 * 0.9**n for n in range(500)])],
+            "warn",
+        ),
+        Case("warm-up from zero", [*started(), *steps(*[2.3] * 60, rate=[n / 6e4 for n in range(60)])], None),
+        Case(
+            "a whole first epoch at zero",
+            [
+                *started(),
+                *steps(*[2.3] * 150, rate=0.0, loader=True),
+                *epoch(1, step=150),
+                *steps(*[2.0] * 50, first=151, loader=True),
+            ],
+            None,
+        ),
+        Case(
+            "two epochs at zero",
+            [
+                *started(),
+                *steps(*[2.3] * 80, rate=0.0, loader=True),
+                *epoch(1, step=80),
+                *steps(*[2.3] * 80, first=81, rate=0.0, loader=True),
+                *epoch(2, step=160),
+                *steps(2.3, first=161, rate=0.0, loader=True),
+            ],
+            "warn",
+        ),
+        Case(
+            "ends at zero with the training",
+            [
+                *started(),
+                *steps(*[1.0] * 300, rate=COSINE),
+                *steps(1.0, 1.0, first=301, rate=0.0),
+                *ended(0, last_step=302),
+            ],
+            None,
+        ),
+        Case(
+            "one cycle ends far below its peak",
+            [*started(), *steps(*[1.0] * 600, rate=[*[0.1] * 300, *[4e-7] * 300])],
+            None,
+        ),
+        Case("an optimizer that does not use it", [*started(), *moved(9), *steps(*[2.3] * 150, rate=0.0)], None),
+        Case(
+            "two optimizers, one waits",
+            [*started(), *steps(*[2.3] * 150, rate=0.0, beside={"Adam#2": 1})],
+            None,
+        ),
+        Case("a smoke test of a few steps", [*started(), *steps(*[2.3] * 5, rate=0.0), *ended(0, last_step=5)], None),
+    ],
+)

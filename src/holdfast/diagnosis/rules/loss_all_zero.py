@@ -1,0 +1,113 @@
+"""Every loss so far is exactly zero.
+
+**What it means.** The number that the training minimises has never been anything but 0.0. There is nothing to learn from,
+so the model that comes out is the one that went in, although the progress bar looks as always.
+
+**Why it happens.** A device that loses scalar writes (macOS 14.4 with torch 2.2: `x = zeros(3); x[1] = 1` does not do what
+it says), a loss multiplied by an empty mask, labels that never match, a target that was detached from the model.
+
+**What to do.** Run a few steps on the CPU: if the loss is not zero there, the device is at fault; use a newer torch, or the
+CPU. If it is zero there too, look at the labels of one batch.
+
+**When it stays silent.** A loss that reaches zero after it was something else is a solved task, not a fault. Some losses are
+zero by construction and have a gradient all the same (`s - s.detach()` in policy gradients and score distillation): where a
+gradient was seen that is not zero, this is a note and nothing is stopped.
+
+Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import ended, losses, started, trains, window
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+LIMITS = {"steps": 20, "steps_of_a_whole_run": 3}
+EPOCHS = 2
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    zeros = attempt.loss.zeros_at_first
+    limits = picture.tuned("loss-all-zero", LIMITS)
+    least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
+    if not attempt.loss.count:
+        return _by_epoch(attempt)
+    if zeros != attempt.loss.count or attempt.loss.bad or zeros < least:
+        return None
+    moves = attempt.gradients.seen_nonzero
+    return Finding(
+        rule="loss-all-zero",
+        severity="note" if moves else "fatal",
+        message=f"The loss was exactly 0 in all {zeros} steps"
+        + (
+            "; its gradient was not, so it may be meant that way." if moves else ": the model is not learning anything."
+        ),
+        evidence=[
+            f"{zeros} of {zeros} losses are 0.0",
+            "a gradient was not zero" if moves else "no gradient was seen that is not zero",
+        ],
+        remedies=[
+            "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if picture.on_macos else []),
+            "if it trains on a device, run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
+        ],
+    )
+
+
+def _by_epoch(attempt: AttemptPicture) -> Finding | None:
+    """Where only whole epochs are known."""
+    zeros = attempt.metrics.epochs_of_zero_loss
+    if zeros < EPOCHS or zeros != len(attempt.metrics.history):
+        return None
+    return Finding(
+        rule="loss-all-zero",
+        severity="fatal",
+        message=f"Every training loss was exactly 0 in all {zeros} epochs: the model is not learning anything.",
+        evidence=[f"the losses of {zeros} of {zeros} epochs are 0.0"],
+        remedies=[
+            "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            "run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
+            "on macOS 14.4 with torch 2.2, install torch 2.3 or newer",
+        ],
+    )
+
+
+def _zero_epochs(count: int) -> list[events.AnyEvent]:
+    values: dict[str, float | str] = {"train/box_loss": 0.0, "train/cls_loss": 0.0}
+    return [events.Metrics(at=float(n), step=0, epoch=n, values=values, source="log") for n in range(1, count + 1)]
+
+
+RULE = Rule(
+    id="loss-all-zero",
+    kind="learning",
+    on=(events.Step, events.Steps, events.Metrics, events.AttemptEnded),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case("twenty steps of nothing but zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
+        Case(
+            "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"
+        ),
+        Case("a window of zeros", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
+        Case(
+            "zero by construction, with a gradient",
+            [*started(), *losses(*[0.0] * 5, grad_norm=3.1), *losses(*[0.0] * 30, first=6)],
+            "note",
+        ),
+        Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
+        Case("a table of epochs, all zero", [*started(), *_zero_epochs(3)], "fatal"),
+        Case("a table of one epoch", [*started(), *_zero_epochs(1)], None),
+        Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),
+        Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
+        Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),
+        Case("no loss is seen at all", [*started(), *ended(0, last_step=50)], None),
+    ],
+)

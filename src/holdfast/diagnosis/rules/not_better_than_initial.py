@@ -1,0 +1,164 @@
+"""The training ended, and the model is no better than at its start.
+
+**What it means.** No validation was better than the first one, or the loss is clearly higher than in the first steps. The time went
+into a model that you had before.
+
+**Why it happens.** A learning rate that is too high for a pretrained model, labels that do not belong to their inputs (shuffled, or
+of other classes), data that is not normalised as in pretraining, a schedule that never settles.
+
+**What to do.** Use the first checkpoint, if one was kept. Try a tenth of the learning rate. Check a few labels by eye.
+
+**What it needs to see.** An end with exit code 0. Either 5 validations and a score whose name leaves no doubt, with every later
+one below the first and the last at least 5% below (else a note); or 200 steps of one optimizer and a loss that is never below
+zero, whose last tenth is 10% above its first tenth and beyond its noise. Where no data loader is seen, that is a note: loops
+that make their own data may learn while their loss rises.
+
+**When it stays silent.** On scores that begin near the end of their scale, where every score is 0 (see metrics-all-zero), where
+several optimizers step, on losses below zero, and on attempts that did not end well.
+
+Sources: the public lists of training faults (labels shuffled, learning rate 100 times off).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.aggregators.metrics import is_known_score, over_attempts
+from holdfast.diagnosis.loss_semantics import from_a_loader, is_one, is_positive
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.series import fall
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import ended, started
+from holdfast.testing.series import steps, validations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.diagnosis.run_state import Picture
+
+LIMITS = {"validations": 5, "below": 0.05, "steps": 200, "above": 0.1}
+FULL_SCORES = ((0.95, 1.0), (95.0, 100.0))
+NOISE = 3.0
+
+
+def judge(picture: Picture) -> Finding | None:
+    if not picture.attempt.finished:
+        return None
+    limits = picture.tuned("not-better-than-initial", LIMITS)
+    found = [finding for finding in (_by_score(picture, limits), _by_loss(picture, limits)) if finding is not None]
+    return min(found, key=lambda finding: finding.severity != "warn", default=None)
+
+
+def _by_score(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
+    several = picture.validated
+    name = next(filter(is_known_score, picture.attempt.metrics.scores()), None)
+    if name is None:
+        return None
+    points = over_attempts(several, name).points
+    if len(points) < limits["validations"] or not all(math.isfinite(point.value) for point in points):
+        return None
+    first, later = points[0], points[1:]
+    best = max(later, key=lambda point: point.value)
+    near_full = any(low <= first.value <= high for low, high in FULL_SCORES)
+    if first.value <= 0.0 or best.value >= first.value or near_full:
+        return None
+    clearly = points[-1].value < (1 - limits["below"]) * first.value
+    return Finding(
+        rule="not-better-than-initial",
+        severity="warn" if clearly else "note",
+        message=f"{name} was never better than in the first validation: {first.value:.4g} in epoch {first.epoch}, at best "
+        f"{best.value:.4g} after that, {points[-1].value:.4g} at the end.",
+        evidence=[f"{len(later)} of {len(later)} later validations are below the first"],
+        remedies=[
+            f"use the checkpoint of epoch {first.epoch}, if it was kept",
+            "try a tenth of the learning rate",
+            "check the labels of a few samples by eye, and that inputs are normalised as in pretraining",
+        ],
+        confidence="likely",
+    )
+
+
+def _by_loss(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
+    loss = picture.loss
+    if loss.count < limits["steps"] or loss.lowest < 0.0:
+        return None
+    if not all(is_one(attempt) for attempt in picture.attempts) or not is_positive(picture.attempt):
+        return None
+    move = fall(loss)
+    if move is None:
+        return None
+    rise = move.late - move.early
+    if rise <= NOISE * move.noise or rise <= limits["above"] * move.early:
+        return None
+    return Finding(
+        rule="not-better-than-initial",
+        severity="warn" if from_a_loader(picture.attempt) else "note",
+        message=f"The loss ended higher than it began: {move.late:.4g} against {move.early:.4g} (± {move.noise:.2g}).",
+        evidence=[
+            f"mean of the first tenth {move.early:.4g}, of the last tenth {move.late:.4g}, over {loss.count} steps"
+        ],
+        remedies=[
+            "try a tenth of the learning rate, or add warm-up",
+            "check the labels of a few samples by eye",
+            "check the sign of every term of the loss",
+        ],
+        confidence="likely",
+    )
+
+
+RISES = [1.0 + n / 100 + 0.1 * (n % 3) for n in range(240)]
+RULE = Rule(
+    id="not-better-than-initial",
+    kind="proof",
+    on=(events.AttemptEnded,),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case(
+            "the first validation was the best",
+            [*started(), *validations(fitness=[0.4, 0.3, 0.35, 0.2, 0.25]), *ended(0, last_step=500)],
+            "warn",
+        ),
+        Case("the loss rose", [*started(), *steps(*RISES, loader=True), *ended(0, last_step=240)], "warn"),
+        Case("the loss rose in a loop of its own data", [*started(), *steps(*RISES), *ended(0, last_step=240)], "note"),
+        Case(
+            "fine-tuning that keeps its level",
+            [*started(), *validations(val__accuracy=[0.81, 0.80, 0.805, 0.79, 0.80]), *ended(0, last_step=500)],
+            "note",
+        ),
+        Case(
+            "solved in the first epoch",
+            [*started(), *validations(val__accuracy=[0.99, 0.98, 0.985, 0.989, 0.93]), *ended(0, last_step=500)],
+            None,
+        ),
+        Case(
+            "it improved in between",
+            [*started(), *validations(fitness=[0.2, 0.4, 0.3, 0.1, 0.1]), *ended(0, last_step=500)],
+            None,
+        ),
+        Case(
+            "too few validations", [*started(), *validations(fitness=[0.4, 0.3, 0.2]), *ended(0, last_step=300)], None
+        ),
+        Case(
+            "perplexity falls",
+            [*started(), *validations(perplexity=[90.0, 50.0, 40.0, 30.0, 20.0]), *ended(0, last_step=500)],
+            None,
+        ),
+        Case("the loss fell", [*started(), *steps(*RISES[::-1], loader=True), *ended(0, last_step=240)], None),
+        Case(
+            "noise",
+            [*started(), *steps(*[1.0 + n * 37 % 11 for n in range(240)], loader=True), *ended(0, last_step=240)],
+            None,
+        ),
+        Case("below zero", [*started(), *steps(-0.1, *RISES, loader=True), *ended(0, last_step=241)], None),
+        Case(
+            "two optimizers",
+            [*started(), *steps(*RISES, loader=True, beside={"Adam#2": 1}), *ended(0, last_step=240)],
+            None,
+        ),
+        Case("it died: another rule's", [*started(), *steps(*RISES, loader=True), *ended(1, last_step=240)], None),
+    ],
+)

@@ -1,0 +1,243 @@
+"""The command ended well, but less was done than it had planned.
+
+**What it means.** A schedule or a trainer was made for more steps or epochs than were made. The learning rate then ends high where it
+should have come down, or the training simply stopped early. The exit code does not say so.
+
+**Why it happens.** A scheduler built for `epochs * len(loader)` steps and stepped once an epoch: the classical case, in which warm-up
+never ends. A total computed for another batch size, accumulation or number of devices. A loader shorter than expected. An exception
+that was caught around the training.
+
+**What to do.** Call `scheduler.step()` as often as it was built for: after each `optimizer.step()`, or once an epoch. Print the planned
+total beside `len(loader)`.
+
+**What it needs to see.** An end with exit code 0; a scheduler with a total of its own (OneCycleLR, CosineAnnealingLR, PolynomialLR,
+the schedules of transformers) that did less than 90% of it and still lived at the end; or an adapter's planned epochs.
+
+**When it stays silent.** Where the trainer or the output says that it stopped early on purpose; on LinearLR and ConstantLR unless they
+were built for steps and stepped by epoch (they are warm-up, their total is not the training's); on schedulers that were gone before
+the end, whose count is not known; on a schedule that went on past its total. Where lines of Holdfast's own record are missing (the
+run folder's disk was full): then nobody can count.
+
+Sources: transformers#33455 (total steps miscomputed, early end).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.record_gaps import gap_after
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import ended, started
+from holdfast.testing.series import epoch, note, schedule, steps
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+LIMITS = {"share": 0.9}
+EARLY_STOP = r"(?i:\bearly[ _-]?stop)"
+ENDED_EARLY = "ended the training before its last epoch"
+"""What an adapter notes when the trainer stopped by its own rule."""
+WARM_UP = ("LinearLR", "ConstantLR")
+
+
+def judge(picture: Picture) -> Finding | None:
+    attempt = picture.attempt
+    if not attempt.finished or _stopped_on_purpose(attempt) or gap_after(attempt) is not None:
+        return None
+    share = picture.tuned("steps-missing", LIMITS)["share"]
+    return _epochs(attempt) or _schedules(attempt, share)
+
+
+def _stopped_on_purpose(attempt: AttemptPicture) -> bool:
+    words = attempt.ended.last_words if attempt.ended is not None else []
+    return (
+        "steps-missing" in attempt.printed
+        or any(ENDED_EARLY in note.what for note in attempt.notes)
+        or any(re.search(EARLY_STOP, line) for line in words)
+    )
+
+
+def _epochs(attempt: AttemptPicture) -> Finding | None:
+    done, planned = attempt.epoch, attempt.planned_epochs
+    if done is None or planned is None or done >= planned:
+        return None
+    return Finding(
+        rule="steps-missing",
+        severity="warn",
+        message=f"The command ended with exit code 0 after {done} of {planned} epochs, and the trainer did not say that it "
+        "stopped on purpose.",
+        evidence=[f"epoch {done} of {planned} was the last to end, at step {attempt.last_step}"],
+        remedies=[
+            "look for an exception that is caught around the training",
+            "go on from the last checkpoint",
+        ],
+    )
+
+
+def _schedules(attempt: AttemptPicture, share: float) -> Finding | None:
+    for seen in attempt.rates.schedules.values():
+        planned, done = seen.planned, seen.done
+        if planned is None or done is None or seen.step < attempt.last_step or done >= share * planned:
+            continue
+        by_epoch = _built_for_steps_stepped_by_epoch(attempt, planned, done)
+        if seen.scheduler in WARM_UP and not by_epoch:
+            continue
+        why = (
+            f": it was built for steps ({attempt.steps} were made) and is stepped once an epoch"
+            if by_epoch
+            else ": the learning rate ends where it should not yet be"
+        )
+        return Finding(
+            rule="steps-missing",
+            severity="warn",
+            message=f"{seen.scheduler} was made for {planned} of its steps and did {done}{why}.",
+            evidence=[
+                f"{seen.scheduler}: {done} of {planned} steps done when the command ended with exit code 0",
+                f"{attempt.steps} optimizer steps"
+                + (f" in {attempt.epoch} epochs" if attempt.epoch else "")
+                + (f", the last learning rate is {max(attempt.rates.latest):.3g}" if attempt.rates.latest else ""),
+            ],
+            remedies=[
+                "call scheduler.step() after each optimizer.step(), or build it for the number of epochs"
+                if by_epoch
+                else "build the scheduler for what is done: epochs, or epochs * len(loader) // accumulation",
+                "if it stopped early on purpose, all is well",
+            ],
+            confidence="proven" if by_epoch else "possible",
+        )
+    return None
+
+
+def _built_for_steps_stepped_by_epoch(attempt: AttemptPicture, planned: int, done: int) -> bool:
+    resumed = attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
+    return not resumed and 0.8 * attempt.steps <= planned and done <= 0.5 * attempt.steps
+
+
+RULE = Rule(
+    id="steps-missing",
+    kind="proof",
+    on=(events.AttemptEnded,),
+    judge=judge,
+    limits=LIMITS,
+    words=(EARLY_STOP,),
+    page=__doc__ or "",
+    cases=[
+        Case(
+            "built for steps, stepped by epoch",
+            [
+                *started(),
+                *steps(*[1.0] * 300),
+                *schedule("OneCycleLR", step=300, planned=300, done=3),
+                *ended(0, last_step=300),
+            ],
+            "warn",
+        ),
+        Case(
+            "half of a schedule",
+            [
+                *started(),
+                *steps(*[1.0] * 200),
+                *schedule("CosineAnnealingLR", step=200, planned=400, done=200),
+                *ended(0, last_step=200),
+            ],
+            "warn",
+        ),
+        Case(
+            "epochs are missing",
+            [*started(), *epoch(4, step=40, planned=10, source="ultralytics"), *ended(0, last_step=40)],
+            "warn",
+        ),
+        Case(
+            "the trainer stopped early on purpose",
+            [
+                *started(),
+                *epoch(4, step=40, planned=10, source="ultralytics"),
+                *note("ultralytics ended the training before its last epoch", "epoch 4 of 10, patience 3"),
+                *ended(0, last_step=40),
+            ],
+            None,
+        ),
+        Case(
+            "a script that says that it stops early",
+            [
+                *started(),
+                *steps(*[1.0] * 40),
+                *schedule("CosineAnnealingLR", step=40, planned=100, done=40),
+                *ended(0, last_step=40, words=["Early stopping at epoch 40"]),
+            ],
+            None,
+        ),
+        Case(
+            "all done",
+            [
+                *started(),
+                *steps(*[1.0] * 100),
+                *schedule("OneCycleLR", step=100, planned=100, done=99),
+                *epoch(10, step=100, planned=10, source="ultralytics"),
+                *ended(0, last_step=100),
+            ],
+            None,
+        ),
+        Case(
+            "a warm-up longer than a short run",
+            [
+                *started(),
+                *steps(*[1.0] * 30),
+                *schedule("LinearLR", step=30, planned=5, done=3),
+                *ended(0, last_step=30),
+            ],
+            None,
+        ),
+        Case(
+            "a scheduler that was gone before the end",
+            [
+                *started(),
+                *schedule("OneCycleLR", step=1, planned=100, done=1),
+                *steps(*[1.0] * 100),
+                *ended(0, last_step=100),
+            ],
+            None,
+        ),
+        Case(
+            "several cycles",
+            [
+                *started(),
+                *steps(*[1.0] * 90),
+                *schedule("CosineAnnealingLR", step=90, planned=30, done=90),
+                *ended(0, last_step=90),
+            ],
+            None,
+        ),
+        Case(
+            "the record ends long before the training did",
+            [
+                *started(),
+                *steps(*[1.0] * 40),
+                *epoch(4, step=40, planned=10, source="ultralytics"),
+                *schedule("OneCycleLR", step=40, planned=100, done=40),
+                *ended(0, last_step=100),
+            ],
+            None,
+        ),
+        Case(
+            "lines were lost in between",
+            [
+                *started(),
+                *steps(*[1.0] * 40),
+                *epoch(4, step=40, planned=10, source="ultralytics"),
+                *note("events were lost: they could not be written", "60 lines"),
+                *steps(1.0, first=100),
+                *ended(0, last_step=100),
+            ],
+            None,
+        ),
+        Case(
+            "it died: another rule's",
+            [*started(), *epoch(4, step=40, planned=10, source="ultralytics"), *ended(1, last_step=40)],
+            None,
+        ),
+    ],
+)

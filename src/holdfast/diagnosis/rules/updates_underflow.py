@@ -1,0 +1,90 @@
+"""Most updates are too small for the number format of the weights.
+
+**What it means.** Gradients arrive and the optimizer computes its updates, but they are smaller than half of the weight's
+last place, so adding them changes nothing. The larger weights stay; only small ones learn.
+
+**Why it happens.** Weights in bfloat16 (8 bits of precision) or float16 with a small learning rate. An update of one part
+in a thousand of the weight is lost in bfloat16.
+
+**What to do.** Keep the weights in float32 and use autocast for the computation; or an optimizer with float32 master
+weights or stochastic rounding; or a higher learning rate.
+
+**When it stays silent.** Where less than half of the looked-at tensors, or less than half of their rows, are concerned:
+healthy float32 training leaves a percent of rows unchanged in a step. This is a note and never stops anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule import Case, Rule
+from holdfast.schema import events
+from holdfast.schema.verdicts import Finding
+from holdfast.testing.histories import started
+from holdfast.testing.relations import movement, stuck
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import Picture
+
+ID = "updates-underflow"
+LIMITS = {"looks": 2, "part_of_tensors": 0.5, "part_of_rows": 0.5}
+TOLD_AT_MOST = 32
+"""The probe names no more stuck tensors than this."""
+
+
+def judge(picture: Picture) -> Finding | None:
+    weights = picture.attempt.weights
+    newest = weights.movement
+    if newest is None or not newest.stuck:
+        return None
+    limits = picture.tuned(ID, LIMITS)
+    lost = [tensor for tensor in newest.stuck if tensor.update_ulps is not None and tensor.update_ulps < 1.0]
+    enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= TOLD_AT_MOST
+    if weights.looks < limits["looks"] or not lost or not enough:
+        return None
+    rows, stayed = sum(tensor.with_gradient for tensor in lost), sum(tensor.stuck for tensor in lost)
+    if stayed < limits["part_of_rows"] * rows:
+        return None
+    largest = max(tensor.update_ulps or 0.0 for tensor in lost)
+    return Finding(
+        rule=ID,
+        severity="note",
+        message=(
+            f"Updates are lost to rounding: {stayed} of {rows} rows with a gradient did not change, "
+            f"in {len(lost)} of {newest.checked} tensors."
+        ),
+        evidence=[
+            f"step {newest.step}: the largest update among them is worth {largest:.2g} units in the weight's last place",
+            f"for example {', '.join(tensor.name for tensor in lost[:3])}",
+        ],
+        remedies=[
+            "keep the weights in float32 and compute under torch.autocast",
+            "use an optimizer with float32 master weights or stochastic rounding",
+            "raise the learning rate, if the weights are to stay in 16 bits",
+        ],
+    )
+
+
+RULE = Rule(
+    id=ID,
+    kind="learning",
+    on=(events.Movement,),
+    judge=judge,
+    limits=LIMITS,
+    page=__doc__ or "",
+    cases=[
+        Case(
+            "bfloat16 with a small rate",
+            [*started(), *(e for s in (2, 30) for e in movement(s, *(stuck(n, 0.2) for n in "abc")))],
+            "note",
+        ),
+        Case("a single look", [*started(), *movement(2, *(stuck(n, 0.2) for n in "abc"))], None),
+        Case(
+            "a few rows in float32",
+            [*started(), *(e for s in (2, 30) for e in movement(s, *(stuck(n, 0.2, rows=1) for n in "abc")))],
+            None,
+        ),
+        Case("one tensor of many", [*started(), *movement(2), *movement(30, stuck("a", 0.1), checked=20)], None),
+        Case("all moves", [*started(), *movement(2), *movement(9)], None),
+    ],
+)

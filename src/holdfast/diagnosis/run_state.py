@@ -1,0 +1,408 @@
+"""The picture of a run that events add up to: what rules, policy, verdict and everything shown look at.
+
+`fold` takes one entry of the journal after the other. The same journal always gives the same picture, live or replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.diagnosis import aggregators
+from holdfast.diagnosis.aggregators.losses import add
+from holdfast.diagnosis.series import Series
+from holdfast.schema import events
+from holdfast.schema.verdicts import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from holdfast.diagnosis.aggregators import Metrics
+    from holdfast.schema.verdicts import Decision, Finding, Severity
+    from holdfast.storage.journal import Entry
+
+
+class AttemptPicture:
+    """One life of the child process."""
+
+    def __init__(self, started: events.AttemptStarted) -> None:
+        self.number = started.attempt
+        self.started = started
+        self.interpreters: list[events.Interpreter] = []
+        self.torch: str | None = None
+        self.hello: events.Hello | None = None
+        self.others: list[events.Hello] = []
+        """Further processes that train: other ranks, or more than one under the same rank."""
+        self.observed: events.Observed | None = None
+        self.adapter: str | None = None
+        """The framework that was recognised, where one was."""
+        self.settings: dict[str, Any] = {}
+        """What the framework trains with, where an adapter knows it."""
+        self.first_step: int | None = None
+        self.first_step_at: float | None = None
+        """When it was done."""
+        self.first_step_s = 0.0
+        self.last_step = started.resume.step if started.resume else 0
+        self.epochs_before: int | None = 0
+        """Epochs that were done when it began, where they are counted anew in each life; None where that is not known."""
+        self.epoch: int | None = None
+        self.planned_epochs: int | None = None
+        self.losses = aggregators.Losses()
+        self.gradients = aggregators.Gradients()
+        self.weights = aggregators.Weights()
+        self.batches = aggregators.Batches()
+        self.metrics = aggregators.Metrics()
+        self.rates = aggregators.Rates()
+        self.saves = aggregators.Saves()
+        self.pace = aggregators.Pace()
+        self.memory = aggregators.Memory()
+        self.snapshots = aggregators.Snapshots()
+        self.printed: dict[str, events.Printed] = {}
+        """Lines of output that a rule asked for: rule -> the newest."""
+        self.notes: list[events.ProbeNote] = []
+        self.signals: list[events.Signalled] = []
+        self.suspended = False
+        self.quiet: events.Quiet | None = None
+        self.stacks: events.Stacks | None = None
+        self.ended: events.AttemptEnded | None = None
+        self.vaulted: events.Vaulted | None = None
+        self.reloaded: dict[str, events.Reloaded] = {}
+        """Checkpoints that were read back after the end, by path."""
+        self.decision: Decision | None = None
+        self.going_on: Decision | None = None
+        """The newest decision to go on: a stop that the user asked for after it takes nothing of it back."""
+        self.findings: list[Finding] = []
+        self.findings_left_out = 0
+        """Of more than `MAX_FINDINGS` the first and the last are kept: no run of Holdfast's has so many."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that this attempt itself took."""
+        return 0 if self.first_step is None else self.last_step - self.first_step + 1
+
+    @property
+    def resumed(self) -> events.Resume | None:
+        """Where it went on. The child's own word counts: it may find another snapshot than the supervisor knew of."""
+        restored = self.snapshots.restored
+        if restored is None:
+            return self.started.resume
+        return events.Resume(how="snapshot", checkpoint=restored.path, step=restored.step, why=restored.why)
+
+    @property
+    def starts_over(self) -> bool:
+        return self.resumed is None or self.resumed.how == "start over"
+
+    @property
+    def loss(self) -> Series:
+        return self.losses.whole
+
+    @property
+    def finished(self) -> bool:
+        """It ended by itself and said that all is well."""
+        return self.ended is not None and self.ended.code == 0 and self.ended.stopped_by is None
+
+    def found(self, rule: str) -> Finding | None:
+        return next((finding for finding in reversed(self.findings) if finding.rule == rule), None)
+
+
+class Picture:
+    """A whole run."""
+
+    def __init__(self) -> None:
+        self.started: events.RunStarted | None = None
+        self.attempts: list[AttemptPicture] = []
+        self.ended: events.RunEnded | None = None
+        self.loss = Series()
+        """Over all attempts, by the run's own step numbers; steps done again after a restart count again."""
+        self.last_at = 0.0
+        self.away = 0.0
+        """Seconds in which nothing ran: between a stop, or the last sign of life, and the resume."""
+        self._left_at: float | None = None
+        """Where the record of an attempt ends that nobody saw the end of."""
+
+    @property
+    def attempt(self) -> AttemptPicture:
+        """The newest."""
+        return self.attempts[-1]
+
+    @property
+    def lineage(self) -> list[AttemptPicture]:
+        """The attempts that the newest one's state comes from, itself last: what was before a start over is another training."""
+        begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
+        return self.attempts[begins[-1] :] if begins else self.attempts
+
+    @property
+    def validated(self) -> list[Metrics]:
+        """What the validations of this training came to, attempt by attempt: see `over_attempts`."""
+        return [attempt.metrics for attempt in self.lineage]
+
+    @property
+    def last_step(self) -> int:
+        """How far the run has come: an attempt that started over has its own count, and the one before may have come further."""
+        if not self.attempts:
+            return 0
+        return self.attempt.last_step if self.attempt.steps else max(one.last_step for one in self.attempts)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for attempt in self.attempts for finding in attempt.findings]
+
+    @property
+    def memory_limit(self) -> int | None:
+        """What the training may hold: the plan's budget, else what the machine or its container has."""
+        if self.started is None:
+            return None
+        return self.started.memory_budget or self.started.memory_total
+
+    @property
+    def on_macos(self) -> bool:
+        return self.started is not None and self.started.platform.lower().startswith(("macos", "darwin"))
+
+    def tuned(self, rule: str, limits: Mapping[str, float]) -> Mapping[str, float]:
+        """A rule's limits, as the user set them for this run."""
+        tuning = self.started.tuning.get(rule) if self.started is not None else None
+        if not tuning:
+            return limits
+        return {name: float(tuning.get(name, value)) for name, value in limits.items()}
+
+    def most_severe(self, rule: str) -> Severity | Literal["off"]:
+        """The most that a rule may say in this run."""
+        tuning = self.started.tuning.get(rule) if self.started is not None else None
+        said = tuning.get("severity", "fatal") if tuning else "fatal"
+        return said if said in ("off", "note", "warn") else "fatal"  # type: ignore[return-value]
+
+    def fold(self, entry: Entry) -> None:
+        event = entry.event
+        if isinstance(event, events.RunContinued):
+            self.away += max(0.0, event.at - self.last_at)
+            self._left_at = self.last_at
+            if self.attempts:
+                self.attempt.signals.clear()  # who goes on has taken back what they asked for
+        elif isinstance(event, events.AttemptEnded) and self._left_at is not None and event.at < self.last_at:
+            # It may have lived on for a while after the last of its events that are known.
+            self.away -= max(0.0, event.at - self._left_at)
+        self.last_at = max(self.last_at, event.at)
+        if isinstance(event, events.AttemptStarted):
+            self._left_at = None
+            self._begin(event)
+        elif isinstance(event, events.RunStarted):
+            self.started = event
+        elif isinstance(event, events.RunEnded):
+            self.ended = event
+        elif isinstance(event, events.FindingMade) and event.finding.withdrawn:
+            self._take_back(event.finding.rule)
+        elif self.attempts:
+            self._fold_into(self.attempt, entry)
+
+    def _begin(self, started: events.AttemptStarted) -> None:
+        """Losses of a state that was given up, or of a training that starts over, say nothing about this one."""
+        before = self.attempts[-1].going_on if self.attempts else None
+        over = started.resume is None or started.resume.how == "start over"
+        if over:
+            self.loss = Series()
+        elif before is not None and before.back_to is not None and started.resume is not None:
+            self.loss = self.loss.until(started.resume.step)
+        attempt = AttemptPicture(started)
+        attempt.epochs_before = self._epochs_before(started.resume)
+        self.attempts.append(attempt)
+        self.ended = None
+
+    def _epochs_before(self, resume: events.Resume | None) -> int | None:
+        """A command that goes on from a checkpoint of its own has its loader's passes counted from 1 again."""
+        if resume is None or resume.how not in ("command", "environment"):
+            return 0
+        if not resume.step or any(attempt.epochs_before is None for attempt in self.lineage):
+            return None
+        done = [
+            epoch.epoch for attempt in self.lineage for epoch in attempt.pace.epochs if epoch.last_step <= resume.step
+        ]
+        return max(done, default=0)
+
+    def _take_back(self, rule: str) -> None:
+        for attempt in self.lineage:
+            attempt.findings = [made for made in attempt.findings if made.rule != rule or made.severity == "fatal"]
+
+    def _fold_into(self, attempt: AttemptPicture, entry: Entry) -> None:
+        event = entry.event
+        if entry.rank is not None and not (entry.primary and entry.rank == 0):
+            _fold_beside(attempt, event)
+        elif isinstance(event, (events.Step, events.Steps)):
+            add(self.loss, event, event.loss)
+            _fold_steps(attempt, event)
+        else:
+            if isinstance(event, events.Epoch) and event.source == "loader" and attempt.epochs_before:
+                event = msgspec.structs.replace(event, epoch=attempt.epochs_before + event.epoch)
+            for fold in _FOLDS.get(type(event), ()):
+                fold(attempt, event)
+
+
+def _fold_beside(attempt: AttemptPicture, event: events.AnyEvent) -> None:
+    """Rank 0 is the run's clock. Of other ranks and processes only what is compared with it counts."""
+    if isinstance(event, events.Hello):
+        _keep(attempt.others, event, MAX_KEPT)
+    elif isinstance(event, events.Checksum):
+        _checksum(attempt, event)
+
+
+def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> None:
+    first, last = (event.step, event.step) if isinstance(event, events.Step) else (event.first, event.last)
+    if attempt.first_step is None:
+        attempt.first_step = first
+        attempt.first_step_at = event.at
+        attempt.first_step_s = event.seconds
+    attempt.last_step = max(attempt.last_step, last)
+    attempt.losses.fold(event)
+    attempt.gradients.fold_steps(event)
+    attempt.batches.fold(event)
+    attempt.rates.fold(event)
+    attempt.pace.fold(event)
+
+
+def _hello(attempt: AttemptPicture, event: events.Hello) -> None:
+    attempt.hello = event
+    attempt.torch = event.torch
+
+
+def _observed(attempt: AttemptPicture, event: events.Observed) -> None:
+    attempt.observed = event
+    if event.kinds.get("ultralytics", "").startswith("seen"):
+        attempt.adapter = "ultralytics"
+
+
+def _restored(attempt: AttemptPicture, event: events.Restored) -> None:
+    """Before the first step, so that the steps go on from there."""
+    attempt.snapshots.restored = event
+    if attempt.first_step is None:
+        attempt.last_step = event.step
+
+
+def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
+    if event.source != "loader":
+        attempt.adapter = event.source
+    elif attempt.epochs_before is None:
+        return
+    attempt.epoch = event.epoch
+    attempt.planned_epochs = event.planned
+
+
+def _checksum(attempt: AttemptPicture, event: events.Checksum) -> None:
+    attempt.weights.fold_checksum(event, attempt.hello.world_size if attempt.hello is not None else 0)
+
+
+def _finding(attempt: AttemptPicture, event: events.FindingMade) -> None:
+    finding = event.finding
+    if finding.again:
+        places = [place for place, made in enumerate(attempt.findings) if made.rule == finding.rule]
+        if places:
+            attempt.findings[places[-1]] = finding
+            return
+    attempt.findings_left_out += _keep(attempt.findings, finding, MAX_FINDINGS)
+
+
+def _printed(attempt: AttemptPicture, event: events.Printed) -> None:
+    if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
+        attempt.printed[event.rule] = event
+
+
+def _reloaded(attempt: AttemptPicture, event: events.Reloaded) -> None:
+    if len(attempt.reloaded) < MAX_KEPT or event.path in attempt.reloaded:
+        attempt.reloaded[event.path] = event
+
+
+def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
+    attempt.ended = event
+    attempt.first_step = event.first_step if attempt.first_step is None else attempt.first_step
+    attempt.last_step = max(attempt.last_step, event.last_step)
+
+
+def _decision(attempt: AttemptPicture, event: events.DecisionMade) -> None:
+    attempt.decision = event.decision
+    if event.decision.action is not Action.STOP:
+        attempt.going_on = event.decision
+
+
+KEPT_NOTES = 64
+MAX_FINDINGS = 1000
+"""Of one attempt."""
+MAX_KEPT = 1000
+"""Of other events of one attempt of which readers look at each."""
+
+
+def _keep(kept: list[Any], item: Any, most: int) -> int:
+    """Add it. What lies between the first and the last is given up beyond `most`: how many were."""
+    kept.append(item)
+    if len(kept) <= most:
+        return 0
+    del kept[most // 2]
+    return 1
+
+
+Fold = Callable[[AttemptPicture, Any], object]
+_FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
+    events.Interpreter: (lambda attempt, event: _keep(attempt.interpreters, event, MAX_KEPT),),
+    events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
+    events.Hello: (_hello,),
+    events.Observed: (_observed,),
+    events.Settings: (lambda attempt, event: setattr(attempt, "settings", event.values),),
+    events.Epoch: (
+        _epoch,
+        lambda attempt, event: attempt.batches.fold_epoch(event),
+        lambda attempt, event: attempt.pace.fold_epoch(event),
+        lambda attempt, event: attempt.memory.fold_epoch(event),
+    ),
+    events.Gradients: (lambda attempt, event: attempt.gradients.fold_look(event),),
+    events.Skipped: (lambda attempt, event: attempt.gradients.fold_skipped(event),),
+    events.Uncleared: (lambda attempt, event: attempt.gradients.fold_uncleared(event),),
+    events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
+    events.Movement: (lambda attempt, event: attempt.weights.fold_movement(event),),
+    events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
+    events.Checksum: (_checksum,),
+    events.Goodbye: (lambda attempt, event: setattr(attempt.pace, "goodbye_at", event.at),),
+    events.Evaluation: (
+        lambda attempt, event: attempt.pace.fold_evaluation(event),
+        lambda attempt, event: attempt.memory.fold_evaluation(event),
+    ),
+    events.Metrics: (lambda attempt, event: attempt.metrics.fold(event),),
+    events.Schedule: (lambda attempt, event: attempt.rates.fold_schedule(event),),
+    events.Saved: (
+        lambda attempt, event: attempt.saves.fold(event),
+        lambda attempt, event: attempt.pace.fold_saved(event),
+    ),
+    events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
+    events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
+    events.SnapshotTorn: (lambda attempt, event: attempt.snapshots.fold_torn(event),),
+    events.Restored: (_restored,),
+    events.Replayed: (lambda attempt, event: attempt.snapshots.fold_replayed(event),),
+    events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
+    events.Sample: (
+        lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),
+        lambda attempt, event: attempt.pace.fold_sample(event),
+    ),
+    events.Slept: (lambda attempt, event: attempt.pace.fold_slept(event),),
+    events.ProbeNote: (
+        lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < KEPT_NOTES else None,
+    ),
+    events.Printed: (_printed,),
+    events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
+    events.Continued: (
+        lambda attempt, _event: setattr(attempt, "suspended", False),
+        lambda attempt, event: attempt.pace.fold_continued(event),
+    ),
+    events.Signalled: (lambda attempt, event: _keep(attempt.signals, event, MAX_KEPT),),
+    events.Quiet: (lambda attempt, event: setattr(attempt, "quiet", event),),
+    events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),
+    events.FindingMade: (_finding,),
+    events.AttemptEnded: (_ended,),
+    events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
+    events.Reloaded: (_reloaded,),
+    events.DecisionMade: (_decision,),
+}
+
+
+def picture_of(entries: Iterable[Entry]) -> Picture:
+    picture = Picture()
+    for entry in entries:
+        picture.fold(entry)
+    return picture

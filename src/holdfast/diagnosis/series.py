@@ -1,0 +1,168 @@
+"""A series of any length in bounded memory, exact in its totals and even in its detail."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.schema.events import Spread
+
+
+class Point(NamedTuple):
+    """Consecutive values, as one."""
+
+    step: int
+    """The last of the steps that it stands for."""
+    n: int
+    mean: float
+    low: float
+    high: float
+
+
+class Series:
+    """Values by step. When there are too many points, neighbours are joined two by two."""
+
+    def __init__(self, most: int = 2048) -> None:
+        self.points: list[Point] = []
+        self._most = most
+        self._per_point = 1
+        self.count = 0
+        """Finite values seen."""
+        self.zeros = 0
+        self.zeros_at_first = 0
+        """Values that were exactly zero before any was not."""
+        self.same_in_a_row = 0
+        """Values up to the newest that are all exactly the same."""
+        self.first: float | None = None
+        """The first finite value."""
+        self.highest = -math.inf
+        self.lowest = math.inf
+        self.bad = 0
+        """Values that were not finite."""
+        self.bad_in_a_row = 0
+        self.first_bad_step: int | None = None
+        self.bad_since: int | None = None
+        """Where the values up to the newest stopped being finite; None where the newest is."""
+        self.last_bad_step: int | None = None
+        self.last: float | None = None
+        """The last value, finite or not."""
+
+    def add(self, step: int, value: float) -> None:
+        if math.isfinite(value):
+            self.add_many(step, n=1, mean=value, low=value, high=value, zeros=int(value == 0.0), last=value)
+        else:
+            self._add_bad(step, 1)
+            self.last = value
+
+    def add_many(
+        self, step: int, *, n: int, mean: float, low: float, high: float, zeros: int, last: float, bad: int = 0
+    ) -> None:
+        """A window of `n` finite values and `bad` others, ending at `step`."""
+        if bad:
+            self._add_bad(step, bad)
+        if not n:
+            return
+        if zeros == n and self.zeros == self.count and not self.bad:
+            self.zeros_at_first += n
+        if low != high:
+            self.same_in_a_row = 1
+        else:
+            self.same_in_a_row = self.same_in_a_row + n if low == self.last and not self.bad_in_a_row else n
+        self.bad_in_a_row = 0
+        self.bad_since = None
+        self.first = (low if low == high else mean) if self.first is None else self.first
+        self.highest, self.lowest = max(self.highest, high), min(self.lowest, low)
+        self.count += n
+        self.zeros += zeros
+        self.last = last
+        self._join_or_append(Point(step, n, mean, low, high))
+        if len(self.points) > self._most:
+            self._per_point *= 2
+            pairs = range(0, len(self.points) - 1, 2)
+            rest = self.points[len(self.points) // 2 * 2 :]
+            self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
+
+    def add_spread(self, step: int, spread: Spread) -> None:
+        """The window that an event holds."""
+        self.add_many(
+            step,
+            n=spread.n,
+            mean=spread.mean,
+            low=spread.low,
+            high=spread.high,
+            zeros=spread.zeros,
+            last=spread.last,
+            bad=spread.bad,
+        )
+
+    def until(self, step: int) -> Series:
+        """The same as it was at a step, as far as its points tell them apart; what was not finite is not in it."""
+        kept = Series(self._most)
+        kept._per_point = self._per_point
+        for point in self.points:
+            if point.step > step:
+                break
+            zeros = point.n if point.low == point.high == 0.0 else 0
+            kept.add_many(
+                point.step, n=point.n, mean=point.mean, low=point.low, high=point.high, zeros=zeros, last=point.mean
+            )
+        return kept
+
+    def _add_bad(self, step: int, bad: int) -> None:
+        self.bad += bad
+        self.bad_in_a_row += bad
+        self.first_bad_step = step if self.first_bad_step is None else self.first_bad_step
+        self.bad_since = step if self.bad_since is None else self.bad_since
+        if self.last_bad_step is None or step > self.last_bad_step:
+            self.last_bad_step = step
+
+    def _join_or_append(self, point: Point) -> None:
+        if self.points and self.points[-1].n + point.n <= self._per_point:
+            self.points[-1] = _joined(self.points[-1], point)
+        else:
+            self.points.append(point)
+
+
+def _joined(a: Point, b: Point) -> Point:
+    n = a.n + b.n
+    return Point(b.step, n, (a.mean * a.n + b.mean * b.n) / n, min(a.low, b.low), max(a.high, b.high))
+
+
+class Fall(NamedTuple):
+    """How a series moved between its first and its last tenth, against its own noise."""
+
+    early: float
+    late: float
+    noise: float
+    """Standard error of the difference."""
+
+    @property
+    def beyond_noise(self) -> bool:
+        return self.early - self.late > 3.0 * self.noise and self.early - self.late > 1e-3 * abs(self.early)
+
+
+def fall(series: Series, *, least_points: int = 10) -> Fall | None:
+    """None where there are too few points to tell a fall from noise."""
+    points = series.points
+    if len(points) < least_points:
+        return None
+    k = max(3, len(points) // 10)
+    early, late = [p.mean for p in points[:k]], [p.mean for p in points[-k:]]
+    return Fall(mean_of(early), mean_of(late), math.sqrt((_variance(early) + _variance(late)) / k))
+
+
+def mean_of(values: list[float]) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # each of them is finite, and their sum is not
+        return math.fsum(value / len(values) for value in values)
+
+
+def _variance(values: list[float]) -> float:
+    middle = mean_of(values)
+    squares = [(v - middle) * (v - middle) for v in values]  # infinite where ** would raise
+    try:
+        return math.fsum(squares) / (len(values) - 1)
+    except OverflowError:
+        return math.inf

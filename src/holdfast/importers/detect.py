@@ -1,0 +1,169 @@
+"""Which record a path is, by what is in it: names only say where to look first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.importers import journal_import, lightning, plain_log, transformers, ultralytics
+from holdfast.importers.base import Reading
+from holdfast.importers.settings import looks_like_settings, not_of_ultralytics, settings_in
+from holdfast.importers.table import columns_of
+from holdfast.importers.text import Source, encoding_of, read_source, sniff
+from holdfast.schema import events
+from holdfast.schema.errors import RecordUnknown
+from holdfast.storage.safe_files import exists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.process.output_matcher import LineWatch
+
+MOST_FILES = 200
+"""Of a folder, at most so many files are looked into."""
+LOOKED_FOR = (
+    "results.csv and args.yaml (Ultralytics), metrics.csv (Lightning), trainer_state.json (Transformers), "
+    "journal.jsonl (Holdfast), or a log"
+)
+ORDER = ("journal", "epoch table", "step table", "trainer state", "log")
+
+
+def read(path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Reading:
+    """The record at a path, or on standard input where there is none. Raises RecordUnknown where it is none."""
+    if path is None:
+        return _read_text(None, exit_code, lines)
+    if not exists(path):
+        raise RecordUnknown(
+            f"There is nothing at {path}.",
+            next_step=f"give a folder or file of a run: {LOOKED_FOR}; or - for a log on stdin",
+        )
+    try:
+        return _read_folder(path, exit_code, lines) if path.is_dir() else _read_text(path, exit_code, lines)
+    except OSError as error:
+        raise RecordUnknown(
+            f"{path} cannot be read: {error.strerror or error}.", next_step="give a file or folder that you may read"
+        ) from error
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def _read_folder(folder: Path, exit_code: int | None, lines: LineWatch) -> Reading:
+    if (folder / "journal.jsonl").is_file():
+        return journal_import.read_run(folder)
+    if (folder / "args.yaml").is_file() or (folder / "results.csv").is_file():
+        return ultralytics.read_folder(folder, exit_code=exit_code, lines=lines)
+    if (folder / "metrics.csv").is_file():
+        return lightning.read_folder(folder, exit_code=exit_code)
+    if (folder / "trainer_state.json").is_file():
+        return transformers.read_folder(folder, exit_code=exit_code)
+    return _read_inside(folder, exit_code, lines)
+
+
+def _read_inside(folder: Path, exit_code: int | None, lines: LineWatch) -> Reading:
+    """A folder that holds runs, or a record under another name."""
+    choices: tuple[tuple[Path | None, Callable[..., Reading]], ...] = (
+        (lightning.newest_version(folder), lightning.read_folder),
+        (transformers.newest_checkpoint(folder), transformers.read_folder),
+    )
+    for inner, reader in choices:
+        if inner is not None:
+            reading = reader(inner, exit_code=exit_code)
+            reading.notes.insert(0, f"Of what is in {folder.name}, {inner.name} was read: the newest.")
+            return reading
+    files = [file for file in sorted(folder.iterdir())[:MOST_FILES] if file.is_file()]
+    found = [(ORDER.index(kind), file) for file in files if (kind := kind_of(file)) in ORDER]
+    if not found:
+        raise RecordUnknown(
+            f"Nothing in {folder} is a record of a training.",
+            next_step=f"give the folder of one run, or one of its files: {LOOKED_FOR}",
+            look_at=str(folder),
+        )
+    best = min(order for order, _ in found)
+    chosen = max((file for order, file in found if order == best), key=lambda file: file.stat().st_mtime)
+    reading = _read_text(chosen, exit_code, lines)
+    reading.notes.insert(0, f"Of what is in {folder.name}, {chosen.name} was read.")
+    return reading
+
+
+def kind_of(path: Path) -> str | None:
+    """What a file is by its first bytes; None where it is no text."""
+    head = sniff(path)
+    try:
+        return _kind(head.decode(encoding_of(head, path.name), "replace"), path.name) if head else None
+    except RecordUnknown:
+        return None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _read_text(path: Path | None, exit_code: int | None, lines: LineWatch) -> Reading:
+    between = lines.on("log")
+    source = read_source(path, scan=lambda text: between.feed(text.encode("utf-8", "replace")))
+    if not source.head.strip():
+        raise RecordUnknown(
+            f"{source.name} is empty.", next_step="give the record of a training that wrote something, or its log"
+        )
+    kind = _kind(source.head[:65536], source.name)
+    if kind == "journal":
+        if path is None:
+            raise RecordUnknown(
+                "A journal does not fit through a pipe: the ranks' files lie beside it.",
+                next_step="give the run's folder",
+            )
+        run = path.name == "journal.jsonl"
+        return journal_import.read_run(path.parent) if run else journal_import.read_copy(path)
+    if kind == "epoch table":
+        return ultralytics.read_table(source, path, exit_code=exit_code, lines=lines)
+    if kind == "step table":
+        return lightning.read_table(source, path, exit_code=exit_code)
+    if kind == "trainer state":
+        return transformers.read_state(source, path, exit_code=exit_code)
+    if kind == "settings":
+        return _settings(source)
+    if kind == "other table":
+        raise RecordUnknown(
+            f"{source.name} is a table without a column called epoch or step: {_shown(source.head)}.",
+            next_step="give a results.csv of Ultralytics, a metrics.csv of Lightning, or the training's log",
+        )
+    return plain_log.read_log(source, name=source.name, exit_code=exit_code, lines=lines)
+
+
+def _kind(head: str, name: str) -> str:
+    text = head.lstrip("\ufeff \t\r\n")
+    first = text.partition("\n")[0].strip()
+    if _is_event(first):
+        return "journal"
+    if text.startswith("{") and transformers.HISTORY in text:
+        return "trainer state"
+    columns = [column.lower() for column in columns_of(first)] if "," in first and len(first) < 32768 else []
+    if "epoch" in columns and any(column.startswith(("train/", "metrics/", "val/")) for column in columns):
+        return "epoch table" if "step" not in columns else "step table"
+    if {"epoch", "step"} & set(columns) and all(len(column) < 80 for column in columns):
+        return "step table" if "step" in columns else "epoch table"
+    if name.lower().endswith(".csv") and len(columns) > 1:
+        return "other table"
+    return "settings" if name.lower().endswith((".yaml", ".yml")) and looks_like_settings(text) else "log"
+
+
+def _is_event(line: str) -> bool:
+    if not line.startswith("{") or '"event"' not in line[:200]:
+        return False
+    try:
+        events.decode(line)
+    except (ValueError, RecursionError):  # msgspec's own are ValueErrors
+        return False
+    return True
+
+
+def _settings(source: Source) -> Reading:
+    """Settings alone: nothing has run, but a name that no trainer knows can be told."""
+    settings = settings_in(source.head)
+    reading = Reading("settings, with no record of a training beside them", source.name, iter(()))
+    reading.notes = not_of_ultralytics(settings)
+    return reading
+
+
+def _shown(head: str) -> str:
+    return repr(head.strip().partition("\n")[0][:120])

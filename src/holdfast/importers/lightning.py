@@ -1,0 +1,173 @@
+"""A CSV log of Lightning: `metrics.csv` beside `hparams.yaml`, in `version_N` folders.
+
+Its rows are sparse: each logging call fills the cells of what it logged. `step` counts optimizer steps from 0, `epoch` too.
+A loss that comes several times an epoch is one value of a window of steps; what comes once belongs to the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.importers.base import GoingOn, Reading, as_entries, number, one_loss, opening, told, whole
+from holdfast.importers.epochs import plain_name
+from holdfast.importers.exits import end_of
+from holdfast.importers.settings import read_settings
+from holdfast.importers.table import Table
+from holdfast.importers.text import read_source
+from holdfast.schema import events
+from holdfast.schema.errors import RecordUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.importers.text import Source
+
+SOURCE = "lightning"
+_COUNTS = frozenset(("epoch", "step", ""))
+_LOSSES = ("train_loss_step", "train/loss_step", "loss_step", "train_loss", "train/loss", "training_loss", "loss")
+"""Names of the loss that is trained on, the surest first."""
+_VERSION = re.compile(r"version_(\d+)")
+
+
+def newest_version(folder: Path) -> Path | None:
+    """Of `version_0`, `version_1`, ... the newest that has a table."""
+    found = [
+        (int(match[1]), entry)
+        for entry in folder.iterdir()
+        if (match := _VERSION.fullmatch(entry.name)) and (entry / "metrics.csv").is_file()
+    ]
+    return max(found)[1] if found else None
+
+
+def read_folder(path: Path, *, exit_code: int | None) -> Reading:
+    reading = read_table(read_source(path / "metrics.csv"), path / "metrics.csv", exit_code=exit_code)
+    reading.what = "a CSV log of Lightning"
+    return reading
+
+
+def read_table(source: Source, path: Path | None, *, exit_code: int | None) -> Reading:
+    table = Table(source)
+    folder = path.parent if path is not None else None
+    reading = Reading("a CSV log of steps and epochs", folder.name if folder is not None else source.name, iter(()))
+    if source.note:
+        reading.notes.append(source.note)
+    settings = read_settings(folder / "hparams.yaml", reading.notes) if folder is not None else {}
+    planned = whole(settings.get("max_epochs") or settings.get("epochs"))
+    reading.entries = as_entries(_events(_Course(table, source, planned), reading, exit_code, folder))
+    return reading
+
+
+def _events(course: _Course, reading: Reading, exit_code: int | None, folder: Path | None) -> Iterator[events.AnyEvent]:
+    yield from opening(reading.name)
+    yield from course.follow()
+    if not course.rows:
+        raise RecordUnknown(
+            f"{reading.name} has a table without a single row that can be read.",
+            next_step="give the training's log: what happened before the first logged step is only there",
+        )
+    if course.table.note:
+        reading.notes.append(course.table.note)
+    if course.loss:
+        losses = "seen: as they were logged"
+    elif named := [name for name in _LOSSES if name in course.table.columns]:
+        losses = f"seen: {named[0]}, once an epoch"
+    else:
+        losses = "not seen: no column is called train_loss or loss"
+    kinds = {
+        "steps": "seen: as Lightning counts them",
+        "losses": losses,
+        "movement": "not seen: a log holds no weights",
+    }
+    yield events.Observed(at=0.0, kinds=kinds, step_source="lightning")
+    of = f" of {course.planned}" if course.planned else ""
+    reading.position = f"epoch {course.epoch}{of}, step {course.step}"
+    finished = ""
+    if course.planned and course.epoch >= course.planned:
+        finished = f"its log, which has all {course.planned} planned epochs (the exit code is not recorded)"
+    reading.end = end_of(exit_code, finished=finished)
+    reading.going_on = _going_on(folder) if not reading.end.finished else None
+    first = 1 if course.step else None
+    yield reading.end.event(0.0, first_step=first, last_step=course.step)
+
+
+class _Course:
+    def __init__(self, table: Table, source: Source, planned: int | None) -> None:
+        self.table = table
+        self.planned = planned
+        self.rows = 0
+        self.step = 0
+        self.epoch = 0
+        """Epochs that were begun, counted from 1."""
+        self._done = 0
+        self._values: dict[str, float] = {}
+        self.loss = self._loss_of_steps(source)
+
+    def _loss_of_steps(self, source: Source) -> str | None:
+        """The column that holds the training's loss at several steps of one epoch."""
+        for name in _LOSSES:
+            if name in self.table.columns:
+                seen: dict[str, int] = {}
+                for row in Table(source).rows():
+                    if row[name]:
+                        seen[row.get("epoch", "")] = seen.get(row.get("epoch", ""), 0) + 1
+                        if seen[row.get("epoch", "")] > 1 or name.endswith("_step"):
+                            return name
+        return None
+
+    def follow(self) -> Iterator[events.AnyEvent]:
+        for row in self.table.rows():
+            step, epoch = whole(row.get("step")), whole(row.get("epoch"))
+            values = {
+                name: value for name, cell in row.items() if name not in _COUNTS and (value := number(cell)) is not None
+            }
+            if (step is None and epoch is None) or not values:
+                self.table.spoiled += 1
+                continue
+            self.rows += 1
+            if epoch is not None and epoch + 1 > self.epoch:
+                yield from self._epoch_over()
+                self.epoch = epoch + 1
+            yield from self._step_of(step, values)
+            self._values |= {_plain(name): value for name, value in values.items() if name != self.loss}
+        yield from self._epoch_over(last=True)
+
+    def _step_of(self, step: int | None, values: dict[str, float]) -> Iterator[events.AnyEvent]:
+        if step is None or step + 1 <= self.step:
+            return
+        first, self.step = self.step + 1, step + 1
+        loss = values.get(self.loss) if self.loss is not None else None
+        rates = [value for name, value in values.items() if name.lower().startswith("lr")]
+        yield events.Steps(
+            at=0.0,
+            first=first,
+            last=self.step,
+            seconds=0.0,
+            loss=one_loss(loss) if loss is not None else None,
+            lr=[rate for rate in rates if rate == rate][:8],  # noqa: PLR0124 - not NaN
+        )
+
+    def _epoch_over(self, *, last: bool = False) -> Iterator[events.AnyEvent]:
+        """The last epoch is whole only where it was validated or summed up."""
+        values, self._values = self._values, {}
+        result = {name: told(value) for name, value in values.items() if not name.startswith("lr/")}
+        if not self.epoch or (last and not result):
+            return
+        yield events.Epoch(
+            at=0.0, epoch=self.epoch, step=self.step, seconds=0.0, batches=0, planned=self.planned, source=SOURCE
+        )
+        if result:
+            yield events.Metrics(at=0.0, step=self.step, epoch=self.epoch, values=result, source=SOURCE)
+
+
+def _plain(name: str) -> str:
+    return plain_name(name.removesuffix("_epoch"))
+
+
+def _going_on(folder: Path | None) -> GoingOn | None:
+    saved = sorted((folder / "checkpoints").glob("*.ckpt")) if folder is not None else []
+    if not saved:
+        return None
+    newest = max(saved, key=lambda file: file.stat().st_mtime)
+    return GoingOn(f'go on from what was saved: trainer.fit(model, ckpt_path="{newest}")')

@@ -1,0 +1,238 @@
+"""`trainer_state.json` of Transformers: what its Trainer logged, by its own count of optimizer steps.
+
+Its default `logging_nan_inf_filter` replaces a loss that is NaN by the mean of those before it: where all of them were NaN
+it logs 0.0, and only `grad_norm: nan` gives it away. Such an entry is taken for what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from holdfast.importers.base import GoingOn, Reading, as_entries, number, one_loss, opening, told, whole
+from holdfast.importers.epochs import plain_name
+from holdfast.importers.exits import end_of
+from holdfast.importers.text import read_source
+from holdfast.schema import events
+from holdfast.schema.errors import RecordUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.importers.text import Source
+
+SOURCE = "transformers"
+HISTORY = '"log_history"'
+MOST_ENTRIES = 2_000_000
+MOST_FAILURES = 10_000
+LAST_ENTRIES = 20
+MAX_ENTRIES = 50_000
+"""Of a history: the first half of them from its beginning, the other from its end."""
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_NOT_VALUES = frozenset(("step", "epoch", "total_flos", "loss", "grad_norm", "learning_rate"))
+_OF_SPEED = re.compile(r"runtime|per_second|_flos")
+
+Entry = dict[str, Any]
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Of `checkpoint-500`, `checkpoint-1000`, ... the newest that has a state."""
+    found = [
+        (int(match[1]), entry)
+        for entry in folder.iterdir()
+        if (match := _CHECKPOINT.fullmatch(entry.name)) and (entry / "trainer_state.json").is_file()
+    ]
+    return max(found)[1] if found else None
+
+
+def read_folder(path: Path, *, exit_code: int | None) -> Reading:
+    file = path / "trainer_state.json"
+    return read_state(read_source(file), file, exit_code=exit_code)
+
+
+def read_state(source: Source, path: Path | None, *, exit_code: int | None) -> Reading:
+    name = path.parent.name if path is not None else source.name
+    reading = Reading("a trainer_state.json of Transformers", name or source.name, iter(()))
+    if source.note:
+        reading.notes.append(source.note)
+    state = _State(source, reading.notes)
+    folder = path.parent if path is not None else None
+    reading.entries = as_entries(_events(state, reading, exit_code, folder))
+    return reading
+
+
+def _events(state: _State, reading: Reading, exit_code: int | None, folder: Path | None) -> Iterator[events.AnyEvent]:
+    yield from opening(reading.name)
+    course = _Course(state.whole("num_train_epochs"))
+    left_out = len(state.history) - MAX_ENTRIES
+    if left_out > 0:
+        del state.history[MAX_ENTRIES // 2 : -MAX_ENTRIES // 2]
+        reading.notes.append(
+            f"The first and the last {MAX_ENTRIES // 2:,} entries of its history were read; {left_out:,} between were not."
+        )
+    for entry in state.history:
+        yield from course.take(entry)
+    step = max(course.step, state.whole("global_step") or 0)
+    if not step and not course.entries:
+        raise RecordUnknown(
+            f"{reading.name} holds a state of Transformers in which nothing was logged.",
+            next_step="give the training's log: what happened before the first logged step is only there",
+        )
+    if course.masked:
+        reading.notes.append(
+            f"{course.masked} entries log a loss of 0 with a gradient norm of NaN: Transformers replaces a loss that is NaN "
+            "(logging_nan_inf_filter), so they are taken for NaN."
+        )
+    kinds = {
+        "steps": "seen: as Transformers counts them",
+        "losses": "seen: as means of what was logged" if course.losses else "not seen: none was logged",
+        "movement": "not seen: a state of the Trainer holds no weights",
+    }
+    yield events.Observed(at=0.0, kinds=kinds, step_source="transformers")
+    most = state.whole("max_steps")
+    reading.position = f"step {step}" + (f" of {most}" if most and most > 0 else "")
+    finished = ""
+    if course.finished:
+        finished = "the run time of the whole training, which the Trainer logs last"
+    elif most and 0 < most <= step:
+        finished = f"its count, which has all {most} planned steps (the exit code is not recorded)"
+    reading.end = end_of(exit_code, [_printed(entry) for entry in state.history[-LAST_ENTRIES:]], finished=finished)
+    if not reading.end.finished and folder is not None and _CHECKPOINT.fullmatch(folder.name):
+        reading.going_on = GoingOn(f'go on from what was saved: trainer.train(resume_from_checkpoint="{folder}")')
+    yield reading.end.event(course.at, first_step=1 if step else None, last_step=step)
+
+
+class _State:
+    """The file, whole or cut: entries are taken one by one where it is no valid JSON any more."""
+
+    def __init__(self, source: Source, notes: list[str]) -> None:
+        self._text = source.text
+        self._fields: Entry = {}
+        self.history: list[Entry] = []
+        try:
+            read = json.loads(self._text) if not source.tail else None
+        except (ValueError, RecursionError):
+            read = None
+        if isinstance(read, dict) and isinstance(read.get("log_history"), list):
+            self._fields = read
+            self.history = [entry for entry in read["log_history"] if isinstance(entry, dict)]
+            return
+        self.history = list(_scanned(self._text))
+        notes.append(
+            f"{source.name} is not valid JSON (cut?): {len(self.history)} entries of its history could be read."
+        )
+        if not self.history and HISTORY not in self._text:
+            raise RecordUnknown(
+                f"{source.name} is no trainer_state.json: it has no log_history.",
+                next_step="give the folder that the Trainer wrote to, one of its checkpoint-N folders, or the log",
+            )
+
+    def whole(self, name: str) -> int | None:
+        if name in self._fields:
+            return whole(self._fields[name])
+        found = re.search(rf'^ {{0,2}}"{name}": ?(\d{{1,12}})\b', self._text, re.MULTILINE)
+        return whole(found[1]) if found else None
+
+
+def _scanned(text: str) -> Iterator[Entry]:
+    """Every entry that stands whole after `log_history`; what is spoiled between them is passed over."""
+    at = text.find(HISTORY)
+    decoder = json.JSONDecoder()
+    failures = 0
+    for _ in range(MOST_ENTRIES):
+        at = text.find("{", at) if at >= 0 else -1
+        if at < 0:
+            return
+        try:
+            entry, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            # A deep nest would be tried again from each of its levels.
+            failures += 1000 if isinstance(error, RecursionError) else 1
+            if failures > MOST_FAILURES:
+                return
+            at += 1
+            continue
+        if isinstance(entry, dict) and "step" in entry:
+            yield entry
+
+
+class _Course:
+    def __init__(self, planned: int | None) -> None:
+        self._planned = planned
+        self._epoch = 0
+        self.entries = 0
+        self.step = 0
+        self.losses = 0
+        self.masked = 0
+        self.finished = False
+        self.at = 0.0
+
+    def take(self, entry: Entry) -> Iterator[events.AnyEvent]:
+        step = whole(entry.get("step"))
+        if step is None or step < 0:
+            return
+        self.entries += 1
+        if "train_runtime" in entry:
+            self.finished = True
+            self.at = _finite(number(entry["train_runtime"])) or 0.0
+            return
+        yield from self._steps(step, entry)
+        values = {
+            plain_name(name): value
+            for name, said in entry.items()
+            if name not in _NOT_VALUES and not _OF_SPEED.search(name) and (value := number(said)) is not None
+        }
+        yield from self._epochs(entry)
+        if values:
+            result = {name: told(value) for name, value in values.items()}
+            yield events.Metrics(at=0.0, step=step, epoch=self._of_epoch(entry), values=result, source=SOURCE)
+
+    def _steps(self, step: int, entry: Entry) -> Iterator[events.AnyEvent]:
+        loss, norm = number(entry.get("loss")), number(entry.get("grad_norm"))
+        if step <= self.step:
+            return
+        first, self.step = self.step + 1, step
+        if loss is not None:
+            self.losses += 1
+            if loss == 0.0 and norm is not None and math.isnan(norm):
+                self.masked += 1
+                loss = math.nan
+        rate = _finite(number(entry.get("learning_rate")))
+        yield events.Steps(
+            at=0.0,
+            first=first,
+            last=step,
+            seconds=0.0,
+            loss=one_loss(loss) if loss is not None else None,
+            grad_norm=one_loss(norm) if norm is not None else None,
+            lr=[rate] if rate is not None else [],
+        )
+
+    def _epochs(self, entry: Entry) -> Iterator[events.AnyEvent]:
+        """Its `epoch` is a fraction: every whole number that it passes is an epoch done."""
+        epoch = _finite(number(entry.get("epoch")))
+        done = int(epoch + 1e-9) if epoch is not None and 0 <= epoch < 1e7 else 0
+        if done > self._epoch:
+            self._epoch = done
+            yield events.Epoch(
+                at=0.0, epoch=done, step=self.step, seconds=0.0, batches=0, planned=self._planned, source=SOURCE
+            )
+
+    def _of_epoch(self, entry: Entry) -> int | None:
+        """Several evaluations may fall into one epoch: then steps tell them apart, not epochs."""
+        epoch = _finite(number(entry.get("epoch")))
+        return self._epoch if epoch is not None and self._epoch and abs(epoch - self._epoch) < 1e-6 else None
+
+
+def _printed(entry: Entry) -> str:
+    """As the Trainer printed it when it was logged."""
+    order: tuple[str, ...] = ("loss", "grad_norm", "learning_rate", "epoch")
+    names = [name for name in order if name in entry] or [name for name in entry if name != "step"]
+    return str({name: entry[name] for name in names})[:400]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,253 @@
+"""A run folder of Ultralytics: `results.csv`, `args.yaml`, `weights/`, and a log where one lies beside them.
+
+The table has one row an epoch. Its `time` is the seconds since the process started, and starts again when a run is resumed.
+Losses stand in it as means over the epoch: they are given as metrics (`train/box_loss`), never as steps that nobody saw.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.importers.base import GoingOn, Reading, as_entries, opening, whole
+from holdfast.importers.epochs import EpochEvents, EpochRow, epoch_row
+from holdfast.importers.exits import end_of
+from holdfast.importers.plain_log import PlainLog
+from holdfast.importers.settings import read_settings
+from holdfast.importers.table import Table
+from holdfast.importers.text import read_source
+from holdfast.schema import events
+from holdfast.schema.errors import RecordUnknown
+from holdfast.schema.shell_text import shell_quoted
+from holdfast.storage.integrity import is_torn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.importers.exits import End
+    from holdfast.importers.settings import Settings
+    from holdfast.importers.text import Source
+    from holdfast.process.output_matcher import LineWatch
+
+SOURCE = "ultralytics"
+FITNESS = (
+    "metrics/mAP50-95(M)",
+    "metrics/mAP50-95(B)",
+    "metrics/mAP50-95",
+    "metrics/mAP_0.5:0.95",
+    "metrics/accuracy_top1",
+)
+"""What its patience looks at, by task."""
+LOGS = ("*.log", "*.out", "*.err")
+
+
+class Folder:
+    """The parts of a run folder, each of which may be missing."""
+
+    def __init__(self, path: Path | None, table: Source | None, lines: LineWatch) -> None:
+        self.path = path
+        self.table = Table(table) if table is not None else None
+        self.notes = [table.note] if table is not None and table.note else []
+        self.settings: Settings = read_settings(path / "args.yaml", self.notes) if path is not None else {}
+        self.log = self._log(lines)
+
+    def _log(self, lines: LineWatch) -> PlainLog | None:
+        """The newest that lies in the folder."""
+        found = [file for pattern in LOGS for file in self.path.glob(pattern)] if self.path is not None else []
+        written = [(status.st_mtime, file) for file in found if file.is_file() and (status := file.stat()).st_size]
+        if not written:
+            return None
+        file, between = max(written)[1], lines.on("log")
+        try:
+            source = read_source(file, scan=lambda text: between.feed(text.encode("utf-8", "replace")))
+        except RecordUnknown as error:
+            self.notes.append(error.what)
+            return None
+        self.notes += [f"{file.name} in the folder was read as the run's log.", *([source.note] if source.note else [])]
+        return PlainLog(source, lines)
+
+    @property
+    def planned(self) -> int | None:
+        return whole(self.settings.get("epochs"))
+
+    @property
+    def device(self) -> str:
+        return self.settings.get("device", "").lower()
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        last = self.path / "weights" / "last.pt" if self.path is not None else None
+        return last if last is not None and last.is_file() else None
+
+
+def read_folder(path: Path, *, exit_code: int | None, lines: LineWatch) -> Reading:
+    """A table that cannot be read is no loss where a log tells the same."""
+    table, trouble = None, None
+    if (path / "results.csv").is_file():
+        try:
+            table = read_source(path / "results.csv")
+            Table(table)
+        except RecordUnknown as error:
+            table, trouble = None, error
+    folder = Folder(path, table, lines)
+    if trouble is not None:
+        if folder.log is None:
+            raise trouble
+        folder.notes.insert(0, trouble.what)
+    return _read(folder, "a run folder of Ultralytics", path.resolve().name, exit_code)
+
+
+def read_table(source: Source, path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Reading:
+    """A table alone; what lies beside it in a run folder is used too."""
+    beside = path.parent if path is not None and (path.parent / "args.yaml").is_file() else None
+    folder = Folder(beside, source, lines)
+    name = beside.name if beside is not None else source.name
+    return _read(folder, "a results table, one row an epoch", name, exit_code)
+
+
+def _read(folder: Folder, what: str, name: str, exit_code: int | None) -> Reading:
+    reading = Reading(what, name, iter(()), notes=folder.notes, has_log=folder.log is not None)
+    reading.entries = as_entries(_events(folder, reading, exit_code))
+    return reading
+
+
+def _events(folder: Folder, reading: Reading, exit_code: int | None) -> Iterator[events.AnyEvent]:
+    log = folder.log
+    on_mps = "mps" in folder.device or (log is not None and log.on_mps)
+    yield from opening(reading.name, platform="macos" if on_mps else "")
+    if log is not None and log.banner is not None:
+        yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
+    course = _Course(folder.settings)
+    if folder.table is not None:
+        yield from course.follow(folder.table, folder.planned)
+        if not course.rows and log is None:
+            raise RecordUnknown(
+                f"{reading.name} has a table without a single epoch in it.",
+                next_step="give the run's log: what happened in the first epoch is only there",
+            )
+        reading.notes += course.notes(folder.table)
+    if log is not None:
+        yield from log.history() if not course.rows else log.words_only()
+    yield events.Observed(at=course.at, kinds=_seen(course, log), step_source="none")
+    reading.position = course.position or (log.position if log is not None else "")
+    reading.end = _end(folder, course, exit_code)
+    if course.stopped_early and reading.end.finished:
+        yield events.ProbeNote(
+            at=course.at, what="ultralytics ended the training before its last epoch", detail=course.stopped_early
+        )
+    reading.going_on = _going_on(folder, reading.end, reading.notes)
+    yield reading.end.event(max(course.at, log.at if log is not None else 0.0))
+
+
+def _end(folder: Folder, course: _Course, exit_code: int | None) -> End:
+    finished = ""
+    if course.planned and course.epoch >= course.planned:
+        finished = f"its table, which has all {course.planned} planned epochs (the exit code is not recorded)"
+    elif course.stopped_early:
+        finished = f"its patience, which had run out: {course.stopped_early} (the exit code is not recorded)"
+    if folder.log is not None:
+        return folder.log.end(exit_code, finished)
+    return end_of(exit_code, finished=finished)
+
+
+class _Course:
+    """The epochs of a table, followed from the first to the last."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._events: EpochEvents | None = None
+        self._best: tuple[float, int] | None = None
+        self.planned: int | None = None
+        self.first: EpochRow | None = None
+
+    def follow(self, table: Table, planned: int | None) -> Iterator[events.AnyEvent]:
+        self.planned = planned
+        for cells in table.rows():
+            row = epoch_row(cells)
+            if row is None:
+                table.spoiled += 1
+                continue
+            if self._events is None:
+                self.first = row
+                self._events = EpochEvents(source=SOURCE, planned=planned, from_zero=row.epoch == 0)
+            yield from self._events.take(row)
+            self._judge_fitness(row)
+        if self._events is not None:
+            yield from self._events.rest()
+
+    def _judge_fitness(self, row: EpochRow) -> None:
+        fitness = next((row.values[name] for name in FITNESS if name in row.values), None)
+        if fitness is not None and (self._best is None or fitness > self._best[0] or self._best[0] == 0.0):
+            self._best = (fitness, row.epoch)
+
+    @property
+    def rows(self) -> int:
+        return self._events.rows if self._events is not None else 0
+
+    @property
+    def epoch(self) -> int:
+        return self._events.epoch if self._events is not None else 0
+
+    @property
+    def at(self) -> float:
+        return self._events.at if self._events is not None else 0.0
+
+    @property
+    def position(self) -> str:
+        return f"epoch {self.epoch}" + (f" of {self.planned}" if self.planned else "") if self.rows else ""
+
+    @property
+    def stopped_early(self) -> str:
+        """In the words of the adapter, where the epochs since the best one are as many as its patience."""
+        patience = whole(self._settings.get("patience"))
+        if not patience or self._best is None or not self.planned or self.epoch >= self.planned:
+            return ""
+        if self.epoch - self._best[1] < patience:
+            return ""
+        return f"epoch {self.epoch} of {self.planned}, patience {patience}"
+
+    def notes(self, table: Table) -> list[str]:
+        found = [table.note] if table.note else []
+        if self._events is not None:
+            found += [
+                f"It was resumed after epoch {n}: the table's time starts again." for n in self._events.resumed_after
+            ]
+            for span in self._events.shared:
+                found.append(f"The table does not time each of the epochs {span}: their mean stands for each.")
+        if self.first is not None and self.first.epoch == 0:
+            found.append("The table counts its epochs from 0; they are counted from 1 here.")
+        return found
+
+
+def _seen(course: _Course, log: PlainLog | None) -> dict[str, str]:
+    kinds = {
+        "ultralytics": "seen: in its own table" if course.rows else "seen: in its own folder",
+        "steps": "not seen: "
+        + ("the table has one row an epoch" if course.rows else "no table of results was written"),
+        "losses": "seen: as means of epochs" if course.rows else "not seen: no epoch was written down",
+        "movement": "not seen: a table does not hold weights",
+    }
+    if course.rows:
+        kinds["metrics"] = "seen: in its own table"
+    elif log is not None and log.losses:
+        kinds["losses"] = "seen: as the log prints them"
+    return kinds
+
+
+def _going_on(folder: Folder, end: End, notes: list[str]) -> GoingOn | None:
+    """Ultralytics resumes from last.pt, unless it had finished."""
+    last = folder.last_checkpoint
+    if last is None or end.finished:
+        return None
+    try:
+        torn = is_torn(last)
+    except OSError as error:
+        notes.append(f"{last.name} cannot be read: {error.strerror}.")
+        return None
+    if torn:
+        notes.append(
+            "weights/last.pt is torn: it was being written when the training ended, and cannot be resumed from."
+        )
+        return None
+    command = f"holdfast run -- yolo train resume model={shell_quoted(last)}"
+    return GoingOn("go on from weights/last.pt, which is whole", command)

@@ -1,0 +1,102 @@
+"""Linux's kernel log and the journal: which lines speak of the end of our processes. Text in, evidence out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.schema.events import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+MOST_LINES = 12
+"""A storm of kills is told as well by its first dozen lines."""
+NEAR_THE_END = 10.0
+CLOCK_SLACK = 5.0
+"""The kernel stamps its lines with a clock that drifts from the monotonic one by seconds over days."""
+
+
+class LogLine(NamedTuple):
+    at: float
+    text: str
+
+
+MAX_LINE = 2000
+"""Characters of a line that are searched: every user can write to the journal."""
+_OUT_OF_MEMORY = re.compile(
+    r"(?:[Oo]ut of memory.*)?\bKill(?:ed)? process (?P<pid>\d+)\b"
+    r"|oom-kill:constraint=.*\bpid=(?P<pid2>\d+)"
+    r"|oom_reaper: reaped process (?P<pid3>\d+)"
+)
+_CRASH = re.compile(
+    r"(?:traps: )?(?P<name>[^\[\]]+)\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap |bad frame|unhandled signal)"
+)
+_PYTHON = re.compile(r"^(?:traps: )?(?:python|pt_main_thread|pt_data_|pt_autograd|yolo|torchrun)")
+_EARLYOOM = re.compile(r"(?:sending SIG(?:TERM|KILL) to|[Kk]illing) process (?P<pid>\d+)\b")
+_OOMD = re.compile(r"^(?:Killed|Marked) (?P<group>/\S+) (?:for killing )?due to ")
+
+
+def parse_kmsg(text: str) -> list[LogLine]:
+    """Records of /dev/kmsg: `6,339,5140900,-;text`, microseconds in the third place."""
+    lines = []
+    for record in text.splitlines():
+        head, found, said = record.partition(";")
+        fields = head.split(",")
+        if found and len(fields) >= 3 and fields[2].isdigit():
+            lines.append(LogLine(int(fields[2]) / 1e6, said[:MAX_LINE]))
+    return lines
+
+
+def parse_dmesg(text: str) -> list[LogLine]:
+    """Lines of `dmesg`: `[  518.050606] text`."""
+    found = (re.match(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(.*)", line) for line in text.splitlines())
+    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
+
+
+def parse_journal(text: str) -> list[LogLine]:
+    """Lines of `journalctl -o short-unix`: `1700000000.123456 host name[pid]: text`."""
+    found = (re.match(r"(\d{9,}\.\d+) \S+ [^:]+?: (.*)", line) for line in text.splitlines())
+    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
+
+
+def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: float, until: float) -> list[Evidence]:
+    ours: list[Evidence] = []
+    others: list[Evidence] = []
+    for line in lines:
+        if line.at < since - CLOCK_SLACK:
+            continue
+        killed = _OUT_OF_MEMORY.search(line.text)
+        crashed = None if killed else _CRASH.search(line.text)
+        if killed:
+            pid = int(killed["pid"] or killed["pid2"] or killed["pid3"])
+            if pid in pids:
+                ours.append(Evidence("kernel log", line.text))
+            elif not killed["pid3"]:
+                others.append(Evidence("kernel log, other", line.text))
+        elif crashed and int(crashed["pid"]) in pids:
+            ours.append(Evidence("kernel log", line.text))
+        elif crashed and _PYTHON.match(line.text) and line.at >= until - NEAR_THE_END - CLOCK_SLACK:
+            ours.append(Evidence("kernel log, thread", line.text))
+    return ours[:MOST_LINES] + others[-3:]
+
+
+def daemon_evidence(
+    lines: Iterable[LogLine], pids: Collection[int], own_groups: Collection[str], since: float
+) -> list[Evidence]:
+    """Kills by earlyoom (names a process) and systemd-oomd (names a cgroup with all that is in it)."""
+    ours: list[Evidence] = []
+    others: list[Evidence] = []
+    for line in lines:
+        if line.at < since - CLOCK_SLACK:
+            continue
+        by_pid, by_group = _EARLYOOM.search(line.text), _OOMD.search(line.text)
+        if by_pid:
+            mine = int(by_pid["pid"]) in pids
+        elif by_group:
+            group = by_group["group"].rstrip("/")
+            mine = any(own == group or own.startswith(group + "/") for own in own_groups)
+        else:
+            continue
+        (ours if mine else others).append(Evidence("journal" if mine else "journal, other", line.text))
+    return ours[:MOST_LINES] + others[-3:]

@@ -1,0 +1,165 @@
+"""macOS: vm_stat, sysctl, the unified log, crash reports, physical footprints and caffeinate.
+
+Nothing here needs macOS to be imported; commands are asked through a function that tests replace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.machine.commands import Answer, ask
+from holdfast.machine.keep_awake import HelperKeepsAwake
+from holdfast.machine.macos_text import (
+    log_evidence,
+    parse_swap_used,
+    parse_sysctl_number,
+    parse_vm_stat,
+    pressure_name,
+    report_evidence,
+)
+from holdfast.machine.power import Power, parse_pmset
+from holdfast.machine.psutil_machine import PlainMachine
+from holdfast.machine.safely import gathered
+from holdfast.schema.events import Evidence
+from holdfast.storage.safe_files import expand_user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from holdfast.machine.base import Awake, KillCounters, ProcessFacts, SystemMemory
+
+_PRESSURE_LEVEL = "kern.memorystatus_vm_pressure_level"
+LOG_PATIENCE = 25.0
+"""Seconds for `log show`, which is slow; the training is dead by then, and its cause is worth the wait."""
+_KILL_LINES = (
+    'process == "kernel" AND (eventMessage CONTAINS "memorystatus: killing" OR eventMessage CONTAINS "low swap")'
+)
+_MOST_REPORTS = 20
+_MOST_REPORT_BYTES = 8_000_000
+
+
+class MacMachine(PlainMachine):
+    def __init__(
+        self,
+        ask: Callable[[list[str], float], Answer] = ask,
+        footprint: Callable[[int], int | None] | None = None,
+        reports: tuple[Path, ...] | None = None,
+    ) -> None:
+        self._ask = ask
+        self._footprint = footprint or footprint_reader()
+        here = Path("Library/Logs/DiagnosticReports")
+        self._reports = (expand_user("~") / here, Path("/") / here) if reports is None else reports
+
+    def memory(self) -> SystemMemory:
+        basis = super().memory()
+        seen = parse_vm_stat(self._ask(["vm_stat"], 1.0).text)
+        settings = self._ask(["sysctl", "vm.swapusage", _PRESSURE_LEVEL], 1.0).text
+        swap_used = parse_swap_used(settings)
+        return basis._replace(
+            available=basis.available if seen is None else seen.available(basis.total),
+            swap_used=basis.swap_used if swap_used is None else swap_used,
+            swap_in=None if seen is None else seen.bytes("Swapins"),
+            pressure=pressure_name(parse_sysctl_number(settings, _PRESSURE_LEVEL)),
+        )
+
+    def process(self, pid: int) -> ProcessFacts | None:
+        """Memory is the physical footprint where it may be read: resident size does not see what the GPU holds in
+        unified memory, nor what was compressed, and both are what macOS kills for.
+        """
+        facts = super().process(pid)
+        if facts is None or facts.zombie:
+            return facts
+        footprint = self._footprint(pid)
+        return facts if footprint is None else facts._replace(private=footprint)
+
+    def seconds_asleep(self) -> float | None:
+        with_sleep, without = getattr(time, "CLOCK_MONOTONIC_RAW", None), getattr(time, "CLOCK_UPTIME_RAW", None)
+        if with_sleep is None or without is None:
+            return None
+        try:
+            return max(0.0, time.clock_gettime(with_sleep) - time.clock_gettime(without))
+        except OSError:
+            return None
+
+    def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - macOS keeps no counters
+        deadline = time.monotonic() + LOG_PATIENCE
+        ours = frozenset(pids)
+        # The log first: it takes a second or two, in which the crash reporter can finish its file.
+        return gathered(
+            [
+                ("kernel log", lambda: self._log_says(ours, since, deadline)),
+                ("crash reports", lambda: self._reports_say(ours, since, deadline)),
+            ]
+        )
+
+    def keep_awake(self) -> Awake:
+        command = ["caffeinate", "-i", "-s", "-w", str(os.getpid())]
+        return HelperKeepsAwake(command, "caffeinate (on battery, a closed lid still sleeps)", says_held=False)
+
+    def power(self) -> Power:
+        return parse_pmset(self._ask(["pmset", "-g", "batt"], 1.0).text, self._ask(["pmset", "-g"], 1.0).text)
+
+    def _log_says(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
+        minutes = min(5, max(1, math.ceil((time.time() - since) / 60)))
+        command = ["log", "show", "--style", "compact", "--last", f"{minutes}m", "--predicate", _KILL_LINES]
+        answer = self._ask(command, deadline - time.monotonic() - 0.3)
+        found = log_evidence(answer.text, pids)
+        if answer.problem and not any(one.source == "kernel log" for one in found):
+            found.append(Evidence("not readable", f"kernel log: {answer.problem}"))
+        return found
+
+    def _reports_say(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
+        for file in _newest_reports(self._reports, since):
+            if time.monotonic() > deadline:
+                yield Evidence("not readable", "crash reports: there was no time to read them all")
+                return
+            with file.open(encoding="utf-8", errors="replace") as text:
+                found = report_evidence(text.read(_MOST_REPORT_BYTES), pids)
+            if found:
+                yield found
+
+
+def _newest_reports(folders: Iterable[Path], since: float) -> list[Path]:
+    dated: list[tuple[float, Path]] = []
+    for folder in folders:
+        for file in folder.glob("*.ips"):
+            try:
+                written = file.stat().st_mtime
+            except OSError:
+                continue
+            if written >= since and os.access(file, os.R_OK):
+                dated.append((written, file))
+    return [file for _, file in sorted(dated, reverse=True)[:_MOST_REPORTS]]
+
+
+class _Usage(ctypes.Structure):
+    """rusage_info_v0 of <sys/resource.h>; later versions only add fields."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_uint8 * 16),
+        *((name, ctypes.c_uint64) for name in ("user", "system", "idle_wakeups", "interrupt_wakeups", "page_ins")),
+        *((name, ctypes.c_uint64) for name in ("wired", "resident", "footprint", "started", "exited")),
+    )
+
+
+def footprint_reader() -> Callable[[int], int | None]:
+    """`proc_pid_rusage` of the system's library; where there is none, a reader that knows nothing."""
+    try:
+        usage_of = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
+    except (OSError, AttributeError):
+        return lambda _: None
+    usage_of.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    usage_of.restype = ctypes.c_int
+
+    def footprint(pid: int) -> int | None:
+        usage = _Usage()
+        if usage_of(pid, 0, ctypes.byref(usage)) != 0:
+            return None
+        return int(usage.footprint)
+
+    return footprint

@@ -1,0 +1,61 @@
+"""Recorded rehearsals, for the cases of checks that ask about one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.preflight.case_contexts import linux, mac
+from holdfast.preflight.dry_run.run import Rehearsed
+from holdfast.schema import events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.preflight.checks.check import Ground
+
+COMMAND = ("python", "train.py")
+FALLING = [2.3 * 0.93**n for n in range(24)]
+LEVEL = [2.3 + 0.01 * (-1) ** n for n in range(24)]
+
+
+def rehearsal(
+    *lines: Mapping[str, Any],
+    losses: Sequence[float] = (2.3, 2.2, 2.1),
+    oracle: Sequence[Mapping[str, Any]] = (),
+    **more: Any,
+) -> Rehearsed:
+    """One that made these steps, and said these lines."""
+    steps = [{"event": "rehearsed-step", "phase": "first", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    told = [events.Step(at=float(n), step=n, seconds=0.1, loss=loss) for n, loss in enumerate(losses, 1)]
+    end = {"event": "rehearsal-ended", "why": "all experiments are made", "steps": len(losses), "seconds": 5.0}
+    known = {
+        "command": COMMAND,
+        "lines": (*steps, *lines, *([end] if losses else [])),
+        "oracle": tuple(oracle),
+        "events": tuple(told),
+        "python_started": True,
+        "code": 0,
+        "seconds": 9.0,
+        **more,
+    }
+    return Rehearsed(**known)
+
+
+def experiments(possible: bool = True, why: str = "", certain: bool = True) -> dict[str, Any]:
+    return {"event": "experiments", "possible": possible, "why": why, "input_is_certain": certain}
+
+
+def curve(losses: Sequence[float], factor: float = 1.0, mode: str = "again", **more: Any) -> dict[str, Any]:
+    moved = {"moved": 8, "still": 0, "names": [], "without_gradient": 0, "too_small": 0}
+    return {
+        "event": "curve", "at": 100.0, "mode": mode, "factor": factor, "rates": [0.01 * factor], "losses": list(losses),
+        "moved": moved, "zero_already": False, "given": len(losses), **more,
+    }  # fmt: skip
+
+
+def on_cpu(come: Rehearsed, **ground: Any) -> Ground:
+    return linux(command=COMMAND, rehearses=lambda _: come, **ground)
+
+
+def on_mps(come: Rehearsed, **ground: Any) -> Ground:
+    return mac(command=COMMAND, rehearses=lambda _: come, **ground)

@@ -1,0 +1,60 @@
+"""Can every picture of the data set be decoded?
+
+**What it asks.** Each picture of train, val and test is really decoded, a JPEG at an eighth of its size, which reads every byte of
+it: a file that is cut off, damaged, empty, no picture at all, too small (Ultralytics leaves out what is under 10 pixels) or too
+large to be opened is named. Beside that, what is unusual: names that say another format, CMYK, 16 bits a pixel, JPEGs that
+go on after their end.
+
+**Why.** When it starts, Ultralytics looks at headers, the checksums of a PNG and the last two bytes of a JPEG. What it finds wrong
+there it leaves out, with one line among hundreds. A BMP, TIFF, WebP or JPEG 2000 that is cut off or damaged it does not find:
+that ends the training, in the middle of an epoch. A JPEG that goes on after its end it **rewrites in place**, at another quality.
+
+**What to do.** Fetch the files again, or remove them; delete the `*.cache` files beside the labels, which remember the old state.
+
+Pictures are decoded by the training's own Python, with its Pillow; without one, only labels are looked at. Nothing is written.
+
+**When it stays silent.** A JPEG or BMP into whose middle other bytes were written decodes without complaint, to a wrong picture.
+
+Sources: `ultralytics/data/utils.py` (`verify_image_label`, `check_image`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.dataset import readable
+from holdfast.preflight.checks.check import Answer, Check, NotChecked, finding
+from holdfast.preflight.checks.dataset_scan import SECONDS, data_of, surveyed
+from holdfast.schema.errors import DataSetInvalid
+
+if TYPE_CHECKING:
+    from holdfast.preflight.checks.check import Ground
+
+ID = "data-pictures-readable"
+
+
+def run(ground: Ground) -> Answer:
+    try:
+        data_of(ground)
+    except DataSetInvalid as error:
+        problems = error.what.splitlines()
+        return Answer(
+            f"the data set {ground.data} cannot be used",
+            (
+                finding(
+                    ID,
+                    "fatal",
+                    problems[0],
+                    evidence=problems[1:],
+                    remedies=["mend the data set's yaml, or its folders"],
+                ),
+            ),
+        )
+    survey = surveyed(ground)
+    judged = readable.judge(survey, ID)
+    if not survey.decoded:
+        raise NotChecked(judged.says)
+    return Answer(judged.says, judged.findings)
+
+
+CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

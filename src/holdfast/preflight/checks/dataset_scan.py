@@ -1,0 +1,83 @@
+"""One look at the data set for all checks that ask about it: the first of them takes it, within its time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.preflight.checks.check import NotChecked
+from holdfast.preflight.images.readers import ReadersFailed
+from holdfast.preflight.images.survey import survey
+from holdfast.preflight.yolo_data import read
+from holdfast.schema.errors import DataSetInvalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.yolo_data import DataSet
+    from holdfast.schema.images import Survey
+
+SECONDS = 240.0
+"""For the check that comes first: 10,000 pictures take about ten on two cores, a hundred thousand a few minutes."""
+FOR_THE_REST_S = 10.0
+"""Of a check's time, for what comes after the look."""
+
+_lock = threading.Lock()
+_taken: dict[tuple[Path, str], tuple[DataSet, Survey]] = {}
+
+
+def data_of(ground: Ground) -> DataSet:
+    """Raises DataSetInvalid, in sentences for the user."""
+    assert ground.data is not None, "the check must say that it needs the data"
+    return read(ground.data, cwd=ground.cwd)
+
+
+def surveyed(ground: Ground) -> Survey:
+    """What is seen of the data set. Raises NotChecked where nothing can be seen."""
+    return with_data(ground)[1]
+
+
+def with_data(ground: Ground) -> tuple[DataSet, Survey]:
+    assert ground.data is not None, "the check must say that it needs the data"
+    python = ground.interpreter.executable if ground.interpreter is not None else sys.executable
+    with _lock:
+        key = (ground.data, python)
+        if key not in _taken:
+            _taken.clear()
+            _taken[key] = _look(ground, python)
+        return _taken[key]
+
+
+def forget() -> None:
+    """The next check looks again."""
+    with _lock:
+        _taken.clear()
+
+
+def _look(ground: Ground, python: str) -> tuple[DataSet, Survey]:
+    try:
+        data = data_of(ground)
+    except DataSetInvalid as error:
+        raise NotChecked(error.what.splitlines()[0]) from None
+    if data.masks:
+        raise NotChecked("its labels are pictures of their own (masks): only boxes, polygons and poses are checked")
+    points = data.keypoints
+    seconds = max(1.0, ground.seconds_left - min(FOR_THE_REST_S, ground.seconds_left / 4))
+    try:
+        seen = survey(
+            str(data.root),
+            dict(enumerate(data.names)),
+            {split: [str(path.absolute()) for path in paths] for split, paths in data.splits.items()},
+            python,
+            classes=len(data.names),
+            columns=5 + points[0] * points[1] if points is not None else None,
+            seconds=seconds,
+            tell=lambda done, total: ground.tell(done, total, "pictures"),
+        )
+    except ReadersFailed as error:
+        raise NotChecked(f"pictures cannot be looked at with {python}: {error}") from None
+    if not seen.pictures:
+        raise NotChecked(f"no picture could be looked at within {seconds:.0f} s: give more with --seconds")
+    return data, seen

@@ -1,0 +1,131 @@
+"""Does the device compute what the CPU computes, operator by operator?
+
+**What it asks.** In the rehearsal's first steps every operator of forward, backward and optimizer that runs on a device is run once more
+on the CPU, from the same memory with the same strides, and results and in-place effects are compared. How far they may be apart is
+measured for each call, by moving its inputs by rounding: low precision passes, a wrong result does not.
+
+**Why.** Devices have lied for months at a time: a scalar write that lands elsewhere, a gradient that is zero through an expanded tensor, an
+update that never arrives. The loss goes on looking like a loss.
+
+**What to do.** The smallest workaround is in the finding: contiguous tensors, that operator on the CPU, a newer version, another device.
+
+**When it stays silent.** On the CPU there is nothing to compare. Comparing waits for each operator and so hides races: device-steps-agree
+looks for these. docs/oracle.md says how it is done and what it cannot see.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.preflight.case_dry_runs import on_cpu, on_mps, rehearsal
+from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.dry_run.cache import SECONDS, no_steps, rehearsed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.schema.verdicts import Finding, Severity
+
+ID = "device-operators"
+
+
+def run(ground: Ground) -> Answer:
+    come = rehearsed(ground)
+    wrong = [line for line in come.oracle if line.get("event") == "oracle-operator"]
+    ended = next((line for line in come.oracle if line.get("event") == "oracle-ended"), None)
+    if ended is None and not wrong:
+        raise NotChecked(no_steps(come) if not come.steps else "it was ended before operators were compared")
+    return Answer(_says(ended, come), tuple(_found(line, come) for line in wrong))
+
+
+def _says(ended: Mapping[str, Any] | None, come: Rehearsed) -> str:
+    if ended is None:
+        return "it was ended before all of its first steps were compared"
+    if not ended["calls"]:
+        return "nothing to compare: everything ran on the CPU"
+    said = (
+        f"{ended['compared']:,} of {ended['calls']:,} calls on {', '.join(ended['devices']) or 'a device'} in "
+        f"{ended['steps']} steps were compared with the CPU, {ended['signatures_compared']:,} of {ended['signatures']:,} "
+        "kinds of them (operator, shapes, strides, types) at least once"
+    )
+    notes = [*ended["notes"], *([] if come.steps else ["no step was made"])]
+    return "; ".join([said, *notes])
+
+
+def _found(line: Mapping[str, Any], come: Rehearsed) -> Finding:
+    known = line.get("known")
+    place = line.get("place") or {}
+    where = place.get("yours") or place.get("called") or ""
+    return finding(
+        ID,
+        _severity(line, come),
+        f"{line['operator']} is wrong on {_device(line)} ({line['phase']}, step {line['step']}): {line['says']}"
+        + (f". Known as {_issue(known)}" if known else "")
+        + ".",
+        evidence=[
+            *(_tensor(tensor) for tensor in line["tensors"]),
+            *([f"{name}: {value}" for name, value in line["figures"].items()]),
+            *([f"called at {where}"] if where else []),
+            *(["the same call was right when it was repeated"] if line.get("steady") is False else []),
+        ],
+        remedies=[str(line["workaround"])],
+        confidence="likely" if line.get("steady") is False else "proven",
+    )
+
+
+def _severity(line: Mapping[str, Any], come: Rehearsed) -> Severity:
+    """What the device cannot do at all may be caught, or done by the CPU in its place."""
+    return "warn" if line["kind"] == "raises" and come.steps else "fatal"
+
+
+def _issue(known: Mapping[str, Any]) -> str:
+    return ", ".join([str(known.get("id", "")), *map(str, known.get("issues", []))]).strip(", ")
+
+
+def _device(line: Mapping[str, Any]) -> str:
+    devices = [str(tensor["device"]) for tensor in line["tensors"] if not str(tensor["device"]).startswith("cpu")]
+    return devices[0] if devices else "the device"
+
+
+def _tensor(tensor: Mapping[str, Any]) -> str:
+    offset = f", offset {tensor['offset']}" if tensor.get("offset") else ""
+    return f"{tensor['argument']}: {tensor['dtype']} {tensor['shape']}, strides {tensor['stride']}{offset}, on {tensor['device']}"
+
+
+_ENDED = {
+    "event": "oracle-ended", "calls": 4311, "compared": 1204, "signatures": 310, "signatures_compared": 310, "steps": 3,
+    "devices": {"mps": {}}, "notes": [],
+}  # fmt: skip
+_NOTHING = {**_ENDED, "calls": 0, "compared": 0, "signatures": 0, "signatures_compared": 0, "devices": {}}
+_WRONG = {
+    "event": "oracle-operator", "operator": "aten.addcdiv_.default", "step": 1, "phase": "optimizer", "kind": "not-written",
+    "says": "nothing was written where the CPU changes 96 of 96 elements", "figures": {"wrong": 96, "of": 96},
+    "tensors": [
+        {"argument": "self", "shape": [8, 12], "stride": [1, 8], "dtype": "float32", "device": "mps:0", "offset": 0}
+    ],
+    "place": {"yours": "train.py:40, in <module>"}, "known": {"id": "F13", "issues": ["pytorch#165267"], "remedy": "newer"},
+    "steady": True, "workaround": "call .contiguous() on what addcdiv_ is given",
+}  # fmt: skip
+
+CHECK = Check(
+    id=ID,
+    kind="device",
+    run=run,
+    page=__doc__ or "",
+    needs=("command",),
+    seconds=SECONDS,
+    cases=(
+        Case("the device agrees", on_mps(rehearsal(oracle=[_ENDED])), "passed"),
+        Case("all on the CPU", on_cpu(rehearsal(oracle=[_NOTHING])), "passed"),
+        Case("an update is lost", on_mps(rehearsal(oracle=[_WRONG, _ENDED])), "fatal"),
+        Case("it was killed, and said something before", on_mps(rehearsal(oracle=[_WRONG], code=None)), "fatal"),
+        Case(
+            "an operator that is missing, and not missed",
+            on_mps(rehearsal(oracle=[{**_WRONG, "kind": "raises"}, _ENDED])),
+            "warn",
+        ),
+        Case("no step", on_mps(rehearsal(losses=(), code=None)), "not checked"),
+    ),
+)

@@ -1,0 +1,131 @@
+"""Do whole steps on the device come out as on the CPU, and the same twice?
+
+**What it asks.** The same first steps are made twice on the device and once on the CPU, from the same seeds, with nothing in between that waits
+for the device; losses, gradients and weights are compared. How far they may be apart comes from two more runs on the CPU whose arithmetic
+is moved by rounding.
+
+**Why.** Comparing operator by operator waits for each of them, and so hides races: copies that are used before they are done. Report 000 and
+ultralytics 8.3.203 are of that kind.
+
+**What to do.** Without `non_blocking=True`, with a newer version, or on another device.
+
+**When it stays silent.** On the CPU there is nothing to compare. The CPU's part needs the device to be a setting that Holdfast can change:
+`device=` of Ultralytics or of a plan, or a word `--device` in the command; where it is not, only the device's own two runs are compared, and it
+says so.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.diagnosis.device_parity import StepRecord, step_agreement
+from holdfast.preflight.case_dry_runs import on_cpu, rehearsal
+from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.dry_run.cache import FOR_ITS_END_S, STEPS, with_steps
+from holdfast.preflight.dry_run.run import device_word, rehearse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.diagnosis.device_parity import StepAgreement
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.schema.verdicts import Finding
+
+ID = "device-steps-agree"
+SECONDS = 240.0
+ROUNDING = 2.0**-23
+MOST_TOLD = 6
+
+
+@dataclass(frozen=True)
+class Life:
+    name: str
+    device: str | None = None
+    """None: as it is."""
+    jitter: Any = 0.0
+    seed: int = 0
+
+
+def run(ground: Ground) -> Answer:
+    come = with_steps(ground)
+    ended = next((line for line in come.oracle if line.get("event") == "oracle-ended"), None)
+    if ended is not None and not ended["calls"]:
+        return Answer("nothing to compare: everything ran on the CPU")
+    if ended is None:
+        raise NotChecked("its first steps were not finished: see device-operators")
+    on_its_own = ground.device if ground.device not in (None, "auto") else None
+    lives = [Life("device-1", on_its_own), Life("device-2", on_its_own)]
+    if can_change_device(ground):
+        jitter = next(iter(ended["devices"].values()), None) or ROUNDING
+        lives += [Life("cpu", "cpu"), *(Life(f"cpu-moved-{n}", "cpu", jitter, n) for n in (1, 2))]
+    made = _made(ground, lives)
+    first, second, *cpu = (made[life.name] for life in lives)
+    agreement = step_agreement(first, second, cpu[0] if cpu else [], [run for run in cpu[1:] if run])
+    return answer(agreement, asked_cpu=bool(cpu), got_cpu=bool(cpu and cpu[0]))
+
+
+def can_change_device(ground: Ground) -> bool:
+    """Whether the device is a setting that Holdfast knows."""
+    return ground.uses_ultralytics or device_word(ground.command) is not None
+
+
+def answer(agreement: StepAgreement, *, asked_cpu: bool, got_cpu: bool) -> Answer:
+    if not agreement.compared:
+        raise NotChecked(agreement.says)
+    says = agreement.says
+    if not asked_cpu:
+        says += ": its device is no setting that Holdfast can change (device=, --device)"
+    elif not got_cpu:
+        says += ": on the CPU it made none"
+    if agreement.agrees:
+        return Answer(says)
+    return Answer(says, (_found(agreement),))
+
+
+def _found(agreement: StepAgreement) -> Finding:
+    apart = [*agreement.races, *agreement.wrong]
+    return finding(
+        ID,
+        "fatal",
+        agreement.says[0].upper() + agreement.says[1:] + ".",
+        evidence=[
+            f"step {it.step}, {it.kind} {it.name}: {it.one:.6g} and {it.other:.6g}, {it.times:.3g} times what rounding explains"
+            for it in apart[:MOST_TOLD]
+        ],
+        remedies=["copy without non_blocking=True", "install the newest torch and ultralytics", "train on the CPU"],
+    )
+
+
+def _made(ground: Ground, lives: Sequence[Life]) -> dict[str, list[StepRecord]]:
+    """Two at a time: they need the processor and, on their devices, each other's absence less than they need time."""
+    seconds = max(1.0, ground.seconds_left - FOR_ITS_END_S) * 2 / (len(lives) + 1)
+
+    def live(life: Life) -> list[StepRecord]:
+        asked = {"steps": STEPS, "name": life.name, "jitter": life.jitter, "jitter_seed": life.seed}
+        come: Rehearsed = rehearse(ground, {"record": asked}, seconds, device=life.device)
+        return [StepRecord.read(line) for line in come.records]
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        # The device's own two come one after the other: together they would disturb each other.
+        device = pool.submit(lambda: [live(life) for life in lives[:2]])
+        others = pool.submit(lambda: [live(life) for life in lives[2:]])
+        return dict(zip((life.name for life in lives), [*device.result(), *others.result()], strict=True))
+
+
+_NOTHING = {"event": "oracle-ended", "calls": 0, "devices": {}}
+
+CHECK = Check(
+    id=ID,
+    kind="device",
+    run=run,
+    page=__doc__ or "",
+    needs=("command",),
+    seconds=SECONDS,
+    cases=(
+        Case("all on the CPU", on_cpu(rehearsal(oracle=[_NOTHING])), "passed"),
+        Case("no step", on_cpu(rehearsal(losses=(), code=None)), "not checked"),
+    ),
+)

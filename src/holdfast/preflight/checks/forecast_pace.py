@@ -1,0 +1,153 @@
+"""How long does a step of this command take, and an epoch; and what does it hold?
+
+**What it asks.** A training that is not Ultralytics' is run as it is for some seconds, in a scratch copy of its folder: the time of
+its typical step, how much of that it waits for data, how many batches a pass over its data has, and what all of its processes held
+at most, against what can be had now or what the plan allows.
+
+**Why.** Whether an epoch takes a minute or a night is known before it is waited for; so is that half of the time is spent on
+reading data, which more workers would mend.
+
+**What to do.** Where it waits for data: `num_workers` in its DataLoader, smaller files, a faster disk. Where memory is short: a smaller
+batch with accumulation, or close what else runs here.
+
+**When it stays silent.** How many epochs there will be is known to the script alone, and what validation takes is not seen in its
+first seconds. Trainings of Ultralytics have forecasts of their own (forecast-time, forecast-memory, forecast-disk).
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.units import duration, size
+from holdfast.preflight.case_contexts import GIB, RecordedMachine
+from holdfast.preflight.case_dry_runs import on_cpu, rehearsal
+from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.checks.forecast_memory import limit_of
+from holdfast.preflight.checks.forecast_trial import plan_of
+from holdfast.preflight.cost_estimate import UNSURE, Span
+from holdfast.preflight.dry_run.cache import no_steps
+from holdfast.preflight.dry_run.run import lines_with, rehearse
+from holdfast.schema import events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.schema.verdicts import Finding
+
+ID = "forecast-pace"
+SECONDS = 60.0
+LOOKED_AT_S = 12.0
+"""From its start, with its imports; longer where it has not made enough steps by then."""
+FOR_ITS_END_S = 4.0
+STEP = b'"event":"step"'
+WARM_UP = 3
+LEAST_STEPS = 5
+SHORT = 0.9
+"""Of what can be had: held in the first seconds, that is short for hours."""
+MILLISECONDS = 1000.0
+
+
+def run(ground: Ground) -> Answer:
+    if plan_of(ground) is not None:
+        raise NotChecked("forecast-time, forecast-memory and forecast-disk tell it of Ultralytics")
+    come = _run_as_it_is(ground)
+    if come.trouble:
+        raise NotChecked(f"it could not be started: {come.trouble}")
+    made = [event for event in come.events if isinstance(event, events.Step)]
+    steps = made[WARM_UP:]
+    if len(steps) < LEAST_STEPS:
+        few = f"it made {len(made)} steps in {come.seconds:.0f} s, too few to tell by"
+        raise NotChecked(few if made else no_steps(come))
+    step = _span([one.seconds for one in steps])
+    waits = sum(one.data_wait for one in steps) / max(1e-9, sum(one.seconds for one in steps))
+    limit, whose = limit_of(ground, ground.plan)
+    says = [
+        f"a step takes {_time(step.expected)} ({_time(step.low)} to {_time(step.high)}), {waits:.0%} of it waiting for data",
+        *_epoch(come, step, steps),
+        f"it held {size(come.held)}; {size(limit)} are {whose}",
+    ]
+    return Answer("; ".join(says), tuple(_findings(come, limit, whose)))
+
+
+def _run_as_it_is(ground: Ground) -> Rehearsed:
+    if ground.rehearses is not None:
+        return ground.rehearses(ground)
+    device = ground.device if ground.device not in (None, "auto") else None
+    until = time.monotonic() + LOOKED_AT_S
+
+    def enough(attempt: Path) -> bool:
+        return time.monotonic() >= until and lines_with(STEP, attempt / "rank-0.jsonl") >= WARM_UP + LEAST_STEPS
+
+    return rehearse(ground, {}, max(1.0, ground.seconds_left - FOR_ITS_END_S), device=device, enough=enough)
+
+
+def _span(seconds: list[float]) -> Span:
+    """As wide as it was, and no narrower than what a few seconds can tell."""
+    middle = median(seconds)
+    low, _, high = quantiles(seconds, n=4)
+    return Span(min(low, (1 - UNSURE) * middle), middle, max(high, (1 + UNSURE) * middle))
+
+
+def _epoch(come: Rehearsed, step: Span, steps: list[events.Step]) -> list[str]:
+    loader = next((event for event in come.events if isinstance(event, events.Loader)), None)
+    if loader is None:
+        return []
+    # Of a step: one batch may have several backwards, and a step several batches.
+    each = median(one.samples or 0 for one in steps) / loader.samples if loader.samples else 1.0
+    count = loader.batches / max(1.0, each)
+    low, middle, high = (duration(count * part) for part in (step.low, step.expected, step.high))
+    return [f"an epoch has {loader.batches:,} batches: about {middle} ({low} to {high}) without validation"]
+
+
+def _findings(come: Rehearsed, limit: int, whose: str) -> list[Finding]:
+    if come.held <= SHORT * limit:
+        return []
+    return [
+        finding(
+            ID,
+            "warn",
+            f"It held {size(come.held)} in its first {come.seconds:.0f} s, and {size(limit)} are {whose}.",
+            evidence=[f"all of its processes together, looked at every half second for {come.seconds:.0f} s"],
+            remedies=["a smaller batch, with gradients accumulated over more of them", "close what else runs here"],
+            confidence="likely",
+        )
+    ]
+
+
+def _time(seconds: float) -> str:
+    return f"{MILLISECONDS * seconds:.3g} ms" if seconds < 1.0 else duration(seconds)
+
+
+def _ran(*, steps: int = 40, held: float = 1.0, loader: int | None = 500, **more: object) -> Rehearsed:
+    made = [
+        events.Step(at=float(n), step=n, seconds=0.1, loss=1.0, data_wait=0.02, samples=8) for n in range(1, steps + 1)
+    ]
+    first = [events.Loader(at=0.0, step=0, batches=loader, samples=8)] if loader is not None else []
+    known = {"losses": (), "events": (*first, *made), "held": int(held * GIB), "code": None, "seconds": 12.0, **more}
+    return rehearsal(**known)  # type: ignore[arg-type]
+
+
+def _on(come: Rehearsed, available: float = 8.0) -> Ground:
+    return on_cpu(come, machine=RecordedMachine(total=16 * GIB, available=int(available * GIB)))
+
+
+CHECK = Check(
+    id=ID,
+    kind="forecast",
+    run=run,
+    page=__doc__ or "",
+    needs=("command",),
+    seconds=SECONDS,
+    cases=(
+        Case("it steps, and there is room", _on(_ran()), "passed"),
+        Case("it reads a stream", _on(_ran(loader=None)), "passed"),
+        Case("there is hardly room", _on(_ran(held=7.5)), "warn"),
+        Case("it held more than there was", _on(_ran(held=9.0)), "warn"),
+        Case("it made few steps", _on(_ran(steps=4)), "not checked"),
+        Case("it made none", _on(_ran(steps=0)), "not checked"),
+    ),
+)

@@ -1,0 +1,168 @@
+"""One short trial for all checks that foretell what Ultralytics will need: the first of them makes it, within its time.
+
+What is tried is the largest stage of a plan; a command of Ultralytics' own (`yolo detect train ...`) is a plan of one stage.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.preflight import yolo_data
+from holdfast.preflight.checks.check import NotChecked
+from holdfast.preflight.checks.context import value_of
+from holdfast.preflight.cost_estimate import Counted, largest_of, settings_of
+from holdfast.preflight.short_run import EPOCHS, FULL, asked_of, measure
+from holdfast.schema.errors import HoldfastError
+from holdfast.schema.plan import Plan, to_toml
+from holdfast.storage.safe_files import is_file
+from holdfast.supervisor.stage_command import stage_plan, stages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.short_run import Measured
+    from holdfast.preflight.yolo_data import DataSet
+
+SECONDS = 200.0
+"""For the check that comes first."""
+FOR_THE_REST_S = 12.0
+WORTH = 5
+"""Times as long as a trial: a training that is shorter tells by itself, and as soon."""
+OF_AN_EARLIER_RUN = frozenset(("resume", "save_dir", "cfg"))
+"""A trial of such a command would write to the folder of the run that it goes on with, or train something else."""
+TASKS = ("detect", "segment", "classify", "pose", "obb")
+OUT_OF_MEMORY = (
+    "out of memory",
+    "of memory were left",
+    "sigkill",
+    "bad_alloc",
+    "cannot allocate",
+    "not enough memory",
+)
+
+_lock = threading.Lock()
+_made: dict[str, Tried] = {}
+
+
+@dataclass(frozen=True)
+class Tried:
+    plan: Plan
+    """All of it."""
+    stage: Plan
+    """The stage that was tried, as a plan of its own."""
+    measured: Measured
+    counted: tuple[Counted, ...]
+    """Pictures of each stage."""
+    unpacked: int = 0
+    """Bytes of all pictures, unpacked beside them; 0 unless that is asked for."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self.plan, stages_of(self.plan)[largest_of(self.plan)])
+
+    @property
+    def pictures(self) -> Counted:
+        return self.counted[largest_of(self.plan)]
+
+
+def tried(ground: Ground) -> Tried:
+    """Raises NotChecked where there is nothing to try, or where the trial did not run."""
+    found = tried_at_all(ground)
+    if found.measured.failed:
+        raise NotChecked(f"a short trial did not run: {found.measured.failed}")
+    return found
+
+
+def tried_at_all(ground: Ground) -> Tried:
+    """Also where the trial did not run: `measured.failed` says why."""
+    if ground.tried is not None:
+        return ground.tried
+    plan = plan_of(ground)
+    if plan is None:
+        raise NotChecked("it is no training of Ultralytics: forecast-pace tells what can be told")
+    with _lock:
+        key = f"{to_toml(plan)}\n{ground.device}"
+        if key not in _made:
+            _made.clear()
+            _made[key] = _try(ground, plan)
+        return _made[key]
+
+
+def plan_of(ground: Ground) -> Plan | None:
+    """The plan, or the command as one, where Ultralytics trains by its own command line."""
+    if ground.plan is not None:
+        return ground.plan if ground.plan.trainer == "ultralytics" else None
+    words = list(ground.command)
+    at = next((n for n, word in enumerate(words[:4]) if Path(word).name in ("yolo", "ultralytics")), None)
+    if at is None or ("train" not in words[at:] and "mode=train" not in words[at:]):
+        return None
+    settings = {
+        name: value_of(value) for name, given, value in (word.partition("=") for word in words[at + 1 :]) if given
+    }
+    settings.pop("mode", None)
+    settings.setdefault("task", next((word for word in words[at + 1 :] if word in TASKS), task_of(settings)))
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if not {"data", "model"} <= settings.keys() or OF_AN_EARLIER_RUN & settings.keys():
+        return None
+    python = ground.interpreter.executable if ground.interpreter is not None else None
+    return Plan(cwd=str(ground.cwd), trainer="ultralytics", python=python, settings=settings)
+
+
+def task_of(settings: Mapping[str, Any]) -> str:
+    """By the name of the model, as Ultralytics does it: yolo11n-seg.yaml."""
+    endings = {"-seg": "segment", "-cls": "classify", "-pose": "pose", "-obb": "obb"}
+    name = Path(str(settings.get("model", ""))).stem
+    return next((task for ending, task in endings.items() if name.endswith(ending)), "detect")
+
+
+def forget() -> None:
+    """The next check tries again."""
+    with _lock:
+        _made.clear()
+
+
+def _try(ground: Ground, plan: Plan) -> Tried:
+    try:
+        data = {
+            name: yolo_data.read(ground.cwd / name, cwd=ground.cwd)
+            for name in {str(settings_of(plan, stage).get("data", "")) for stage in stages_of(plan)}
+        }
+    except HoldfastError as error:
+        raise NotChecked(error.what.splitlines()[0]) from None
+    stages = stages_of(plan)
+    counted = tuple(pictures_of(settings_of(plan, stage), data) for stage in stages)
+    planned = sum(
+        asked.epochs * -(-one.train // asked.batch)
+        for asked, one in zip((asked_of(settings_of(plan, stage)) for stage in stages), counted, strict=True)
+    )
+    if planned < WORTH * EPOCHS * FULL.batches:
+        raise NotChecked(f"all of it is {planned} batches, which take little longer than a trial would")
+    stage = stage_plan(plan, stages[largest_of(plan)])
+    seconds = max(1.0, ground.seconds_left - min(FOR_THE_REST_S, ground.seconds_left / 4))
+    over: dict[str, Any] = {"device": ground.device} if ground.device not in (None, "auto") else {}
+    measured = measure(stage, seconds=seconds, tell=lambda what: ground.tell(0, None, what), **over)
+    on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
+    return Tried(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
+
+
+def pictures_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
+    """`fraction` is a share of the pictures or a number of them, for training alone or for each split."""
+    splits = data[str(settings.get("data", ""))].splits
+    given = settings.get("fraction", 1.0)
+    shares = list(given) if isinstance(given, (list, tuple)) else [given]
+    counts = []
+    for split, share in zip(("train", "val"), [*shares, 1.0], strict=False):
+        there = len(splits[split])
+        counts.append(min(there, share) if isinstance(share, int) and share > 1 else max(1, round(there * share)))
+    return Counted(*counts)
+
+
+def unpacked(data: DataSet) -> int:
+    """A JPEG takes about a tenth of its pixels."""
+    pictures = [*data.splits.get("train", []), *data.splits.get("val", [])]
+    sample = [path.stat().st_size for path in pictures[:: max(1, len(pictures) // 200)] if is_file(Path(path))]
+    return int(10 * len(pictures) * sum(sample) / len(sample)) if sample else 0

@@ -1,0 +1,196 @@
+"""Do the training's own first steps show anything that speaks against it?
+
+**What it asks.** The command is run for some twenty steps, in a scratch copy of its folder, and the rules that watch a run judge
+them: losses that are exactly 0, a part of the loss that is, gradients that are missing, zero or not finite, weights that the optimizer does not hold;
+and what an end before the first step was about.
+
+**Why.** The first field report trained for hours with box and dfl losses of exactly 0. That shows in ten steps. So does an import that
+fails on the other machine, a missing operator, a label file in the wrong place.
+
+**What to do.** What the finding says; `holdfast rules` has a page for each rule.
+
+The scratch holds copies of small files and links to large ones and to folders full of data (see docs/rehearsal.md). Trackers are off. Files
+of yours are not written to, as far as this system lets that be prevented, which is told here; so is what the training was kept from
+writing outside of its folder.
+
+**When it stays silent.** Where no step is made in time, or none can be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, rehearsal
+from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.dry_run.cache import SECONDS, kept_from, no_steps, rehearsed
+from holdfast.preflight.dry_run.findings import findings_of
+from holdfast.schema import events
+
+if TYPE_CHECKING:
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.schema.verdicts import Finding
+
+ID = "learning-first-steps"
+MOST_NAMED = 5
+
+
+def run(ground: Ground) -> Answer:
+    come = rehearsed(ground)
+    ended = died(come)
+    if ended and come.kept_from:
+        if not come.steps:
+            raise NotChecked(no_steps(come))
+        # What ended it is the dry run's own doing; its steps count all the same.
+        come, ended = replace(come, code=None), False
+        if not findings_of(come):
+            raise NotChecked(f"it ended after {come.steps} steps, {kept_from(come)}")
+    findings = [_as_ours(found) for found in findings_of(come) if found.severity != "note"]
+    if not come.steps and not come.steps_elsewhere and not (ended or findings):
+        raise NotChecked(no_steps(come))
+    if ended and not any(found.severity == "fatal" for found in findings):
+        findings.append(_ended(come))
+    return Answer(_says(come), (*findings, *_files(come)))
+
+
+def died(come: Rehearsed) -> bool:
+    """By itself, and not of what was done to it."""
+    return come.by_itself and bool(come.code) and not _experimenting(come)
+
+
+def _experimenting(come: Rehearsed) -> bool:
+    """Whether it may have died of what was done to it."""
+    told = come.one("experiments")
+    return told is not None and bool(told["possible"])
+
+
+def _as_ours(found: Finding) -> Finding:
+    message = found.message if found.message.endswith((".", "!", "?")) else f"{found.message}."
+    return msgspec.structs.replace(
+        found, rule=ID, message=message, evidence=[f"the rule {found.rule}", *found.evidence]
+    )
+
+
+def _ended(come: Rehearsed) -> Finding:
+    when = f"after {come.steps} steps" if come.steps else "before its first step"
+    last = f": {come.words[-1][:300]}" if come.words else ""
+    return finding(
+        ID,
+        "fatal",
+        f"It ends {when}, with exit code {come.code}{last}.",
+        evidence=list(come.words[-MOST_NAMED:]),
+        remedies=["mend what it says, and check again"],
+    )
+
+
+def _files(come: Rehearsed) -> list[Finding]:
+    told = []
+    if come.changed:
+        told.append(
+            finding(
+                ID,
+                "note",
+                f"Files in its folder changed while it was rehearsed: {_named(come.changed)}.",
+                evidence=list(come.changed),
+                remedies=["if nothing else runs there, it writes without Python, to a path of its own: look at them"],
+                confidence="possible",
+            )
+        )
+    if come.made:
+        told.append(
+            finding(ID, "note", f"It made files outside of its folder: {_named(come.made)}.", evidence=come.made)
+        )
+    if come.refused:
+        told.append(
+            finding(
+                ID,
+                "note",
+                f"It was kept from writing outside of its folder: {_named(come.refused)}.",
+                evidence=come.refused,
+                remedies=["a real run will write there: give it a place of its own if that is not meant"],
+            )
+        )
+    if come.unconfined:
+        told.append(
+            finding(
+                ID,
+                "note",
+                "Not prevented on this system: that a library or another program changes files of yours"
+                f" ({come.unconfined}); what Python itself writes is."
+                + (f" It used: {_named(come.beyond_python)}." if come.beyond_python else ""),
+                evidence=come.beyond_python,
+            )
+        )
+    elif died(come) and not come.kept_from:
+        told.append(
+            finding(
+                ID,
+                "note",
+                "It could not write outside of its folder: if that is what it failed of, check again with --no-confine.",
+                evidence=[f"exit code {come.code}, and no write that was refused is known"],
+            )
+        )
+    return told
+
+
+def _named(paths: list[str] | tuple[str, ...] | object) -> str:
+    names = list(paths) if isinstance(paths, (list, tuple)) else []
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _says(come: Rehearsed) -> str:
+    losses = [line["loss"] for line in come.of("rehearsed-step") if line["phase"] in ("first", "more")]
+    seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
+    course = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
+    kept = "" if come.changed else "; nothing in your folder was changed"
+    return f"{come.steps or come.steps_elsewhere} steps in {come.seconds:.0f} s{course}{kept}"
+
+
+_PARTS = {"box_loss": 0.0, "cls_loss": 3.4, "dfl_loss": 0.0}
+_UNMATCHED = tuple(
+    events.Step(at=float(n), step=n, seconds=0.1, loss=3.4, parts=dict(_PARTS), instances=8) for n in range(1, 16)
+)
+
+CHECK = Check(
+    id=ID,
+    kind="learning",
+    run=run,
+    page=__doc__ or "",
+    needs=("command",),
+    seconds=SECONDS,
+    cases=(
+        Case("nothing is wrong", on_cpu(rehearsal(experiments(False, "no DataLoader"))), "passed"),
+        Case("the first field report: no box loss", on_mps(rehearsal(experiments(), events=_UNMATCHED)), "fatal"),
+        Case("all losses are 0", on_cpu(rehearsal(losses=[0.0] * 27)), "fatal"),
+        Case(
+            "it ends before its first step",
+            on_cpu(rehearsal(losses=(), code=1, words=("Traceback (most recent call last):", "KeyError: 'label'"))),
+            "fatal",
+        ),
+        Case("it never steps", on_cpu(rehearsal(losses=(), code=None)), "not checked"),
+        Case(
+            "its steps are made in processes that it starts",
+            on_cpu(rehearsal(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
+            "passed",
+        ),
+        Case("it is no training", on_cpu(rehearsal(losses=(), code=0)), "not checked"),
+        Case(
+            "it makes a file elsewhere",
+            on_cpu(rehearsal({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"})),
+            "passed",
+        ),
+        Case(
+            "it ends because a file of yours would change",
+            on_cpu(
+                rehearsal(
+                    {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1
+                )
+            ),
+            "not checked",
+        ),
+    ),
+)

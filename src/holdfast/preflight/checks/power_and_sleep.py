@@ -1,0 +1,89 @@
+"""Will the machine stay awake and powered for hours?
+
+**What it asks.** Whether it runs on battery, saves energy, would fall asleep without a user, and whether Holdfast can keep it
+awake (`caffeinate` on macOS, `systemd-inhibit` on Linux): that is tried, for a moment.
+
+**Why.** A sleeping machine looks like an epoch that took eight hours. Holdfast keeps the machine awake while a run lives, but a
+closed lid on battery sleeps all the same, and an empty battery ends every training.
+
+**What to do.** Plug it in, leave the lid open, switch energy saving off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.machine.keep_awake import NOT_KEPT
+from holdfast.machine.power import Power
+from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
+from holdfast.preflight.checks.check import Answer, Case, Check, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.schema.verdicts import Finding
+
+ID = "power-and-sleep"
+
+
+def run(ground: Ground) -> Answer:
+    power = ground.machine.power()
+    with ground.machine.keep_awake() as sentence:
+        pass
+    if ground.plan is not None and not ground.plan.keep_awake:
+        sentence = f"{NOT_KEPT}: the plan says keep_awake = false."
+    source = {True: "on battery", False: "on mains power", None: "no battery is known of"}[power.on_battery]
+    says = f"{source}. {sentence.rstrip('.')}"
+    return Answer(says, tuple(_findings(power, sentence, on_mac=ground.on_mac)))
+
+
+def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]:
+    charge = f" at {power.charge}%" if power.charge is not None else ""
+    if power.on_battery:
+        yield finding(
+            ID,
+            "warn",
+            f"The machine runs on battery{charge}: a training empties it within an hour or two, and with the lid closed it sleeps.",
+            evidence=[f"power: battery{charge}"],
+            remedies=["plug it in"],
+        )
+    if power.saving:
+        where = "System Settings, Battery: Low Power Mode off (or: sudo pmset -a lowpowermode 0)"
+        yield finding(
+            ID,
+            "warn",
+            "The machine saves energy: it computes at a part of its speed.",
+            evidence=["low power mode is on"],
+            remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"],
+        )
+    if sentence.startswith(NOT_KEPT) and power.sleeps_after != 0:
+        after = f", and it falls asleep after {power.sleeps_after} min without a user" if power.sleeps_after else ""
+        yield finding(
+            ID,
+            "warn" if power.sleeps_after else "note",
+            f"{sentence.rstrip('.')}{after}.",
+            evidence=[sentence],
+            remedies=["sudo pmset -c sleep 0" if on_mac else "switch automatic suspend off in the system's settings"],
+        )
+
+
+def _machine(awake: str = "", **power: object) -> RecordedMachine:
+    return RecordedMachine(supply=Power(**power), cannot_keep_awake=awake)  # type: ignore[arg-type]
+
+
+CHECK = Check(
+    id=ID,
+    kind="environment",
+    run=run,
+    page=__doc__ or "",
+    cases=(
+        Case("a MacBook on battery", mac(machine=_machine(on_battery=True, charge=78, sleeps_after=1)), "warn"),
+        Case("plugged in", mac(machine=_machine(on_battery=False, charge=100, sleeps_after=1)), "passed"),
+        Case("low power mode", mac(machine=_machine(on_battery=False, saving=True)), "warn"),
+        Case("it sleeps, and cannot be kept awake", mac(machine=_machine("no caffeinate", sleeps_after=10)), "warn"),
+        Case("it cannot be kept awake, and never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"),
+        Case("a server", linux(), "passed"),
+        Case("a laptop with Linux on battery", linux(machine=_machine(on_battery=True, charge=40)), "warn"),
+    ),
+)

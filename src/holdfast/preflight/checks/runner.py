@@ -1,0 +1,195 @@
+"""Runs checks one after the other, each within its time. None of them can stop the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.preflight.checks import all_checks
+from holdfast.preflight.checks.check import NotChecked, missing
+from holdfast.preflight.checks.context import FACTS_SECONDS, ground_for
+from holdfast.process.helper_processes import helpers
+from holdfast.schema.errors import UsageError
+from holdfast.schema.plan import check_number
+from holdfast.storage.redact import redactor_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.preflight.checks.check import Answer, Check, Ground, Status
+    from holdfast.schema.verdicts import Finding
+
+SECONDS = 300.0
+"""For all checks together, where the user does not say."""
+LEAST_S = 0.5
+GRACE_S = 3.0
+"""Beyond its time, for a check that is about to give up by itself."""
+FATAL_FOUND = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    check: Check
+    status: Status
+    says: str
+    """The check's own line, or why there is none."""
+    findings: tuple[Finding, ...] = ()
+    """The gravest first."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    ground: Ground
+    results: tuple[Result, ...]
+    seconds: float
+
+    @property
+    def exit_status(self) -> int:
+        return FATAL_FOUND if any(result.status == "fatal" for result in self.results) else 0
+
+
+class Watcher(Protocol):
+    """Is told how it goes: `tells` from the check's own thread."""
+
+    def asks(self) -> None:
+        """The training's Python is asked what it has."""
+        ...
+
+    def begins(self, check: Check) -> None: ...
+
+    def tells(self, done: int, total: int | None, what: str) -> None: ...
+
+    def ends(self, result: Result) -> None: ...
+
+
+class NobodyWatches:
+    def asks(self) -> None:
+        pass
+
+    def begins(self, check: Check) -> None:
+        pass
+
+    def tells(self, done: int, total: int | None, what: str) -> None:
+        pass
+
+    def ends(self, result: Result) -> None:
+        pass
+
+
+def check(
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    seconds: float = SECONDS,
+    watcher: Watcher | None = None,
+    **asked: Any,
+) -> Report:
+    """All of it: `asked` is what `ground_for` takes (command or plan, device, data)."""
+    check_number("--seconds", seconds)
+    checks = chosen(only, skip)
+    watching = watcher if watcher is not None else NobodyWatches()
+    began = time.monotonic()
+    watching.asks()
+    with helpers.session():  # what a check left behind that was given up ends with it
+        ground, asker = ground_for(**asked, seconds=min(FACTS_SECONDS, seconds))
+        try:
+            left = seconds - (time.monotonic() - began)
+            results = tuple(run_all(checks, ground, seconds=left, watcher=watching))
+        finally:
+            if asker is not None:
+                asker.close()
+    return Report(ground, _without_secrets(results, ground), round(time.monotonic() - began, 1))
+
+
+def _without_secrets(results: tuple[Result, ...], ground: Ground) -> tuple[Result, ...]:
+    """A training that is tried out may print what it was given."""
+    redactor = redactor_for(ground.plan)
+    redactor.command(ground.command)
+    return tuple(
+        replace(
+            result, says=redactor.text(result.says), findings=tuple(redactor.event(found) for found in result.findings)
+        )
+        for result in results
+    )
+
+
+def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The checks of these ids or kinds, without those. Raises UsageError for a name that nothing has."""
+    known = {check.id for check in all_checks()} | {check.kind for check in all_checks()}
+    for name in (*only, *skip):
+        if name not in known:
+            near = get_close_matches(name, sorted(known), n=3)
+            raise UsageError(
+                f"There is no check called {name!r}.",
+                next_step=f"name one of these: {', '.join(near or sorted(known))}",
+            )
+    return tuple(
+        check
+        for check in all_checks()
+        if (not only or {check.id, check.kind} & set(only)) and not {check.id, check.kind} & set(skip)
+    )
+
+
+def run_all(
+    checks: Sequence[Check],
+    ground: Ground,
+    *,
+    seconds: float = SECONDS,
+    watcher: Watcher | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Result]:
+    """Each result as it comes."""
+    watching = watcher if watcher is not None else NobodyWatches()
+    end = clock() + seconds
+    stopped = ""
+    for check in checks:
+        left = end - clock()
+        why = missing(check, ground)
+        if why is None and check.kind == "forecast" and stopped:
+            why = f"what {stopped} found comes first: mend it, and check again"
+        if why is None and left < LEAST_S:
+            why = "the time was over before its turn: give more with --seconds"
+        if why is not None:
+            result = Result(check, "not checked", why)
+        else:
+            watching.begins(check)
+            result = _run(check, ground, min(check.seconds, left), watching, clock)
+        if result.status == "fatal" and check.kind != "forecast":
+            stopped = stopped or check.id
+        watching.ends(result)
+        yield result
+
+
+def _run(check: Check, ground: Ground, bound: float, watcher: Watcher, clock: Callable[[], float]) -> Result:
+    began = clock()
+    come: list[Answer | BaseException] = []
+    own = replace(ground, deadline=lambda: max(0.0, bound - (clock() - began)), tell=watcher.tells)
+
+    def work() -> None:
+        try:
+            come.append(check.run(own))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told as this check's own failure
+            come.append(error)
+
+    thread = threading.Thread(target=work, name=f"check {check.id}", daemon=True)
+    thread.start()
+    thread.join(bound + GRACE_S)
+    took = round(clock() - began, 2)
+    return replace(_made_of(check, come[0] if come else None, bound), seconds=took)
+
+
+def _made_of(check: Check, come: Answer | BaseException | None, bound: float) -> Result:
+    if come is None:
+        return Result(check, "not checked", f"it had not ended after {bound:.0f} s")
+    if isinstance(come, NotChecked):
+        return Result(check, "not checked", str(come))
+    if isinstance(come, BaseException):
+        return Result(check, "not checked", f"the check itself failed ({type(come).__name__}: {come})")
+    findings = tuple(sorted(come.findings, key=lambda found: ("fatal", "warn", "note").index(found.severity)))
+    gravest = findings[0].severity if findings else "note"
+    status: Status = "passed" if gravest == "note" else gravest
+    return Result(check, status, come.says, findings)

@@ -1,0 +1,184 @@
+"""Are the installed versions known to be bad together?
+
+**What it asks.** torch, macOS, ultralytics, NumPy and torchvision against the faults that are publicly known: versions that
+lose writes on Apple's GPU, so that every loss is exactly 0; that copy batches without waiting; that read past the end of a
+matrix; that cannot exchange arrays.
+
+**Why.** The first field report trained for hours with all losses and metrics 0 and concluded "never use MPS for YOLO". It was
+a fault of two versions together, mended in the next. What versions tell costs a second.
+
+**What to do.** Install what the finding names. A fault of Apple's GPU is fatal only where the training is to run on it: on
+the CPU of the same machine all is well; where nobody said which device, it is a warning.
+
+Sources: each finding names its own; pytorch#122016, ultralytics/hub#1199, pytorch#132179 among them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.versions import faults_of, parsed, text_of, torchvision_for
+from holdfast.preflight.case_contexts import linux, mac
+from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.interpreter import Torch
+from holdfast.schema.shell_text import shell_quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.diagnosis.versions import KnownFault
+    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.interpreter import Interpreter
+    from holdfast.schema.verdicts import Finding
+
+ID = "versions-known-bad"
+OLDEST_TORCH = (2, 1)
+OLDEST_PYTHON = (3, 9)
+
+
+def run(ground: Ground) -> Answer:
+    python = ground.interpreter
+    assert python is not None
+    return Answer(f"{_have(python)}: no fault is known of these together", tuple(_findings(ground, python)))
+
+
+def _findings(ground: Ground, python: Interpreter) -> Iterator[Finding]:
+    versions = python.versions
+    if versions.torch is None:
+        yield finding(
+            ID,
+            "warn" if ground.guessed else "fatal",
+            f"There is no torch to train with: {python.no_torch}"
+            + (", which may not be the Python of the training." if ground.guessed else "."),
+            evidence=[python.executable],
+            remedies=[
+                f"{shell_quoted(python.executable)} -m pip install torch",
+                "or name the Python that has it: holdfast check -- /path/to/python train.py",
+            ],
+        )
+        return
+    if python.torch is None:
+        yield finding(
+            ID,
+            "fatal",
+            f"torch is installed and does not work: {python.no_torch}.",
+            evidence=[_have(python), *(line for line in (python.died, python.last_words) if line)],
+            remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
+        )
+    for fault in faults_of(versions):
+        if fault.variable is None and not _elsewhere(fault, ground, python):
+            yield _known(fault, ground, python)
+    yield from _twins(python)
+    yield from _too_old(python)
+
+
+def _elsewhere(fault: KnownFault, ground: Ground, python: Interpreter) -> bool:
+    """Whether it is a fault of a device or chip that is not used here, or one that was tried and did not come."""
+    if fault.numpy is not None and python.torch is not None and python.torch.numpy_error is None:
+        return True
+    if fault.on_mps and ground.trains_on("mps") is False:
+        return True
+    return bool(fault.chips and python.chip and not python.chip.startswith(fault.chips))
+
+
+def _known(fault: KnownFault, ground: Ground, python: Interpreter) -> Finding:
+    unsure = fault.on_mps and not ground.trains_on("mps")
+    error = python.torch.numpy_error if python.torch is not None and fault.numpy is not None else None
+    return finding(
+        ID,
+        "warn" if unsure else fault.severity,
+        f"{fault.what}{'. Only if it trains on MPS, which nobody said' if unsure else ''}.",
+        evidence=[_have(python), *([error] if error else []), fault.sources],
+        remedies=[fault.remedy, *(["train on the CPU until then: device=cpu"] if fault.on_mps else [])],
+    )
+
+
+def _twins(python: Interpreter) -> Iterator[Finding]:
+    """Which torchvision belongs with this torch. Whether it loads is another check's question."""
+    torch, have = python.versions.torch, python.versions.torchvision
+    wanted = torchvision_for(torch)
+    if torch is None or have is None or wanted is None or have[:2] == wanted:
+        return
+    yield finding(
+        ID,
+        "warn",
+        f"torch {text_of(torch)} belongs with torchvision {text_of(wanted)}, and {text_of(have)} is installed.",
+        evidence=[_have(python)],
+        remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={text_of(wanted)}.*"'],
+    )
+
+
+def _too_old(python: Interpreter) -> Iterator[Finding]:
+    torch, own = python.versions.torch, parsed(python.python)
+    if torch is not None and torch < OLDEST_TORCH:
+        yield finding(
+            ID,
+            "warn",
+            f"Holdfast watches torch 2.1 and newer; this is {text_of(torch)}: a run is supervised, but its steps are not seen.",
+            evidence=[_have(python)],
+            remedies=["install a newer torch"],
+        )
+    if own is not None and own < OLDEST_PYTHON:
+        yield finding(
+            ID,
+            "warn",
+            f"Holdfast watches Python 3.9 and newer; this is {python.python}: a run is supervised, but its steps are not seen.",
+            evidence=[python.executable],
+            remedies=["use a newer Python"],
+        )
+
+
+def _have(python: Interpreter) -> str:
+    named = ("torch", "torchvision", "ultralytics", "numpy")
+    have = [f"{name} {python.packages[name]}" for name in named if name in python.packages]
+    system = f"macOS {python.macos}" if python.macos else python.platform.partition("-")[0]
+    return ", ".join([*have, f"Python {python.python}", *([system] if system else [])])
+
+
+_NOT_THERE = "torch is not installed in /usr/bin/python3"
+_OLD = {"torchvision": "0.17.1", "numpy": "1.26.4"}
+_NUMPY = Torch(version="2.2.2", numpy_error="RuntimeError: Numpy is not available")
+
+CHECK = Check(
+    id=ID,
+    kind="environment",
+    run=run,
+    page=__doc__ or "",
+    needs=("interpreter",),
+    cases=(
+        Case(
+            "the first field report: torch 2.2 on macOS 14.4",
+            mac(torch="2.2.1", macos="14.4.1", packages=_OLD),
+            "fatal",
+        ),
+        Case(
+            "the same where nobody said which device",
+            mac(torch="2.2.1", macos="14.4.1", packages=_OLD, device=None),
+            "warn",
+        ),
+        Case(
+            "the same on the CPU",
+            mac(torch="2.2.1", macos="14.4.1", device="cpu", packages=_OLD),
+            "passed",
+        ),
+        Case("ultralytics 8.3.203 on a Mac", mac(packages={"ultralytics": "8.3.203"}), "fatal"),
+        Case("and on Linux", linux(packages={"ultralytics": "8.3.203"}), "passed"),
+        Case(
+            "NumPy 2 with an old torch",
+            linux(torch="2.2.2", packages={"torchvision": "0.17.2"}, facts={"torch": _NUMPY}),
+            "fatal",
+        ),
+        Case("gradients through expanded tensors", mac(macos="15.5"), "warn"),
+        Case("torchvision of another torch", linux(packages={"torchvision": "0.24.1"}), "warn"),
+        Case("no torch at all", linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}), "fatal"),
+        Case(
+            "no torch where the training's Python was guessed",
+            linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}, guessed=True),
+            "warn",
+        ),
+        Case("torch that cannot be imported", linux(facts={"torch": None, "no_torch": "it crashed"}), "fatal"),
+        Case("a torch that Holdfast does not know", linux(torch="1.13.1", packages={"numpy": "1.26.4"}), "warn"),
+        Case("new versions on a Mac", mac(), "passed"),
+        Case("new versions on Linux", linux(), "passed"),
+    ),
+)

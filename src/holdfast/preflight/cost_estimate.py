@@ -1,0 +1,185 @@
+"""What a whole plan will take, from one short trial of its largest stage: memory, time, disk, each with its bounds. Pure.
+
+The stages that were not tried are taken from the one that was, in proportion to the pixels of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.preflight.short_run import Asked, asked_of
+from holdfast.supervisor.stage_command import stages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.preflight.short_run import Measured
+    from holdfast.preflight.short_run_metrics import Pace
+    from holdfast.schema.plan import Plan, Stage
+
+UNSURE = 0.20
+"""Of a time that was measured for a minute and is to hold for hours."""
+UNSURE_SCALED = 0.35
+"""Of a time that was reckoned from that of another stage."""
+GROWS = 0.12
+"""Of what a trial held: allocators take a little more in a long training."""
+SHRINKS = 0.05
+LISTED_S = 0.0007
+"""For a picture that is listed and verified before the first epoch, where there is no cache of the labels yet."""
+KEPT_FOR_MOSAIC = 8
+"""Batches of pictures that each process that loads keeps."""
+MOST_KEPT = 1000
+CHANNELS = 3
+SHAPE = 0.8
+"""Of the square that a picture fills once it has been resized: most are not square."""
+
+
+@dataclass(frozen=True)
+class Span:
+    low: float
+    expected: float
+    high: float
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.low + other.low, self.expected + other.expected, self.high + other.high)
+
+
+NOTHING = Span(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Pictures of the data set that a stage trains and validates with."""
+
+    train: int
+    val: int
+
+
+@dataclass(frozen=True)
+class StageTime:
+    name: str
+    epochs: int
+    batches: int
+    """In an epoch."""
+    epoch: Span
+    """Seconds, with its validation."""
+    total: Span
+    scaled: bool
+    """Reckoned, not tried."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    training: Span
+    """Bytes."""
+    validation: Span
+    more: dict[str, int]
+    """What a whole training holds beyond a short one, by what it is for; counted in."""
+
+    @property
+    def peak(self) -> Span:
+        return max(self.training, self.validation, key=lambda span: span.high)
+
+
+def largest_of(plan: Plan) -> int:
+    """The stage whose batches have the most pixels."""
+    loads = []
+    for stage in stages_of(plan):
+        asked = asked_of(settings_of(plan, stage))
+        loads.append(float(asked.batch) * asked.size * asked.size)
+    return loads.index(max(loads))
+
+
+def settings_of(plan: Plan, stage: Stage) -> dict[str, Any]:
+    return {**plan.settings, **stage.settings, **plan.overrides}
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def memory_of(measured: Measured, settings: Mapping[str, Any], counted: Counted) -> Memory:
+    more = {name: bytes_ for name, bytes_ in _more(measured, settings, counted).items() if bytes_ > 0}
+    beyond = sum(more.values())
+    return Memory(_around(measured.training, beyond), _around(measured.validation, beyond), more)
+
+
+def _around(bytes_: int, beyond: int) -> Span:
+    return Span(bytes_ * (1 - SHRINKS) + 0.5 * beyond, float(bytes_ + beyond), bytes_ * (1 + GROWS) + 1.25 * beyond)
+
+
+def _more(measured: Measured, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
+    one = int(CHANNELS * SHAPE * measured.size * measured.size)
+    if settings.get("cache") in (True, "ram", "True"):
+        rest = counted.train + counted.val - measured.pictures - measured.validated
+        return {"all pictures, because of cache": max(0, rest) * one}
+    each_keeps = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MOST_KEPT)
+    loaders = max(1, measured.workers)
+    there = min(each_keeps, measured.pictures // loaders)
+    return {"pictures that are kept for mosaic": loaders * (each_keeps - there) * one}
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def times_of(plan: Plan, measured: Measured, counted: Sequence[Counted], pace: Pace | None = None) -> list[StageTime]:
+    """For each stage; `counted` are the pictures of each. `pace`: by another clock than the wall's."""
+    found = []
+    tried = largest_of(plan)
+    for number, stage in enumerate(stages_of(plan)):
+        settings = settings_of(plan, stage)
+        found.append(
+            _stage(
+                stage.name or plan.name or "the training",
+                asked_of(settings),
+                counted[number],
+                measured,
+                pace or measured.wall,
+                validates_every=plan.validation.every if settings.get("val", True) else 0,
+                scaled=number != tried,
+            )
+        )
+    return found
+
+
+def total_of(times: Sequence[StageTime]) -> Span:
+    return sum((stage.total for stage in times), NOTHING)
+
+
+def _stage(
+    name: str,
+    asked: Asked,
+    counted: Counted,
+    measured: Measured,
+    pace: Pace,
+    *,
+    validates_every: int,
+    scaled: bool,
+) -> StageTime:
+    batch = asked.batch if scaled else measured.batch
+    larger = float(batch) * asked.size * asked.size / measured.load if scaled else 1.0
+    larger_picture = (asked.size / measured.size) ** 2 if scaled else 1.0
+    batches = -(-counted.train // batch)
+    # A last batch that is not full takes as much less.
+    worth = counted.train / batch
+    closed = pace.closed if measured.closes else pace.batch
+    trained = worth * larger * (asked.with_mosaic * pace.batch + (asked.epochs - asked.with_mosaic) * closed)
+    validation = pace.validation * larger_picture * counted.val / measured.validated if measured.validated else 0.0
+    validations = _validations(asked.epochs, validates_every)
+    after = pace.after
+    if measured.validated:
+        after += pace.validation * (counted.val / measured.validated - 1.0)
+    listed = LISTED_S * max(0, counted.train + counted.val - measured.pictures - measured.validated)
+    expected = pace.start + listed + trained + validations * validation + asked.epochs * pace.saving + max(0.0, after)
+    unsure = (UNSURE_SCALED if scaled else UNSURE) + pace.spread / 2.0
+    epoch = trained / asked.epochs + validation * validations / asked.epochs + pace.saving
+    return StageTime(name, asked.epochs, batches, _about(epoch, unsure), _about(expected, unsure), scaled)
+
+
+def _validations(epochs: int, every: int) -> int:
+    """The last epoch is always validated."""
+    return 1 if not every else epochs // every + (1 if epochs % every else 0)
+
+
+def _about(seconds: float, unsure: float) -> Span:
+    return Span(seconds / (1 + unsure), seconds, seconds * (1 + unsure))

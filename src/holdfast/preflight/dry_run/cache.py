@@ -1,0 +1,114 @@
+"""One rehearsal for all checks that ask about it: the first of them holds it, within its time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.preflight.checks.check import NotChecked
+from holdfast.preflight.dry_run.run import Rehearsed, rehearse
+
+if TYPE_CHECKING:
+    from holdfast.preflight.checks.check import Ground
+
+SECONDS = 150.0
+"""For the check that comes first."""
+STEPS = 3
+CURVE_STEPS = 24
+ASKED = {
+    "steps": STEPS,
+    "oracle_seconds": 15.0,
+    "curve_steps": CURVE_STEPS,
+    "curve_seconds": 8.0,
+    "seconds": 24.0,
+}
+"""See the child's rehearsal."""
+FOR_ITS_END_S = 4.0
+"""Of the check's time: processes are ended, the scratch is removed."""
+
+_lock = threading.Lock()
+_held: list[tuple[object, Rehearsed]] = []
+
+
+def rehearsed(ground: Ground) -> Rehearsed:
+    """Raises NotChecked where there is nothing to be told of, with the reason."""
+    come = ground.rehearses(ground) if ground.rehearses is not None else _shared(ground)
+    if come.trouble:
+        raise NotChecked(f"it could not be started: {come.trouble}")
+    return come
+
+
+def with_steps(ground: Ground) -> Rehearsed:
+    """One that made steps. Raises NotChecked."""
+    come = rehearsed(ground)
+    if not come.steps:
+        raise NotChecked(no_steps(come))
+    return come
+
+
+def with_experiments(ground: Ground) -> Rehearsed:
+    """One in which a batch was given again and again. Raises NotChecked."""
+    come = with_steps(ground)
+    told = come.one("experiments")
+    if told is None:
+        raise NotChecked(f"it made {come.steps} steps, and none with one batch again: {_end_of(come)}")
+    if not told["possible"]:
+        raise NotChecked(str(told["why"]))
+    if not come.of("curve"):
+        raise NotChecked(f"one batch was given again, and no experiment came to its end: {_end_of(come)}")
+    return come
+
+
+def _shared(ground: Ground) -> Rehearsed:
+    key = (ground.command, ground.cwd, ground.plan, ground.device)
+    most = STEPS + 3 * CURVE_STEPS
+    with _lock:
+        if not _held or _held[0][0] != key:
+            come = rehearse(
+                ground,
+                {"rehearsal": ASKED},
+                max(1.0, ground.seconds_left - FOR_ITS_END_S),
+                device=ground.device if ground.device not in (None, "auto") else None,
+                tell=lambda done: ground.tell(min(done, most), most, "steps"),
+            )
+            _held[:] = [(key, come)]
+        return _held[0][1]
+
+
+def forget() -> None:
+    """The next check holds another."""
+    with _lock:
+        _held.clear()
+
+
+def no_steps(come: Rehearsed) -> str:
+    """Why no step was seen."""
+    if come.one("first-loss") is not None:
+        return "gradients were computed, and no optimizer of torch's made a step"
+    if come.steps_elsewhere:
+        return "its steps are made in a process that it starts for them, which a rehearsal does not lead"
+    if come.code is None:
+        return f"it made no step in {come.seconds:.0f} s: give more with --seconds"
+    if come.kept_from:
+        return f"it ended before its first step, {kept_from(come)}"
+    if not come.python_started:
+        return "no Python was started by it that could be watched"
+    last = f" ({come.words[-1][:200]})" if come.words else ""
+    return f"it ended before its first step, with exit code {come.code}{last}"
+
+
+def kept_from(come: Rehearsed) -> str:
+    """Why it may have ended, where it was refused to write something."""
+    return (
+        f"and it was kept from writing outside of its folder: {come.kept_from}; nothing is said about it."
+        " Have it write below its folder, or check with --no-confine"
+    )
+
+
+def _end_of(come: Rehearsed) -> str:
+    if come.code is None:
+        return f"its time was over after {come.seconds:.0f} s"
+    if come.ended is not None and not come.by_itself:
+        return str(come.ended["why"])
+    last = f" ({come.words[-1][:200]})" if come.words else ""
+    return f"it ended by itself, with exit code {come.code}{last}"

@@ -1,0 +1,94 @@
+"""Everything that can be seen of a data set, put together: its pictures, their labels, labels without a picture."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.preflight.images.order import spread
+from holdfast.preflight.images.readers import Readers, Request, Task
+from holdfast.preflight.yolo_data import label_of
+from holdfast.schema.images import Picture, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+MOST_READERS = 8
+"""Each may take a few hundred MB for a moment, where pictures are large."""
+STRAY_EXAMPLES = 5
+NO_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
+"""Text files that are often beside labels, by their name without `.txt`, and lists of pictures."""
+
+
+def survey(
+    root: str,
+    names: Mapping[int, str],
+    splits: Mapping[str, Sequence[str]],
+    python: str,
+    *,
+    classes: int | None = None,
+    columns: int | None = None,
+    seconds: float = 3600.0,
+    readers: int | None = None,
+    tell: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Survey:
+    """Looks at all pictures, or at as many as there is time for, spread evenly.
+
+    `python` is the interpreter that has Pillow. Without one only labels are looked at, and the survey says so.
+    """
+    began = time.monotonic()
+    listed = [(split, path) for split, paths in splits.items() for path in paths]
+    labels = [str(label_of(Path(path))) for _, path in listed]
+    requests = [Request(at, listed[at][1], labels[at]) for at in spread(len(listed))]
+    work = Readers(python, Task(classes, columns), requests, count=min(MOST_READERS, readers or cores()))
+    found: list[Picture] = []
+    tell(0, len(listed))
+    for seen in work.answers(seconds):
+        split, path = listed[seen.index]
+        found.append(Picture(path, split, seen))
+        tell(len(found), len(listed))
+    found.sort(key=lambda picture: picture.seen.index)  # the same order, whichever reader was quicker
+    strays = stray_labels(labels)
+    return Survey(
+        root=root,
+        names=dict(names),
+        pictures=tuple(found),
+        total=len(listed),
+        stray_labels=len(strays),
+        stray_examples=tuple(strays[:STRAY_EXAMPLES]),
+        decoded=work.pillow is not None,
+        python=python,
+        seconds=time.monotonic() - began,
+    )
+
+
+def stray_labels(labels: Iterable[str]) -> list[str]:
+    """Label files beside these, to which no picture belongs."""
+    expected = set(labels)
+    found: list[str] = []
+    for folder in sorted({os.path.dirname(label) for label in expected}):  # noqa: PTH120 - a million times
+        try:
+            with os.scandir(folder) as entries:
+                found += [
+                    entry.path
+                    for entry in entries
+                    if entry.name.endswith(".txt") and entry.path not in expected and _may_be_labels(entry.name)
+                ]
+        except OSError:
+            continue  # the labels that were expected there are told as missing
+    return sorted(found)
+
+
+def _may_be_labels(name: str) -> bool:
+    stem = name[:-4].lower()
+    return stem not in NO_LABELS and stem not in {"train", "val", "valid", "test", "trainval"} and stem[:1] != "."
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1

@@ -1,0 +1,68 @@
+"""Writes a split that was proposed: two lists of pictures, and a data yaml that uses them. Nothing there is overwritten."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.schema.errors import FolderNotWritable
+from holdfast.schema.shell_text import shell_quoted
+from holdfast.storage.folder import write_new
+from holdfast.storage.safe_files import read_bytes
+from holdfast.storage.safe_yaml import MAX_BYTES, load_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from holdfast.diagnosis.dataset.splitting import Split
+    from holdfast.preflight.yolo_data import DataSet
+
+YAML = "data.yaml"
+
+
+def write(split: Split, folder: Path, data: DataSet) -> str:
+    """What was written, and how to use it. Raises FolderNotWritable, before anything is written."""
+    lists = {"train": split.train, "val": split.val}
+    if "test" in data.splits:
+        lists["test"] = tuple(str(path.absolute()) for path in data.splits["test"])
+    files = {f"{name}.txt": _list(paths) for name, paths in lists.items()}
+    files[YAML] = _yaml(data, folder, list(lists))
+    there = [name for name in files if os.path.lexists(folder / name)]  # a link that leads nowhere, too
+    if there:
+        raise FolderNotWritable(
+            f"{folder} already has {', '.join(there)}, and nothing is overwritten.", next_step="name another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_new(folder / name, text, mode=0o666)
+    except OSError as error:
+        raise FolderNotWritable(f"The split cannot be written to {folder}: {error.strerror}.") from error
+    left_out = sum(not _listable(path) for paths in lists.values() for path in paths)
+    said = f"written to {folder}: train with data={shell_quoted(folder / YAML)}"
+    return said + (f" ({left_out:,} left out: a list cannot hold their names)" if left_out else "")
+
+
+def _list(paths: Sequence[str]) -> str:
+    return "".join(f"{path}\n" for path in paths if _listable(path))
+
+
+def _listable(path: str) -> bool:
+    """One a line, and Ultralytics strips the ends of the file."""
+    return path.splitlines() == [path] and path == path.strip()
+
+
+def _yaml(data: DataSet, folder: Path, lists: list[str]) -> str:
+    """The data set's own yaml, with the new lists in the place of its folders: what else it says stays."""
+    import yaml  # noqa: PLC0415 - slow to import, and only needed here
+
+    values: dict[str, Any] = load_yaml(read_bytes(data.path, MAX_BYTES))
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name not in ("path", "train", "val", "validation", "test", "minival", "download")
+    }
+    new = {"path": str(folder.absolute()), **{name: f"{name}.txt" for name in lists}}
+    said = f"# The pictures of {data.path.name}, split by group: no video and no copy is on both sides.\n"
+    return said + str(yaml.safe_dump({**new, **kept}, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,311 @@
+"""What a YOLO data yaml names: its root, the pictures of each split, its classes. Read as Ultralytics reads it, except
+that nothing is ever downloaded, and that all that is missing is told at once, before a training starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.schema.errors import DataSetInvalid
+from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.ultralytics_settings import PICTURES
+from holdfast.storage.safe_files import FileTooLarge, exists, expand_user, is_dir, is_file, open_regular, read_bytes
+from holdfast.storage.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+LARGEST_SETTINGS = 4 << 20
+LARGEST_LIST = 256 << 20
+"""Bytes of a text file that lists pictures."""
+MAX_PATH = 4096
+"""Characters of a path; no system opens a longer one."""
+MOST_PICTURES = 2_000_000
+MAX_FOLDERS = 100_000
+KERNEL_FOLDERS = ("/proc", "/sys")
+"""Below the one that a split names."""
+MAX_CLASSES = 100_000
+MAX_CLASS_NAME = 1000
+MAX_YAMLS = 200
+"""Of one folder that are looked into."""
+SPLITS = ("train", "val", "test")
+FORMAT = "a data yaml has train:, val: and names:, see https://docs.ultralytics.com/datasets/detect"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    path: Path
+    root: Path
+    names: list[str]
+    splits: dict[str, list[Path]]
+    """Pictures of `train`, `val` and, where it is named, `test`, in the order of their names."""
+    keypoints: tuple[int, int] | None = None
+    """How many points a pose has, and how many numbers each: pose labels are as much longer."""
+    masks: bool = False
+    """The labels are pictures of their own."""
+    cut: list[str] = field(default_factory=list)
+    """Splits that have more pictures than were counted."""
+
+    @property
+    def pictures(self) -> int:
+        return sum(len(pictures) for pictures in self.splits.values())
+
+
+def read(path: Path, *, cwd: Path | None = None) -> DataSet:
+    """The data set behind this yaml. `cwd`: where the training will run, which relative paths in the yaml count from.
+
+    Raises DataSetInvalid with a sentence for each thing that is missing.
+    """
+    values = _loaded(path)
+    problems: list[str] = []
+    names = _names(values, path, problems)
+    root = _root(values, path, cwd or Path.cwd(), problems)
+    splits: dict[str, list[Path]] = {}
+    cut: list[str] = []
+    for split in SPLITS if root is not None else ():
+        named = values.get(split, values.get("validation") if split == "val" else None)
+        if not named:
+            if split != "test":
+                problems.append(f"{path} does not say where the pictures for {split} are: add {split}: images/{split}.")
+            continue
+        assert root is not None
+        splits[split] = _pictures_of(split, named, root, path, problems)
+        if len(splits[split]) >= MOST_PICTURES:
+            cut.append(split)
+    if problems:
+        raise DataSetInvalid("\n".join(problems), look_at=str(path))
+    assert root is not None
+    shape = values.get("kpt_shape")
+    points = (shape[0], shape[1]) if isinstance(shape, list) and [type(part) for part in shape] == [int, int] else None
+    masks = bool(values.get("masks_dir")) or is_dir(root / "masks")
+    return DataSet(path=path, root=root, names=names, splits=splits, keypoints=points, masks=masks, cut=cut)
+
+
+def label_of(picture: Path) -> Path:
+    """The last folder called `images` becomes `labels`, and the ending .txt."""
+    text = str(picture)
+    head, found, tail = text.rpartition(f"{os.sep}images{os.sep}")
+    return Path(f"{head}{os.sep}labels{os.sep}{tail}" if found else text).with_suffix(".txt")
+
+
+def name_of_link(number: int, picture: Path) -> str:
+    """For a link to this picture: its own name, or its end where that is long, with a number before it."""
+    return f"{number:05d}-{picture.name[-60:]}"
+
+
+def data_yamls_in(folder: Path) -> list[Path]:
+    """Files of this folder that look like data yamls."""
+    found = []
+    yamls = [entry for entry in sorted(folder.iterdir()) if entry.suffix in (".yaml", ".yml") and is_file(entry)]
+    for entry in yamls[:MAX_YAMLS]:
+        try:
+            values = _loaded(entry)
+        except DataSetInvalid:
+            continue
+        if "train" in values and ("names" in values or "nc" in values):
+            found.append(entry)
+    return found
+
+
+def config_folder() -> Path:
+    """Where Ultralytics keeps its own settings. Where no home is known, a folder that is not there."""
+    if given := os.environ.get("YOLO_CONFIG_DIR"):
+        return expand_user(given) / "Ultralytics"
+    if sys.platform == "darwin":
+        return expand_user("~/Library/Application Support/Ultralytics")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or expand_user("~/.config")) / "Ultralytics"
+
+
+def own_folder(name: str) -> Path | None:
+    """A folder that Ultralytics' own settings name, e.g. `datasets_dir`; None where it has not been started yet."""
+    try:
+        settings = json.loads(read_bytes(config_folder() / "settings.json", LARGEST_SETTINGS))
+    except (OSError, ValueError, RecursionError):
+        return None
+    value = settings.get(name) if isinstance(settings, dict) else None
+    return Path(value) if isinstance(value, str) and value else None
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        data = read_bytes(path, MAX_BYTES)
+    except FileNotFoundError:
+        near = _near(path)
+        raise DataSetInvalid(f"There is no data set at {short(path)}.{near}", look_at=short(path.parent)) from None
+    except FileTooLarge:
+        raise DataSetInvalid(f"{path} is larger than {MAX_BYTES:,} bytes: that is no data yaml; {FORMAT}.") from None
+    except OSError as error:
+        if is_dir(path):
+            near = _near(path / "data.yaml")
+            raise DataSetInvalid(f"{path} is a folder: name the data yaml in it.{near}") from None
+        raise DataSetInvalid(f"The data set {short(path)} cannot be read: {error.strerror}.") from error
+    try:
+        values = load_yaml(data)
+    except YamlRefused as error:
+        line = f", line {error.line}" if error.line is not None else ""
+        raise DataSetInvalid(
+            f"{path}{line} is no YAML that can be read: {error}. Mend that, or name another file."
+        ) from None
+    if not isinstance(values, dict):
+        raise DataSetInvalid(f"{path} is no data yaml: {FORMAT}.")
+    return values
+
+
+def short(path: Path | str) -> str:
+    """For a sentence."""
+    text = str(path)
+    return text if len(text) <= MAX_PATH // 8 else f"{text[:200]} ... ({len(text):,} characters)"
+
+
+def _near(path: Path) -> str:
+    try:
+        here = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")]
+    except OSError:
+        return f" Nor is there a folder {short(path.parent)}." if not is_dir(path.parent) else ""
+    near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5) or (here if len(here) == 1 else [])
+    return f" Did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[str]:
+    names, count = values.get("names"), values.get("nc")
+    if isinstance(count, int) and count > MAX_CLASSES:
+        problems.append(f"{path} says nc: {count}: more than {MAX_CLASSES:,} classes are not read.")
+        return []
+    if names is None and isinstance(count, int) and count > 0:
+        return [f"class_{number}" for number in range(count)]
+    if isinstance(names, dict):
+        try:
+            by_number = {int(number): name for number, name in names.items()}
+        except (TypeError, ValueError, OverflowError):
+            problems.append(
+                f"{path}: names has a class whose number is no number; write 0: first, 1: second, and so on."
+            )
+            return []
+        if by_number and sorted(by_number) != list(range(len(by_number))):
+            problems.append(f"{path}: names must count from 0 to {len(by_number) - 1} without a gap.")
+        names = [by_number[number] for number in sorted(by_number)]
+    if not isinstance(names, list) or not names:
+        problems.append(f"{path} names no classes: add names: [first, second].")
+        return []
+    if isinstance(count, int) and count != len(names):
+        problems.append(f"{path} says nc: {count} but names {len(names)} classes: leave nc out, or make them agree.")
+    if any(isinstance(name, (list, dict, set)) or len(str(name)) > MAX_CLASS_NAME for name in names):
+        problems.append(
+            f"{path}: a class of names is no name, but a list of its own or very long: write one word for each."
+        )
+        return []
+    return [str(name) for name in names]
+
+
+def _root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str]) -> Path | None:
+    """Ultralytics looks from the folder that it runs in, then from its own folder of data sets, never from the yaml's."""
+    given = values.get("path")
+    if not given:
+        return path.absolute().parent
+    if not isinstance(given, str):
+        problems.append(f"{path}: path: is no text; name the folder of the data set, or leave it out.")
+        return None
+    if exists(cwd / given):
+        return cwd / given
+    own = own_folder("datasets_dir")
+    if not Path(given).is_absolute() and own is not None and exists(own / given):
+        return own / given
+    said = f"{path}: the folder of the data set, path: {short(given)}, does not exist"
+    if not Path(given).is_absolute() and exists(path.absolute().parent / given):
+        said += f" as seen from {cwd}, where the training runs (Ultralytics does not count from the yaml's folder)"
+        mend = f"write path: {(path.absolute().parent / given).resolve()}"
+    elif values.get("download"):
+        mend = f"Ultralytics would download it when it starts: do that first, with yolo train data={shell_quoted(path)} epochs=1"
+    else:
+        mend = "mend it; without path:, folders count from the yaml's own"
+    problems.append(f"{said}: {mend}.")
+    return None
+
+
+def _pictures_of(split: str, named: Any, root: Path, path: Path, problems: list[str]) -> list[Path]:
+    pictures: list[Path] = []
+    sources = named if isinstance(named, list) else [named]
+    for source in sources:
+        if not isinstance(source, str):
+            problems.append(f"{path}: {split}: is no path; write {split}: images/{split}.")
+            return []
+        place = root / source
+        if not exists(place) and source.startswith("../"):  # as Ultralytics forgives it
+            place = root / source[3:]
+        try:
+            found = sorted(_inside(place, MOST_PICTURES - len(pictures)))
+        except FileNotFoundError:
+            problems.append(f"The pictures for {split} are missing: {short(place)} does not exist, which {path} names.")
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is neither a folder nor a list of pictures"
+            problems.append(f"The pictures for {split} cannot be listed: {short(place)}: {reason}.")
+            continue
+        if not found:
+            endings = "jpg, png and such" if is_dir(place) else "one path a line"
+            problems.append(f"There is no picture for {split} in {place} ({endings}): put them there, or mend {path}.")
+        pictures += found
+    return pictures
+
+
+def _inside(place: Path, most: int) -> Iterator[Path]:
+    if is_dir(place):
+        yield from _walked(place, most)
+        return
+    read = 0
+    with open_regular(place) as file:
+        while most > 0 and read < LARGEST_LIST and (raw := file.readline(MAX_PATH + 1)):
+            most -= 1
+            if len(raw) > MAX_PATH or b"\0" in raw:
+                raise OSError(errno.EINVAL, "it is neither a folder nor a list of pictures")
+            line = raw.decode("utf-8" if read else "utf-8-sig")
+            read += len(raw)
+            if (name := line.strip()) and _is_picture(name):
+                yield place.parent / name[2:] if name.startswith("./") else Path(name)
+
+
+def _walked(folder: Path, most: int) -> Iterator[Path]:
+    """Links are followed, but no folder is entered twice; what begins with a dot is not looked at, as Ultralytics has it.
+
+    Nor are the kernel's own folders, which hold links to every other.
+    """
+    seen = set()
+    kernels = _devices_of(KERNEL_FOLDERS)
+    for here, folders, files in os.walk(folder, followlinks=True):
+        status = Path(here).stat()
+        key = (status.st_dev, status.st_ino)
+        if key in seen or status.st_dev in kernels:
+            folders.clear()
+            continue
+        seen.add(key)
+        if len(seen) > MAX_FOLDERS:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_FOLDERS:,} folders")
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            if _is_picture(name) and not name.startswith("."):
+                yield Path(here, name)
+                most -= 1
+                if most <= 0:
+                    return
+
+
+def _devices_of(folders: Iterable[str]) -> set[int]:
+    found = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.add(os.stat(folder).st_dev)  # noqa: PTH116 - in one style with its neighbours
+    with contextlib.suppress(OSError):
+        found.discard(os.stat("/").st_dev)  # noqa: PTH116
+    return found
+
+
+def _is_picture(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in PICTURES

@@ -1,0 +1,51 @@
+"""The assigner, which matches labelled boxes with predictions, on the CPU, while all else stays on the device.
+
+On some devices it fails or is wrong where the rest of the training is right (F04: a mask chooses another number of rows than it
+has). It takes no gradient, so what goes to the CPU and back are values, in the type that they have.
+"""
+
+from .callbacks import wrap_method
+
+
+class AssignerOnCpu(object):
+    def __init__(self, torch, watcher):
+        self._torch = torch
+        self._watcher = watcher
+        self._off = False
+
+    def watch(self, module):
+        """`ultralytics.utils.tal` is imported."""
+        if hasattr(module, "TaskAlignedAssigner"):
+            wrap_method(module.TaskAlignedAssigner, "forward", self._around_forward)
+        else:
+            self._watcher.note("the assigner stays on the device", "this version of ultralytics has none by that name")
+
+    def _around_forward(self, original, assigner, args, kwargs):
+        device = next((value.device for value in (*args, *kwargs.values()) if self._is_tensor(value)), None)
+        if self._off or device is None or device.type == "cpu":
+            return original(assigner, *args, **kwargs)
+        try:
+            return self._on_cpu(original, assigner, args, kwargs, device)
+        except Exception as error:
+            self._off = True
+            self._watcher.note("the assigner is back on the device: it failed on the CPU", repr(error)[:300])
+        return original(assigner, *args, **kwargs)
+
+    def _on_cpu(self, original, assigner, args, kwargs, device):
+        held = {name: value for name, value in vars(assigner).items() if self._is_tensor(value)}
+        vars(assigner).update({name: value.detach().cpu() for name, value in held.items()})
+        try:
+            found = original(
+                assigner,
+                *[self._to_cpu(value) for value in args],
+                **{name: self._to_cpu(value) for name, value in kwargs.items()},
+            )
+        finally:
+            vars(assigner).update(held)
+        return tuple(value.to(device) if self._is_tensor(value) else value for value in found)
+
+    def _to_cpu(self, value):
+        return value.detach().cpu() if self._is_tensor(value) else value
+
+    def _is_tensor(self, value):
+        return isinstance(value, self._torch.Tensor)

@@ -1,0 +1,42 @@
+"""Gives the device's cache of free memory back every n epochs or optimizer steps.
+
+A device keeps memory that its tensors no longer use, by shape; where shapes vary that grows without end (F08). Giving it back
+changes no number and costs the time to ask for it again. A CPU has no such cache.
+"""
+
+from .callbacks import wrap_method
+
+
+class CacheClearing(object):
+    def __init__(self, torch, watcher, wished):
+        self._torch = torch
+        self._watcher = watcher
+        self._epochs = int(wished.get("epochs") or 0)
+        self._steps = int(wished.get("steps") or 0)
+        self._done = 0
+
+    def of(self, trainer_class):
+        """A trainer of this class is about to be made."""
+        if self._steps > 0 and hasattr(trainer_class, "optimizer_step"):
+            wrap_method(trainer_class, "optimizer_step", self._around_step)
+
+    def _around_step(self, original, trainer, args, kwargs):
+        result = original(trainer, *args, **kwargs)
+        self._done += 1
+        if self._done % self._steps == 0:
+            with self._watcher.never_raising("clearing the device's cache"):
+                self.clear(trainer.device)
+        return result
+
+    def _on_train_epoch_end(self, trainer):
+        if self._epochs > 0 and (trainer.epoch + 1) % self._epochs == 0:
+            self.clear(trainer.device)
+
+    def clear(self, device):
+        if device.type == "cpu":
+            return
+        empty = getattr(getattr(self._torch, device.type, None), "empty_cache", None)
+        if empty is None:
+            self._watcher.note("the device's cache is not cleared", "torch.%s has no empty_cache" % device.type)
+            return
+        empty()

@@ -1,0 +1,383 @@
+"""Snapshots of a whole training of Ultralytics, between any two of its batches, and going on from one as if nothing had been.
+
+The trainer's loop reads its batches through `enumerate`; in its module that name becomes ours. Between two batches all that the
+training is made of stands still: there a snapshot is taken, and there one is given back. A training that goes on is started by
+the user's own command, in the folder that it had, and made to begin with the epoch that it was in; then the first batch asked for
+is the one that would have come next.
+"""
+
+import builtins
+import contextlib
+import os
+import time
+import weakref
+
+from ... import protocol
+from ...bootstrap import is_multiprocessing_helper
+from ...snapshots.fingerprint import differences
+from ...snapshots.loss_trace import Trace
+from ...snapshots.prefetch import ReadAhead
+from ...snapshots.rng import draw_on_from, drawn_so_far
+from ...snapshots.snapshotter import snapshots_of_this_run
+from ...snapshots.store import Store
+from . import best_metric
+from .callbacks import SOURCE, wrap_method
+from .fingerprint import asked, changed_settings, fingerprint_of, why_another
+from .last_pt import Copies
+from .loader import Loading
+from .loop_frame import LOOP, advance_bar, frame_of, set_local
+from .supported_versions import why_not_exact
+from .trainer_state import TrainerState, give_csv_back
+from .validation import told_apart_by
+
+SEEN = "seen: ultralytics, between any two batches"
+OF_THE_ORDER = ("batch", "data", "fraction", "pictures", "rect", "workers")
+OF_THE_BEGINNING = ("pretrained", "seed")
+"""Settings that nothing follows from any more, once a training has begun."""
+
+
+class CannotGoOn(RuntimeError):
+    """The snapshot was given back by half: what would be trained from there is no state that this training ever had."""
+
+
+class Exact(object):
+    def __init__(self, probe, watcher, validation=None):
+        """`validation` is what was wished for of it."""
+        self._probe = probe
+        self._validation = told_apart_by(validation or {})
+        self._torch = probe.torch
+        self._watcher = watcher
+        self._run_folder = os.environ.get(protocol.SNAPSHOTS)
+        self._trainings = 0
+        """How many trainers were made in this process: each has snapshots of its own."""
+        self._folder = None
+        self._ahead = None
+        self._found = None
+        """The snapshot that the newest trainer is to go on from, until its training has begun."""
+        self._trainer = None
+        self._state = None
+        self._fingerprint = {}
+        self._going_on = None
+        self._loading = None
+        self._position = 0
+        self._saved = None
+        """The epoch that last.pt is of."""
+        self._copies = None
+        self._said = set()
+        self._trace = None
+        self._snapshots = None
+        self._expected = None
+        """How large a state will be, until room for it is made."""
+        self._off = False
+
+    def watch(self, module):
+        """`ultralytics.engine.trainer` is imported."""
+        why = why_not_exact(module) if self._run_folder else "there is no folder for snapshots"
+        if why is not None:
+            self._probe.see("snapshots", "not seen: %s" % why)
+            self._off = True
+            return
+        if os.environ.get(protocol.RESUME) == "snapshot" and not is_multiprocessing_helper():
+            self._ahead = ReadAhead(self._torch, Store(self._run_folder))
+        module.enumerate = self._enumerate
+        wrap_method(module.BaseTrainer, "__init__", self._around_init)
+        wrap_method(module.BaseTrainer, "save_model", self._around_save)
+
+    # --- before the training -------------------------------------------------------------------------------------
+
+    def goes_on(self, overrides):
+        """Whether the next training, which is asked for in these words, goes on from a snapshot."""
+        if self._off:
+            return False
+        found = self._found_for(self._trainings + 1)
+        if found is None or os.environ.get(protocol.RESUME) == SOURCE:
+            return False
+        return why_another(found.header.get("asked", {}), asked(overrides)) is None
+
+    def _found_for(self, number):
+        folder = self._run_folder if number == 1 else os.path.join(self._run_folder, "training-%d" % number)
+        if folder != self._folder:
+            self._folder = folder
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None and folder == self._run_folder:
+                self._found = ahead.newest(self._torn)
+            else:
+                self._found = Store(folder).newest(self._torch, self._torn)
+        return self._found
+
+    def _around_init(self, original, trainer, args, kwargs):
+        with self._watcher.never_raising("finding a snapshot"):
+            overrides = (args[1] if len(args) > 1 else kwargs.get("overrides")) or {}
+            trainer._holdfast_asked = asked(overrides)
+            goes_on = self.goes_on(overrides)
+            self._trainings += 1
+            if not goes_on:
+                self._found = None
+            else:
+                overrides = dict(overrides, save_dir=self._found.header["save_dir"])
+                if len(args) > 1:
+                    args = (args[0], overrides, *args[2:])
+                else:
+                    kwargs = dict(kwargs, overrides=overrides)
+        made = original(trainer, *args, **kwargs)
+        if self._found is not None:  # at once: a death before the first batch must not cost the rows that there were
+            with self._noted("results.csv could not be given its rows back"):
+                give_csv_back(trainer, self._found.state["trainer"])
+        return made
+
+    def _on_train_start(self, trainer):
+        self._trainer = self._loading = self._going_on = None
+        why = _why_not_this(trainer)
+        if why is None and not hasattr(trainer, "_holdfast_asked"):
+            why = "it was not seen how the trainer was made"
+        if why is not None:
+            self._probe.see("snapshots", "not seen: %s" % why)
+            return
+        self._trainer = weakref.ref(trainer)
+        self._state = TrainerState(self._torch, trainer)
+        self._fingerprint = fingerprint_of(self._torch, trainer, self._validation)
+        self._position, self._saved = 0, None
+        self._snapshots = snapshots_of_this_run(self._torch, Store(self._folder), self._tell)
+        self._copies = Copies(Store(self._folder))
+        # On a device a loss is read later: asking for it here would make the training wait.
+        self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
+        self._probe.see("snapshots", SEEN)
+        self._begin(trainer)
+        self._expected = (
+            self._state.bytes_expected() if self._going_on is None else os.path.getsize(self._going_on.path)
+        )
+
+    def _begin(self, trainer):
+        """With the snapshot that was found, or afresh."""
+        found, self._found = self._found, None
+        why = None if found is None else self._state.why_not(found.state["trainer"])
+        if why is not None:
+            self._watcher.note("the snapshot is of another model: the training starts over", why)
+            self._probe.starts_over()
+            with self._noted("results.csv could not be removed"):
+                os.unlink(str(trainer.csv))
+        elif found is None and os.environ.get(protocol.RESUME) == "snapshot":
+            self._watcher.note("there is no snapshot that this training can go on from", self._folder)
+            if not trainer.args.resume:
+                self._probe.starts_over()
+        if found is None or why is not None:
+            if self._trace is not None:
+                self._trace.begins()
+            with self._watcher.never_raising("copies of last.pt"):
+                self._copies.clear()
+            return
+        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
+        self._going_on = found
+        trainer.start_epoch = found.state["place"]["epoch"]
+        trainer.scheduler.last_epoch = trainer.start_epoch - 1
+        self._probe.goes_on_from(found.step)
+
+    def _on_model_save(self, trainer):
+        if self._is_ours(trainer) and self._snapshots is not None:
+            self._saved = trainer.epoch
+            self._copies.keep(trainer)
+
+    def _around_save(self, original, trainer, args, kwargs):
+        self._wait_for_last()
+        return original(trainer, *args, **kwargs)
+
+    def _wait_for_last(self):
+        """Until what was saved before is copied."""
+        with self._noted("last.pt could not be copied beside the snapshots"):
+            if self._copies is not None:
+                self._copies.wait()
+
+    def _on_train_end(self, trainer):
+        if self._is_ours(trainer) and self._snapshots is not None:
+            self._snapshots.settle()
+            self._wait_for_last()
+            Store(self._folder).clear()
+            self._copies.clear()
+            self._trainer = None
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def _enumerate(self, iterable, start=0):
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is None or iterable is not getattr(trainer, "train_loader", None):
+            return builtins.enumerate(iterable, start)
+        return self._batches(trainer, iterable)
+
+    def _batches(self, trainer, loader):
+        """What the loop reads instead of its loader."""
+        first, count = 0, len(loader)
+        if self._loading is None or self._loading.loader is not loader:
+            self._loading = Loading(self._torch, loader)
+        loading = self._loading
+        if self._going_on is not None:
+            first = self._give_back(trainer, count)
+        else:
+            self._between(trainer, 0, count)
+        for batch in range(first, count):
+            try:
+                loaded = loading.next()
+            finally:
+                self._copied()
+            self._make_room()
+            yield batch, loaded
+            self._position += 1
+            if self._trace is not None:
+                self._trace.add(self._position, self._probe.step, trainer.loss.detach().item())
+            self._between(trainer, batch + 1, count)
+
+    def _between(self, trainer, done, count):
+        """So many batches of the epoch are done. Before and after a validation one is taken wherever it can be afforded."""
+        if self._snapshots is None:
+            return
+        with self._watcher.never_raising("a snapshot"):
+            if self._snapshots.due(self._position) or (done in (0, count) and self._snapshots.affordable()):
+                began = time.monotonic()
+                self._snapshots.settle()
+                self._take(trainer, done, count)
+                self._probe.paused(time.monotonic() - began)
+
+    def _copied(self):
+        """What was begun before a batch was read ends before the training does anything with that batch."""
+        if self._snapshots is None:
+            return
+        with self._watcher.never_raising("a snapshot's copy"):
+            began = time.monotonic()
+            self._snapshots.copied()
+            self._probe.paused(time.monotonic() - began)
+
+    def _make_room(self):
+        """Once, after workers were forked: they are not to share it."""
+        expected, self._expected = self._expected, None
+        if expected is not None and self._snapshots is not None:
+            self._snapshots.make_room(expected)
+
+    def _take(self, trainer, done, count):
+        frame = frame_of(LOOP)
+        if frame is None:
+            self._snapshots = None
+            self._probe.see("snapshots", "not seen: the training loop was not found")
+            return
+        place = {
+            "epoch": trainer.epoch,
+            "done": done,
+            "of": count,
+            "last_opt_step": frame.f_locals["last_opt_step"],
+            "saved": self._saved,
+        }
+
+        def collect():
+            return {
+                "trainer": self._state.of(trainer),
+                "place": place,
+                "loading": self._loading.state(),
+                "rng": drawn_so_far(self._torch),
+            }
+
+        more = {
+            "asked": trainer._holdfast_asked,
+            "save_dir": str(trainer.save_dir),
+            "fingerprint": self._fingerprint,
+        }
+        # A batch that is read here and now is time in which nothing of the training changes.
+        reads_next = done < count and not trainer.train_loader.num_workers
+        self._copies.snapshot_taken(self._position, self._saved)
+        self._snapshots.take(self._position, self._probe.step, collect, more, beside=reads_next)
+
+    def _give_back(self, trainer, count):
+        """Returns the number of the epoch's first batch that is still to be made."""
+        found, self._going_on = self._going_on, None
+        then = found.header.get("fingerprint", {})
+        other, changed = differences(then, self._fingerprint), changed_settings(then, self._fingerprint)
+        with self._whole_or_not_at_all(found):
+            self._state.give_back(trainer, found.state["trainer"], changed)
+            if then.get(best_metric.BY) != self._fingerprint.get(best_metric.BY):
+                best_metric.forget(trainer)
+            first = self._set_place(found, count, changed)
+        self._give_last_back(trainer)
+        with self._watcher.never_raising("where it goes on"):
+            if self._trace is not None:
+                self._trace.goes_on_from(found.position)
+            self._watcher.batches_done(first)
+            advance_bar(first)
+            unheard = ", ".join(name for name in OF_THE_BEGINNING if name in changed)
+            if unheard:
+                self._watcher.note("these settings have no effect on a training that goes on: " + unheard)
+        with self._whole_or_not_at_all(found):
+            draw_on_from(self._torch, found.state["rng"])
+        self._tell("restored", step=found.step, path=found.path, exact=not other, why="; ".join(other)[:500])
+        return first
+
+    def _set_place(self, found, count, changed):
+        """In the training, its epoch and its loader. Returns the first batch that is still to be made."""
+        place = found.state["place"]
+        self._position, self._saved = found.position, place["saved"]
+        first = place["done"]
+        if place["of"] != count or any(name in changed for name in OF_THE_ORDER):
+            first = count if first >= place["of"] else round(first * count / place["of"])
+            self._loading.begin_at(first if first < count else 0)
+            stepped = place["epoch"] * count + first - 1
+        else:
+            self._loading.go_on(found.state["loading"])
+            stepped = place["last_opt_step"]
+        frame = frame_of(LOOP)
+        if frame is not None:
+            set_local(frame, "last_opt_step", stepped)
+        return first
+
+    def _give_last_back(self, trainer):
+        not_so = "last.pt could not be set to what it was at the snapshot"
+        with self._noted(not_so):
+            why = self._copies.give_back(self._torch, trainer, self._position, self._saved)
+            if why is not None:
+                self._watcher.note(not_so, why + "; after a NaN Ultralytics would go on from the one that is there")
+
+    @contextlib.contextmanager
+    def _noted(self, what):
+        """Around a file that the training can do without: on a full disk, say, it is told once that it is not there."""
+        with self._watcher.never_raising(what):
+            try:
+                yield
+            except OSError as error:
+                if what not in self._said:
+                    self._said.add(what)
+                    self._watcher.note(what, str(error))
+
+    @contextlib.contextmanager
+    def _whole_or_not_at_all(self, found):
+        """The one place at which a training is ended: going on from half of a state would spoil it without a sign."""
+        try:
+            yield
+        except Exception as error:
+            raise CannotGoOn(
+                "Holdfast could not set this training to its snapshot %s (%s: %s), and ended it before anything was trained from half of it. "
+                "If that can be mended, go on with `holdfast resume`; or remove %s first: then it goes on from its last.pt, or from the start."
+                % (found.path, type(error).__name__, str(error)[:500], self._folder)
+            ) from error
+
+    # --- small parts ---------------------------------------------------------------------------------------------
+
+    def _is_ours(self, trainer):
+        return self._trainer is not None and self._trainer() is trainer
+
+    def _torn(self, path, why, foreign):
+        if foreign:
+            self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
+        else:
+            self._tell("snapshot-torn", path=path, why=why)
+
+    def _tell(self, event, **fields):
+        self._probe.claim("ultralytics")
+        self._probe.emit(event, **fields)
+
+
+def _why_not_this(trainer):
+    """Why snapshots are not taken of this training, or None."""
+    if getattr(trainer, "world_size", 0) > 1 or os.environ.get("RANK", "-1") not in ("-1", "0"):
+        return "several devices: exactly going on was not tried there"
+    if getattr(trainer.args, "time", None):
+        return "time=%s: how many epochs there are depends on the clock" % trainer.args.time
+    if type(trainer.train_loader).__name__ != "InfiniteDataLoader" or trainer.train_loader.generator is None:
+        return "its loader is a %s" % type(trainer.train_loader).__name__
+    if getattr(trainer.args, "compile", False):
+        return "compile=%s was not tried" % trainer.args.compile
+    return None

@@ -1,0 +1,195 @@
+"""The loader of a training of Ultralytics: one iterator for all epochs, which can be made again in the middle of one.
+
+The order of a pass is drawn from the loader's generator when the pass is first asked for, by workers some batches before it
+begins. So that moment is kept for each pass, and one that goes on draws the same order again and leaves out what was used.
+Augmentation draws from the process's own random numbers, and mixes in pictures from a buffer of those loaded last; both are in
+the workers where there are any, and come back with each batch.
+"""
+
+import itertools
+
+from ...snapshots.worker_state import Carried, Carrying, Continuing, turn_of
+
+
+class Loading(object):
+    def __init__(self, torch, loader):
+        self._torch = torch
+        self.loader = loader
+        self._generator = loader.generator
+        self._order = Order(loader.batch_sampler.sampler, loader.generator)
+        loader.batch_sampler.sampler = self._order
+        self._pass = 0
+        """Which pass of the iterator's is being read."""
+        self._read = 0
+        """How many batches of it."""
+        self._taken = 0
+        """How many in all."""
+        self._born = None
+        """The generator before the iterator was made: workers are seeded from it."""
+        self._workers = {}
+        self._kept = None
+        self._skipped = 0
+        self._follow_reset()
+
+    def _follow_reset(self):
+        """Ultralytics makes a new iterator where the augmentation changes."""
+        original = self.loader.reset
+
+        def reset():
+            self._kept = None
+            original()
+
+        self.loader.reset = reset
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def next(self):
+        loader = self.loader
+        if loader.iterator is None:
+            self._make()
+        if self._read >= len(loader):
+            # Not before: where a pass ends with a full batch, its sampler draws once more as the next one is asked for.
+            self._pass, self._read = self._pass + 1, 0
+            self._order.forget_before(self._pass)
+        batch = next(loader.iterator)
+        if type(batch) is Carried:
+            self._workers[self._taken % loader.num_workers] = batch.drawn
+            batch = batch.batch
+        self._taken += 1
+        self._read += 1
+        return batch
+
+    def _make(self):
+        if self._kept is not None:
+            self._make_again(self._kept)
+            return
+        self._born = self._generator.get_state()
+        self._pass = self._taken = 0
+        self._read, self._skipped = self._skipped, 0
+        self._workers = {}
+        self._order.begin(0, None, self._read)
+        self.loader.iterator = self._carrying()
+
+    # --- going on ------------------------------------------------------------------------------------------------
+
+    def state(self):
+        """Between two batches."""
+        if self._kept is not None:
+            return self._kept
+        return {
+            "made": self.loader.iterator is not None,
+            "born": self._born,
+            "now": self._generator.get_state(),
+            "pass": self._pass,
+            "start": self._order.start_of(self._pass),
+            "read": self._read,
+            "taken": self._taken,
+            "workers": dict(self._workers),
+            "buffer": buffer_of(self.loader.dataset),
+        }
+
+    def go_on(self, kept):
+        """The iterator itself is made when it is first read: a training that goes on with a validation may never do so."""
+        self._generator.set_state(kept["now"].clone())
+        fill_buffer(self.loader.dataset, kept["buffer"])
+        self._kept = kept if kept["made"] else None
+
+    def begin_at(self, batch):
+        """Where it is another loader than it was: a new order, of which so many batches are left out."""
+        self._skipped = batch
+
+    def _make_again(self, kept):
+        self._kept = None
+        self._born, self._taken = kept["born"], kept["taken"]
+        self._pass, self._read = kept["pass"], kept["read"]
+        self._workers = dict(kept["workers"])
+        now = self._generator.get_state()
+        self._generator.set_state(kept["born"].clone())
+        self._order.begin(self._pass, kept["start"], self._read)
+        self.loader.iterator = self._carrying(continuing=True)
+        if not self.loader.num_workers:  # which have the order drawn at once, and with it the generator where it was
+            self._generator.set_state(now)
+
+    def _carrying(self, continuing=False):
+        """An iterator whose workers send along what they draw from."""
+        loader = self.loader
+        if not loader.num_workers:
+            return loader._get_iterator()
+        collate, init = loader.collate_fn, loader.worker_init_fn
+        loader.collate_fn = Carrying(collate, carried_buffer)
+        if continuing:
+            loader.worker_init_fn = Continuing(init, self._workers, fill_carried_buffer)
+        try:
+            with turn_of(self._taken):
+                return loader._get_iterator()
+        finally:
+            loader.collate_fn, loader.worker_init_fn = collate, init
+
+
+class Order(object):
+    """A loader's batch sampler, which keeps its generator as it was before each pass."""
+
+    def __init__(self, sampler, generator):
+        self._sampler = sampler
+        self._generator = generator
+        self._starts = {}
+        self._next = 0
+        self._set_back = None
+        self._skip = 0
+
+    def begin(self, number, start=None, skip=0):
+        """The next pass is this one; with `start` it is drawn from there, and so many batches of it are left out."""
+        self._starts = {}
+        self._next, self._set_back, self._skip = number, start, skip
+
+    def start_of(self, number):
+        """None where it has not been drawn yet."""
+        return self._starts.get(number)
+
+    def forget_before(self, number):
+        self._starts = {n: start for n, start in self._starts.items() if n >= number}
+
+    def __iter__(self):
+        if self._set_back is not None:
+            self._generator.set_state(self._set_back.clone())
+        skip, self._set_back, self._skip = self._skip, None, 0
+        self._starts[self._next] = self._generator.get_state()
+        self._next += 1
+        return itertools.islice(iter(self._sampler), skip, None)
+
+    def __len__(self):
+        return len(self._sampler)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._sampler, name)
+
+
+def buffer_of(dataset):
+    """The numbers of the pictures that a mosaic is made from, in order."""
+    buffer = getattr(dataset, "buffer", None)
+    return list(buffer) if isinstance(buffer, list) else None
+
+
+def fill_buffer(dataset, numbers):
+    """Pictures are read again, which draws no random number."""
+    if numbers is None or not isinstance(getattr(dataset, "buffer", None), list):
+        return
+    dataset.buffer = []
+    for number in numbers:
+        dataset.load_image(number)
+    dataset.buffer = list(numbers)
+
+
+def carried_buffer(dataset):
+    """The same as a tensor, for the way from a worker: the count first, -1 where there is no buffer."""
+    import torch
+
+    buffer = buffer_of(dataset)
+    return torch.tensor([-1] if buffer is None else [len(buffer), *buffer], dtype=torch.int64, device="cpu")
+
+
+def fill_carried_buffer(dataset, numbers):
+    count, *numbers = numbers.tolist()
+    fill_buffer(dataset, None if count < 0 else numbers)

@@ -1,0 +1,78 @@
+"""What a training of Ultralytics is to do otherwise than its command says: read once, each part handed to its file.
+
+{"settings": {"batch": 4, ...},                                                  settings
+ "validation": {"every": 5, "batch": 4, "max_det": 100, "best_by": "mAP50"},     validation, best
+ "clear_cache": {"epochs": 10, "steps": 0},                                      cache
+ "assigner": "cpu"}                                                              assigner
+
+Every part may be missing, and nothing is touched for one that is. A part that cannot be done is noted and left out.
+"""
+
+import json
+import os
+
+from ... import protocol
+from ...import_hooks import after_import
+from .assigner import AssignerOnCpu
+from .callbacks import wrap_method
+from .empty_cache import CacheClearing
+from .settings import Settings
+from .validation import Validation
+
+OBJECTS = ("settings", "validation", "clear_cache")
+
+
+def wished(note):
+    """What is in the variable; empty where there is nothing, or nothing that can be read."""
+    text = os.environ.get(protocol.ULTRALYTICS)
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and all(isinstance(found.get(name, {}), dict) for name in OBJECTS):
+        return found
+    note("what was wished for from outside cannot be read: the training runs as its command says", text[:300])
+    return {}
+
+
+class Wishes(object):
+    def __init__(self, probe, watcher, wished):
+        self._watcher = watcher
+        self._settings = Settings(watcher, wished["settings"]) if wished.get("settings") else None
+        self._parts = [] if self._settings is None else [self._settings]
+        if wished.get("validation"):
+            self._parts.append(Validation(probe.torch, watcher, wished["validation"]))
+        if wished.get("clear_cache"):
+            clearing = CacheClearing(probe.torch, watcher, wished["clear_cache"])
+            self._parts.append(clearing)
+            watcher.followers.append(clearing)
+        if wished.get("assigner") == "cpu":
+            after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, watcher).watch)
+
+    def watch_model(self, module):
+        """`ultralytics.engine.model` is imported."""
+        if self._settings is not None:
+            self._settings.of_model(module.Model)
+
+    def watch(self, module):
+        """`ultralytics.engine.trainer` is imported. After others that wrap it: they are to see what was wished for."""
+        if self._parts:
+            wrap_method(module.BaseTrainer, "__init__", self._around_init)
+
+    def _around_init(self, original, trainer, args, kwargs):
+        for part in self._parts:
+            with self._watcher.never_raising("what was wished for from outside"):
+                part.of(type(trainer))
+        if self._settings is not None:
+            with self._watcher.never_raising("settings from outside"):
+                args, kwargs = _with_overrides(args, kwargs, self._settings.over)
+        return original(trainer, *args, **kwargs)
+
+
+def _with_overrides(args, kwargs, change):
+    """Of BaseTrainer(cfg, overrides, _callbacks)."""
+    if len(args) > 1:
+        return (args[0], change(args[1]), *args[2:]), kwargs
+    return args, dict(kwargs, overrides=change(kwargs.get("overrides")))

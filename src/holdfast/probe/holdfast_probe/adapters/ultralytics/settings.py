@@ -1,0 +1,157 @@
+"""Settings of Ultralytics from outside, over those that the command or script asks for, and what a training really runs with.
+
+They are put in where the user's own arrive (`Model.train`, a trainer's overrides), so that all that Ultralytics makes of them
+follows. When it goes on from its last.pt it takes few settings from outside and the rest from the file; those that were wished
+for are set after that.
+"""
+
+import math
+
+from .callbacks import SOURCE, wrap_method
+from .trainer_state import OF_THE_RATE
+
+NOT_FROM_OUTSIDE = ("mode", "task", "resume", "cfg", "save_dir")
+"""They say what the run is, which is not for a wish to change."""
+OF_THE_FILE = ("model", "data", "pretrained", "name", "project", "exist_ok")
+"""What a training that goes on from last.pt keeps of it, or finds itself."""
+MOMENTUM_OF_AUTO = 0.9
+
+
+class Settings(object):
+    def __init__(self, watcher, wished):
+        self._watcher = watcher
+        self._wished = {name: value for name, value in wished.items() if not self._refused(name)}
+        self._known = None
+
+    def of_model(self, model_class):
+        """`ultralytics.engine.model` is imported."""
+        if hasattr(model_class, "train"):
+            wrap_method(model_class, "train", self._around_train)
+
+    def of(self, trainer_class):
+        """A trainer of this class is about to be made."""
+        for name, around in (
+            ("check_resume", self._around_check_resume),
+            ("build_optimizer", self._around_build),
+            ("_load_checkpoint_state", self._around_load),
+        ):
+            if hasattr(trainer_class, name):
+                wrap_method(trainer_class, name, around)
+
+    def over(self, overrides):
+        """The user's settings with those from outside over them."""
+        return dict(overrides or {}, **self.known())
+
+    def known(self):
+        """Those that this version of Ultralytics knows and takes; the others are noted."""
+        if self._known is None:
+            from ultralytics.cfg import DEFAULT_CFG_DICT, check_cfg
+
+            self._known = {}
+            for name, value in self._wished.items():
+                why = _why_not(name, value, DEFAULT_CFG_DICT, check_cfg)
+                if why is None:
+                    self._known[name] = value
+                else:
+                    self._watcher.note("a setting from outside is left out: %s" % name, why)
+        return self._known
+
+    def _refused(self, name):
+        if name in NOT_FROM_OUTSIDE:
+            self._watcher.note("a setting from outside is left out: %s" % name, "it says which training this is")
+        return name in NOT_FROM_OUTSIDE
+
+    # --- a training that begins ----------------------------------------------------------------------------------
+
+    def _around_train(self, original, model, args, kwargs):
+        with self._watcher.never_raising("settings from outside"):
+            kwargs = self.over(kwargs)
+        return original(model, *args, **kwargs)
+
+    def _around_build(self, original, trainer, args, kwargs):
+        """`optimizer=auto` takes a learning rate of its own; one that is wished for holds."""
+        optimizer = original(trainer, *args, **kwargs)
+        with self._watcher.never_raising("the learning rate"):
+            wished = {name: self.known()[name] for name in ("lr0", "momentum") if name in self.known()}
+            chosen = trainer.args.optimizer
+            if wished and str(kwargs.get("name")).lower() == "auto" and str(chosen).lower() != "auto":
+                trainer.args.lr0 = wished.get("lr0", trainer.args.lr0)
+                again = {"name": chosen, "lr": trainer.args.lr0, "momentum": wished.get("momentum", MOMENTUM_OF_AUTO)}
+                optimizer = original(trainer, *args, **dict(kwargs, **again))
+        return optimizer
+
+    # --- one that goes on from last.pt ---------------------------------------------------------------------------
+
+    def _around_check_resume(self, original, trainer, args, kwargs):
+        """check_resume(overrides): says which of them it ignores, so those that will hold are kept from it."""
+        with self._watcher.never_raising("settings from outside"):
+            if args:
+                args = ({name: value for name, value in args[0].items() if name not in self.known()}, *args[1:])
+        result = original(trainer, *args, **kwargs)
+        with self._watcher.never_raising("settings from outside"):
+            if trainer.resume:
+                for name, value in self.known().items():
+                    if name not in OF_THE_FILE:
+                        setattr(trainer.args, name, value)
+        return result
+
+    def _around_load(self, original, trainer, args, kwargs):
+        """_load_checkpoint_state(ckpt): the optimizer that is saved has the rates that it was saved with."""
+        own = None
+        with self._watcher.never_raising("rates from outside"):
+            then = args[0].get("train_args") or {}
+            changed = [name for name in OF_THE_RATE if name in self.known() and then.get(name) != self.known()[name]]
+            if changed:
+                own = [{k: v for k, v in group.items() if k != "params"} for group in trainer.optimizer.param_groups]
+            if "optimizer" in changed and str(then.get("optimizer")).lower() != str(trainer.args.optimizer).lower():
+                args = (dict(args[0], optimizer=None), *args[1:])
+        result = original(trainer, *args, **kwargs)
+        for group, options in zip(trainer.optimizer.param_groups, own or ()):
+            group.update(options)
+        return result
+
+
+class SettingsTold(object):
+    """Told of the trainer's moments after all others: it is the first sign that this process trains."""
+
+    def __init__(self, probe):
+        self._probe = probe
+
+    def _on_train_start(self, trainer):
+        self._probe.claim(SOURCE)
+        self._probe.emit("settings", source=SOURCE, values=values_of(trainer))
+
+
+def values_of(trainer):
+    """What the training runs with, as it begins."""
+    values = {name: _plain(value) for name, value in vars(trainer.args).items()}
+    values.update(
+        batch=trainer.batch_size,
+        accumulate=trainer.accumulate,
+        device=str(trainer.device),
+        epochs=trainer.epochs,
+        amp=bool(trainer.amp),
+        save_dir=str(trainer.save_dir),
+    )
+    if str(values.get("optimizer")).lower() == "auto":
+        values["optimizer"] = type(trainer.optimizer).__name__
+    return values
+
+
+def _plain(value):
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)
+
+
+def _why_not(name, value, defaults, check):
+    """Why Ultralytics would not take this setting, or None."""
+    if name not in defaults:
+        return "this version of ultralytics does not know it"
+    try:
+        check({name: value})
+    except Exception as error:
+        return str(error)[:300]
+    return None

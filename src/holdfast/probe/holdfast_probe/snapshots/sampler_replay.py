@@ -1,0 +1,98 @@
+"""An order that draws random numbers as it goes on, while the training draws from the same: a lazy sampler, a generator function.
+
+To come to its middle again, each of its things must be drawn from what it was drawn from. So where others had drawn in between, that is kept.
+It is looked at only where an order is not torch's own, which draw at their start.
+"""
+
+from .rng import packed_source, same_source, set_source, sources
+
+MOST_BYTES = 8 << 20
+
+
+class Draws(object):
+    """What to draw each thing of an order from."""
+
+    def __init__(self, torch, kept=None):
+        kept = kept or {}
+        self._torch = torch
+        self.things = 0
+        """Drawn so far, in this life."""
+        self._known = kept.get("things", 0)
+        self._at = list(kept.get("at", ()))
+        self._sources = list(kept.get("sources", ()))
+        self._sizes = list(kept.get("sizes", ()))
+        self._states = bytearray(bytes(kept["states"].tolist()) if "states" in kept else b"")
+        self.too_many = kept.get("too many", False)
+        """It draws more often than can be kept."""
+        self._after = None
+        self._replayed = 0
+        self._start_of_next = 0
+
+    def state(self):
+        if not self.things:
+            return None
+        state = {"things": self.things, "too many": self.too_many}
+        if self._at:
+            raw = self._torch.frombuffer(bytearray(self._states), dtype=self._torch.uint8)
+            state.update(at=list(self._at), sources=list(self._sources), sizes=list(self._sizes), states=raw)
+        return state
+
+    def over(self, things):
+        """The same things, each drawn from what it was drawn from in the life before, as far as that had come."""
+        return _Watched(self, things)
+
+    def next(self, things):
+        if self.things < self._known:
+            self._set_back()
+            thing = next(things)
+            self.things += 1
+            if self.things == self._known:
+                self._after = sources(self._torch)
+            return thing
+        if self.too_many:
+            thing = next(things)
+            self.things += 1
+            return thing
+        before = sources(self._torch)
+        thing = next(things)
+        after = sources(self._torch)
+        if self._after is not None:  # what the first is drawn from is the start of the pass
+            self._keep(before, after)
+        self._after = after
+        self.things += 1
+        return thing
+
+    def _set_back(self):
+        while self._replayed < len(self._at) and self._at[self._replayed] <= self.things:
+            size = self._sizes[self._replayed]
+            end = self._start_of_next + size
+            set_source(self._torch, self._sources[self._replayed], bytes(self._states[self._start_of_next : end]))
+            self._start_of_next = end
+            self._replayed += 1
+
+    def _keep(self, before, after):
+        for name, state in before.items():
+            if name not in after or same_source(self._torch, name, state, after[name]):
+                continue
+            if name in self._after and same_source(self._torch, name, state, self._after[name]):
+                continue
+            packed = packed_source(name, state)
+            self._at.append(self.things)
+            self._sources.append(name)
+            self._sizes.append(len(packed))
+            self._states += packed
+        if len(self._states) > MOST_BYTES:
+            self.too_many = True
+            self._at, self._sources, self._sizes, self._states = [], [], [], bytearray()
+
+
+class _Watched(object):
+    def __init__(self, draws, things):
+        self._draws = draws
+        self._things = things
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self._draws.next(self._things)

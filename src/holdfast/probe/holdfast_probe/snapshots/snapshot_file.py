@@ -1,0 +1,153 @@
+r"""One snapshot on disk: a line that says what it is, a header in JSON, the tensors' bytes, and a hash of all that.
+
+    holdfast snapshot 2\n | length of the header | header | padding | bytes of the tensors | hash | whole\n
+
+The header's `tree` is the state (values.py), `tensors` the layout of each tensor in the bytes (capture.py). It is read
+without running anything that is in it.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import struct
+
+from .capture import available_memory, place_in
+from .encoding import unflatten
+from .fs import OfAnotherUser, open_own, write_whole
+
+MAGIC = b"holdfast snapshot 2\n"
+END = b"whole\n"
+_LENGTH = struct.Struct("<Q")
+_ALIGNED = 64
+_CHUNK = 1 << 22
+_DIGEST = 32
+MOST_HEADER = 1 << 28
+SMALLEST = len(MAGIC) + _LENGTH.size + _DIGEST + len(END)
+
+
+class Torn(Exception):
+    """A file that is no whole snapshot; says why."""
+
+
+class NotOurs(Torn):
+    """One that another user put there: it may be whole, and is not used."""
+
+
+def write(files, path, header, raw):
+    """`header` is text in JSON. Returns the hash, which names the content."""
+    digest = hashlib.sha256()
+    write_whole(files, path, _chunks(header, raw, digest))
+    return digest.hexdigest()
+
+
+def _chunks(header, raw, digest):
+    text = header.encode("utf-8")
+    head = MAGIC + _LENGTH.pack(len(text)) + text
+    head += b"\0" * (-len(head) % _ALIGNED)
+    digest.update(head)
+    yield head
+    for at in range(0, len(raw), _CHUNK):
+        chunk = raw[at : at + _CHUNK]
+        digest.update(chunk)
+        yield chunk
+    yield digest.digest() + END
+
+
+def read(torch, path):
+    """(header, state, hash) of a whole snapshot; raises Torn where it is not one. The tensors lie in host memory."""
+    try:
+        block, digest = _verified(torch, path)
+        header, body = _header_of(block)
+        data = block[body : block.numel() - _DIGEST - len(END)]
+        typed = {}
+        tensors = [place_in(torch, data, layout, typed) for layout in header["tensors"]]
+        return header, unflatten(torch, header["tree"], tensors), digest
+    except Torn:
+        raise
+    except Exception as error:
+        words = str(error).split("\n")[0][:300] or type(error).__name__
+        raise Torn("it cannot be understood: %s" % words) from None
+
+
+def _header_of(block):
+    """The header, and where the bytes of the tensors begin."""
+    start = len(MAGIC) + _LENGTH.size
+    length = _LENGTH.unpack(_bytes_of(block, len(MAGIC), start))[0]
+    body = start + length + -(start + length) % _ALIGNED
+    if length > MOST_HEADER or body > block.numel():
+        raise Torn("its header is longer than the file")
+    return json.loads(_bytes_of(block, start, start + length)), body
+
+
+def _verified(torch, path):
+    """All bytes of the file, once it is sure that they are what was written."""
+    try:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            _refuse_others(file, size)
+            room = available_memory()
+            if room is not None and size > room:
+                raise Torn("it takes %d MiB of memory, and %d MiB are free" % (size >> 20, room >> 20))
+            block = torch.empty(size, dtype=torch.uint8, device="cpu")
+            into = _memory(block)
+            filled = 0
+            while filled < size:
+                got = file.readinto(into[filled:])
+                if not got:
+                    raise Torn("it ends after %d of %d bytes" % (filled, size))
+                filled += got
+    except OfAnotherUser as error:
+        raise NotOurs(error.strerror) from None
+    except OSError as error:
+        raise Torn(error.strerror or str(error)) from None
+    end = size - _DIGEST - len(END)
+    digest = hashlib.sha256(into[:end])
+    if bytes(into[end : end + _DIGEST]) != digest.digest():
+        raise Torn("its content is not what was written")
+    return block, digest.hexdigest()
+
+
+def _refuse_others(file, size):
+    """Before anything of its size is read."""
+    if size < SMALLEST:
+        raise Torn("it has only %d bytes" % size)
+    if file.read(len(MAGIC)) != MAGIC:
+        raise Torn("it is no snapshot of Holdfast's")
+    file.seek(size - len(END))
+    if file.read(len(END)) != END:
+        raise Torn("its end is missing")
+    file.seek(0)
+
+
+def digest_of(path):
+    """The hash of a whole snapshot, without keeping what is in it."""
+    digest = hashlib.sha256()
+    try:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            _refuse_others(file, size)
+            left = size - _DIGEST - len(END)
+            while left:
+                chunk = file.read(min(left, _CHUNK))
+                if not chunk:
+                    raise Torn("it ends too soon")
+                digest.update(chunk)
+                left -= len(chunk)
+            if file.read(_DIGEST) != digest.digest():
+                raise Torn("its content is not what was written")
+    except OfAnotherUser as error:
+        raise NotOurs(error.strerror) from None
+    except OSError as error:
+        raise Torn(error.strerror or str(error)) from None
+    return digest.hexdigest()
+
+
+def _memory(block):
+    return memoryview((ctypes.c_char * block.numel()).from_address(block.data_ptr())).cast("B")
+
+
+def _bytes_of(block, start, stop):
+    if not 0 <= start <= stop <= block.numel():
+        raise Torn("its header is longer than the file")
+    return bytes(_memory(block)[start:stop])

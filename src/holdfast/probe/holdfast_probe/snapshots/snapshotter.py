@@ -1,0 +1,261 @@
+"""Takes snapshots: decides when one is due, has it copied, and has it written while the training goes on."""
+
+import os
+import threading
+import time
+
+from .. import protocol
+from ..gc_pause import NoCollection
+from .capture import Capture
+from .cost_model import Costs
+from .encoding import NotPlain
+from .interval import (
+    BUDGET,
+    LIFE_SECONDS,
+    MOST_LOST_SECONDS,
+    expected_life,
+    loan_for,
+    seconds_between,
+    seconds_until_earned,
+)
+
+ASKED_EVERY_SECONDS = 0.05
+AHEAD = 16
+"""So many batches ahead several ranks agree on where they take one: those that accumulate may be some batches apart."""
+COMMIT_SECONDS = 60.0
+"""How long rank 0 waits for the other ranks' parts."""
+POLL_SECONDS = 0.02
+WORTH_IT = 0.5
+"""The part of the usual time between two, after which one more may be taken at a good place."""
+AGAIN_SECONDS = 30.0
+"""After a snapshot that failed (a full disk, too little memory)."""
+
+
+def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
+    """As the supervisor wants them, where there is one. `most_lost` is the program's own bound."""
+    if most_lost is None:
+        most_lost = _as_float(os.environ.get(protocol.MOST_LOST), None)
+    life = _as_float(os.environ.get(protocol.MEAN_LIFE), None)
+    return Snapshots(torch, store, tell, most_lost, budget, life, os.environ.get(protocol.SNAPSHOT_NOW))
+
+
+class Snapshots(object):
+    def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=None, asked_for=None):
+        """`tell(event, **fields)` writes to the run's record. `life` is how long the lives before this one were; None for the first.
+        `asked_for` is a file: where it is new, one is wanted now.
+        """
+        self._store = store
+        self._capture = Capture(torch)
+        self._tell = tell
+        self._most_lost = most_lost
+        self._budget = budget
+        self._life = life
+        self._born = time.monotonic()
+        self._costs = Costs()
+        self._write_seconds = 0.0
+        self._making_room = None
+        self._writing = None
+        self._copying = None
+        """While the newest is being copied beside the training."""
+        self._said = set()
+        self._asked_for = asked_for
+        self._asked_seen = _mark(asked_for)
+        self._look_at = 0.0
+        self._taken_at = time.monotonic()
+        self._at = -1  # where several ranks take the next one
+        self._next_at = self._next_after(self._born)
+
+    def make_room(self, size):
+        """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
+        if not self._costs.any:
+            self._making_room = _started(self._capture.make_room, size)
+
+    def due(self, position):
+        """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
+        if self._store.world_size == 1:
+            return self._wanted()
+        if self._store.rank != 0:
+            self._at = self._store.agreed()
+        elif self._at < position and self._wanted():
+            self._agree(position + AHEAD)
+        return self._at == position != self._store.at
+
+    def _agree(self, position):
+        try:
+            self._store.agree(position)
+            self._at = position
+        except OSError as error:
+            self._failed(position, _said(error))
+
+    def _wanted(self):
+        now = time.monotonic()
+        if self._writing is not None and self._writing.is_alive():
+            return False  # one copy in memory at most
+        if now >= self._next_at:
+            return True
+        if self._asked_for is not None and now >= self._look_at:
+            self._look_at = now + ASKED_EVERY_SECONDS
+            return _mark(self._asked_for) != self._asked_seen
+        return False
+
+    def may_wait(self):
+        """Whether less would be lost by now than may be, although one is due."""
+        lost = MOST_LOST_SECONDS if self._most_lost is None else self._most_lost
+        asked = self._asked_for is not None and _mark(self._asked_for) != self._asked_seen
+        return not asked and self._store.world_size == 1 and time.monotonic() - self._taken_at < lost
+
+    def affordable(self):
+        """Whether one more would still keep to the budget, and be worth it: for a place after which much would have to be done again."""
+        now = time.monotonic()
+        idle = self._writing is None or not self._writing.is_alive()
+        return idle and now >= self._earned_at(now) and now - self._taken_at >= WORTH_IT * self._between(now)
+
+    def take(self, position, step, collect, more, beside=False):
+        """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk. With `beside`, tensors are copied
+        while the training goes on: it changes none of them before it has called `copied`.
+        """
+        if self._store.world_size > 1 and position == self._store.at:
+            return False  # half of a second one could be joined to half of the first
+        began = time.monotonic()
+        asked = _mark(self._asked_for)
+        if self._making_room is not None:
+            self._making_room.join()
+            self._making_room = None
+        try:
+            with NoCollection():
+                self._capture.begin(collect())
+                beside = beside and not self._capture.waits_for_a_device
+                if not beside:
+                    self._capture.copy()
+            header = self._capture.header(dict(more, position=position, step=step))
+        except Exception as error:
+            self._failed(step, _said(error))
+            return False
+        self._store.at = position
+        self._asked_seen = asked
+        self._costs.another()
+        self._costs.add(time.monotonic() - began)
+        self._taken_at = began
+        self._next_at = self._next_after(began)
+        copying = threading.Event() if beside else None
+        writing = _started(self._write, position, step, header, asked, copying)
+        if writing is None:
+            self._failed(step, "the system gives no thread to write it")
+            return False
+        self._writing, self._copying = writing, copying
+        return True
+
+    def copied(self):
+        """Returns when the newest is copied: from now on the training may change what it is made of."""
+        if self._copying is not None:
+            began = time.monotonic()
+            self._copying.wait()
+            self._copying = None
+            self._costs.add(time.monotonic() - began)
+
+    def settle(self, timeout=None):
+        """Waits for what is being written."""
+        if self._writing is not None:
+            self._writing.join(timeout)
+
+    def _between(self, now):
+        life = expected_life(LIFE_SECONDS if self._life is None else self._life, now - self._born)
+        return seconds_between(self._costs.usual, life, self._most_lost, self._write_seconds)
+
+    def _next_after(self, now):
+        due = now + self._between(now)
+        return due if self._most_lost is not None else max(due, self._earned_at(now))
+
+    def _earned_at(self, now):
+        cost = self._costs.usual
+        loan = loan_for(cost, self._life)
+        return now + seconds_until_earned(cost, self._costs.counted, now - self._born, self._budget, loan)
+
+    def _write(self, position, step, header, asked, copying):
+        """In a thread of its own: it copies, writes and hashes bytes, during which the training runs."""
+        if copying is not None and not self._copy_beside(step, copying):
+            return
+        began = time.monotonic()
+        try:
+            path = self._store.write(position, header, self._capture.raw())
+            committed = self._store.world_size == 1 or self._store.rank != 0 or self._commit()
+        except Exception as error:
+            self._failed(step, _said(error))
+            return
+        if not committed:
+            self._failed(step, "not all ranks wrote their part")
+            return
+        self._said.clear()
+        took = time.monotonic() - began
+        self._write_seconds = took
+        self._tell(
+            "snapshot",
+            step=step,
+            position=position,
+            path=path,
+            bytes=self._capture.bytes,
+            stall=round(self._costs.newest, 6),
+            seconds=round(took, 6),
+            asked=bool(asked),
+        )
+
+    def _copy_beside(self, step, copying):
+        try:
+            self._capture.copy()
+            return True
+        except Exception as error:
+            self._failed(step, _said(error))
+            return False
+        finally:
+            copying.set()
+
+    def _commit(self):
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while not self._store.commit():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _failed(self, step, why):
+        """The training goes on, with the last snapshot that is good."""
+        now = time.monotonic()
+        self._next_at = max(now + AGAIN_SECONDS, self._next_after(now))
+        if why not in self._said:
+            self._said.add(why)
+            self._tell("snapshot-failed", step=step, why=why)
+
+
+def _started(target, *args):
+    """A thread that does this; None where the system gives no more of them."""
+    thread = threading.Thread(target=target, args=args, name="holdfast snapshot", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+def _said(error):
+    """What kept a snapshot from being taken may come from a `state_dict` of the training's own."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    known = isinstance(error, (NotPlain, MemoryError, RuntimeError, ValueError)) and str(error)
+    return known or "%s: %s" % (type(error).__name__, error)
+
+
+def _mark(path):
+    """What changes when somebody asks; None where nobody ever did."""
+    if path is None:
+        return None
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _as_float(text, otherwise):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return otherwise

@@ -1,0 +1,141 @@
+"""What workers of a loader draw from, on its way to the training and back to new workers.
+
+Each batch brings along what its worker had after it. An iterator unwraps its batches itself: workers that live on serve loops that
+know nothing of this, too.
+"""
+
+import itertools
+import weakref
+
+from .rng import of_worker, set_in_worker
+
+
+class Carried(object):
+    """A batch, and what its worker drew from after it."""
+
+    __slots__ = ("batch", "drawn", "worker")
+
+    def __init__(self, batch, drawn, worker):
+        self.batch = batch
+        self.drawn = drawn
+        self.worker = worker
+
+    def pin_memory(self, device=None):
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        pinned = pin_memory(self.batch, device) if device is not None else pin_memory(self.batch)
+        return Carried(pinned, self.drawn, self.worker)
+
+
+class Carrying(object):
+    """A loader's collate function, in a worker. `also(dataset)` gives a tensor of what else the worker has to go on with, or None."""
+
+    def __init__(self, collate, also=None):
+        self._collate = collate
+        self._also = also
+
+    def __call__(self, samples):
+        import torch
+
+        batch = self._collate(samples)
+        worker = torch.utils.data.get_worker_info()
+        if worker is None:
+            return batch
+        drawn = [of_worker(torch)]
+        if self._also is not None:
+            more = self._also(worker.dataset)
+            if more is not None:
+                drawn.append(more)
+        return Carried(batch, drawn, worker.id)
+
+
+class Continuing(object):
+    """A worker's first act: to draw on from where it was. `also(dataset, tensor)` gives back what else it had."""
+
+    def __init__(self, init, drawn, also=None):
+        self._init = init
+        self._drawn = drawn
+        self._also = also
+
+    def __call__(self, worker):
+        import torch
+
+        if self._init is not None:
+            self._init(worker)
+        drawn = self._drawn.get(worker)
+        if drawn is None:
+            return
+        if self._also is not None and len(drawn) > 1:
+            self._also(torch.utils.data.get_worker_info().dataset, drawn[1])
+        set_in_worker(torch, drawn[0])
+
+
+class turn_of(object):  # noqa: N801 - it is used as a function is
+    """While it is entered, a new iterator's first batch goes to the worker whose turn the n-th would have been.
+
+    Batch n is worker n modulo their number's. Giving another worker its place would do for this pass, but workers may outlive it.
+    """
+
+    def __init__(self, batch):
+        self._batch = batch
+
+    def __enter__(self):
+        from torch.utils.data import dataloader
+
+        self._module = dataloader
+        dataloader.itertools = _Turned(self._batch)
+
+    def __exit__(self, *_):
+        self._module.itertools = itertools
+        return False
+
+
+class _Turned(object):
+    """The itertools that torch's loader sees: only where its cycle of workers begins is another."""
+
+    def __init__(self, by):
+        self._by = by
+
+    def cycle(self, things):
+        things = list(things)
+        by = self._by % len(things) if things else 0
+        return itertools.cycle(things[by:] + things[:by])
+
+    def __getattr__(self, name):
+        return getattr(itertools, name)
+
+
+def unwrap(iterator, workers):
+    """From now on the iterator gives batches as they were, and `workers` has what came with the last of each worker's."""
+    of_iterator = weakref.ref(iterator)  # no cycle: a loader's workers end with its iterator
+
+    def next_data():
+        self = of_iterator()
+        data = type(self)._next_data(self)
+        if type(data) is Carried:
+            workers[data.worker] = data.drawn
+            data = data.batch
+        return data
+
+    iterator._next_data = next_data
+
+
+def finish(iterator, workers):
+    """Workers that live on finish what they were asked for, also where a pass was left before its end. Waits for that, as the next pass would."""
+    try:
+        from torch.utils.data.dataloader import _DatasetKind
+
+        if iterator._dataset_kind != _DatasetKind.Map or iterator._shutdown:
+            return  # a worker at the end of its iterable dataset answers no more
+        ready = {number: task[1] for number, task in iterator._task_info.items() if len(task) == 2}
+        while iterator._tasks_outstanding > 0:
+            number, data = iterator._get_data()
+            iterator._tasks_outstanding -= 1
+            if number in iterator._task_info:
+                iterator._task_info[number] += (data,)
+            ready[number] = data
+        for number in sorted(ready):
+            if type(ready[number]) is Carried:
+                workers[ready[number].worker] = ready[number].drawn
+    except Exception:  # a worker is gone: the next pass will say so
+        pass

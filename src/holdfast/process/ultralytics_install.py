@@ -1,0 +1,66 @@
+"""The Ultralytics of an interpreter, found without importing it: its folder, its settings, the models that it ships."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.process.python_command import program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PATIENCE = 30.0
+"""Seconds: a cold interpreter on a busy disk takes its time."""
+_ASK = (
+    "import importlib.util as u; s = u.find_spec('ultralytics'); "
+    "print((s.submodule_search_locations or [''])[0] if s else '')"
+)
+_KEY = re.compile(r"^([a-z]\w*):", re.MULTILINE)
+
+
+MAX_NAME = 255
+"""Characters of a file's name."""
+
+
+@dataclass(frozen=True)
+class UltralyticsHome:
+    folder: Path
+
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Names of the settings that this version knows; empty where they cannot be read."""
+        try:
+            return frozenset(_KEY.findall((self.folder / "cfg" / "default.yaml").read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError):
+            return frozenset()
+
+    @cached_property
+    def models(self) -> frozenset[str]:
+        """Names of the yamls that it ships, without their sizes: yolo11.yaml stands for yolo11n.yaml and its like."""
+        return frozenset(path.name for path in (self.folder / "cfg" / "models").rglob("*.yaml"))
+
+    def ships_data(self, name: str) -> bool:
+        return any((self.folder / "cfg" / "datasets" / f"{name}{ending}").is_file() for ending in ("", ".yaml"))
+
+    def ships_model(self, name: str) -> bool:
+        if len(name) > MAX_NAME:
+            return False
+        return name in self.models or re.sub(r"(\d+)([nslmx])(.+)?$", r"\1\3", name) in self.models
+
+
+def home_of(python: Sequence[str]) -> UltralyticsHome | None:
+    """None where this interpreter has none, or cannot be asked."""
+    try:
+        # From the root: a folder called ultralytics in the user's own would be taken for the package.
+        asked = subprocess.run(
+            program(python, _ASK), capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/"
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+    folder = asked.stdout.strip().rpartition("\n")[2]
+    return UltralyticsHome(Path(folder)) if folder and Path(folder).is_dir() else None

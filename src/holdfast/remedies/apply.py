@@ -1,0 +1,39 @@
+"""Changes, applied: a plan in, the next plan out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from holdfast.remedies.command_line import is_spelling, rewritten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.schema.plan import Plan
+    from holdfast.schema.verdicts import Change
+
+_PARTS = ("validation", "clear_cache")
+
+
+def applied(plan: Plan, changes: Sequence[Change]) -> Plan:
+    """The plan with these changes. What is a word of the command (`--batch-size`, `batch=`) is rewritten there; settings of
+    Ultralytics go to `overrides`, which the training is given whatever its command says.
+    """
+    for change in changes:
+        plan = _with(plan, change.what, change.after)
+    return plan
+
+
+def _with(plan: Plan, what: str, after: Any) -> Plan:
+    part, _, name = what.partition(".")
+    if is_spelling(what):
+        return replace(plan, command=rewritten(plan.command, what, after, plan.flags))
+    if part == "environment":
+        return replace(plan, environment={**plan.environment, name: str(after)})
+    if part in _PARTS and name:
+        return replace(plan, **{part: replace(getattr(plan, part), **{name: after})})
+    if what == "assigner":
+        return replace(plan, assigner=after)
+    return replace(plan, overrides={**plan.overrides, what: after})

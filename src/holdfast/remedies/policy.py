@@ -1,0 +1,193 @@
+"""What to do about findings and ends: small decisions that read aloud, over one picture. Nothing here acts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.causes import NO_ATTEMPT_LEFT, ONLY_ATTEMPT, OUTSIDE, UNSEEN_PROGRESS_S, cause_of, is_mistake
+from holdfast.diagnosis.exits import where
+from holdfast.diagnosis.rules import by_id
+from holdfast.remedies import SPOILING, Remedy, remedy_for
+from holdfast.schema.verdicts import Action, Decision, Outcome
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import Picture
+    from holdfast.schema.events import Resume
+    from holdfast.schema.plan import Plan
+    from holdfast.schema.verdicts import Finding
+
+LONGEST_WAIT_S = 60.0
+SHORTEST_LIFE_S = 10.0
+FORETELLING = frozenset(
+    ("disk-filling", "driver-memory-bloat", "memory-leak", "memory-pressure", "validation-memory-spike")
+)
+"""Rules that warn of an end that has not come yet."""
+MENDED_ALIVE = frozenset(("driver-memory-bloat", "epoch-time-blowup", "nms-cut-short", "validation-memory-spike"))
+"""What is better mended in time than suffered to its end."""
+DEVICE_SUSPECTED = frozenset(
+    (
+        *("assigner-shape-mismatch", "command-buffer-failed", "command-buffer-reused", "gradients-not-finite"),
+        *("loss-all-zero", "loss-component-zero", "loss-not-finite", "metrics-all-zero", "nms-cut-short"),
+        *("validation-disagrees", "weights-frozen"),
+    )
+)
+"""What a device that computes wrongly shows itself by."""
+
+
+def expected_life(picture: Picture) -> float | None:
+    """Seconds that an attempt of this run is to be expected to live, from those before it; snapshots are taken accordingly.
+    None where there are none.
+    """
+    lives = [attempt.ended.seconds for attempt in picture.attempts if attempt.ended is not None]
+    return max(SHORTEST_LIFE_S, sum(lives) / len(lives)) if lives else None
+
+
+def ends_attempt(finding: Finding, plan: Plan) -> bool:
+    """Whether a finding ends an attempt that is still alive: only a proof does, and only where the user lets it."""
+    if finding.severity != "fatal" or plan.observe_only or plan.on_finding != "act":
+        return False
+    rule = by_id().get(finding.rule)
+    return rule is not None and rule.kind in ("learning", "resources")
+
+
+def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
+    """Whether a finding foretells a death: then what was done until now is better kept at once."""
+    return finding.rule in FORETELLING and finding.severity != "note" and not plan.observe_only
+
+
+def worth_a_restart(finding: Finding, picture: Picture, plan: Plan) -> bool:
+    """Whether a finding about a training that still lives is answered by going on in a fresh process, with one thing changed."""
+    if finding.rule not in MENDED_ALIVE or finding.severity == "note" or plan.observe_only or plan.on_finding != "act":
+        return False
+    remedy = remedy_for(picture, plan, finding.rule) if plan.policy.planned_restarts else None
+    return remedy is not None and bool(remedy.changes)
+
+
+def suspects_device(picture: Picture) -> bool:
+    """Whether a number that the training's device computed should be held against the CPU's."""
+    device = str(picture.attempt.settings.get("device") or "cpu")
+    if device.startswith("cpu"):
+        return False
+    return any(finding.rule in DEVICE_SUSPECTED and finding.severity != "note" for finding in picture.findings)
+
+
+def spoiled_since(picture: Picture, remedy: Remedy | None) -> int | None:
+    """The step from which on nothing that this attempt saved may be gone on from; None where all of it is good."""
+    if remedy is None or not remedy.from_start:
+        return None
+    finding = picture.attempt.found(cause_of(picture.attempt) or "")
+    return (finding.since if finding is not None else None) or 1
+
+
+def not_to_go_on_from(picture: Picture) -> int | None:
+    """For a run that is taken up again: the step from which on the state of its newest attempt is spoiled."""
+    cause = cause_of(picture.attempt)
+    if cause not in SPOILING:
+        return None
+    finding = picture.attempt.found(cause or "")
+    return (finding.since if finding is not None else None) or 1
+
+
+def after_end(
+    picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
+) -> Decision:
+    """What follows when an attempt is over: stop, another one, or another one with a remedy."""
+    attempt = picture.attempt
+    cause = cause_of(attempt)
+    reason = reason_to_stop(picture, plan, attempts_left=attempts_left, resume=resume, remedy=remedy)
+    if reason is not None:
+        return Decision(action=Action.STOP, attempt=attempt.number, why=reason, cause=cause)
+    changes = remedy.changes if remedy is not None else []
+    planned = attempt.ended.planned if attempt.ended is not None else ""
+    came_further = attempt.steps and resume.checkpoint is not None and not without_progress(picture)
+    wait = min(LONGEST_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(picture.attempts) - 1)))
+    if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
+        wait = 0.0  # nothing is wrong with it that time would mend
+    how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
+    why = [planned or f"attempt {attempt.number} ended {where(attempt)}"]
+    why += [_inside_a_sentence(remedy.says)] if remedy is not None and remedy.says else []
+    return Decision(
+        action=Action.RETRY if changes else Action.RESTART,
+        attempt=attempt.number,
+        why=f"{'; '.join(why)}; going on {how}",
+        cause=cause,
+        wait_s=wait,
+        changes=changes,
+        back_to=spoiled_since(picture, remedy),
+        planned=bool(planned),
+    )
+
+
+def _inside_a_sentence(says: str) -> str:
+    """A name such as PYTORCH_MPS_PREFER_METAL or amp=False keeps its letters."""
+    word = says.partition(" ")[0]
+    is_plain = word.isalpha() and word[1:] == word[1:].lower()
+    return (says[:1].lower() if is_plain else says[:1]) + says[1:].rstrip(".")
+
+
+def is_over(picture: Picture) -> bool:
+    """Whether a run has been judged, and its training ended by itself and well: nothing of it is left to be gone on with.
+
+    One that somebody stopped between its last step and the verdict is still to be judged.
+    """
+    if picture.ended is None or picture.ended.verdict == Outcome.INTERRUPTED:
+        return False
+    return picture.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN) or (
+        bool(picture.attempts) and picture.attempt.finished
+    )
+
+
+def reason_to_stop(
+    picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
+) -> str | None:
+    """The first of these that holds, in words; None when there is no reason."""
+    helpless = remedy is None
+    attempt, cause = picture.attempt, cause_of(picture.attempt)
+    ended = attempt.ended
+    if ended is None:
+        return "the attempt has not ended"
+    rule = by_id().get(ended.stopped_by or "")
+    reasons = (
+        (ended.code == 0 and ended.stopped_by is None, "the command finished"),
+        (ended.stopped_by == "user", "you interrupted it"),
+        (ended.stopped_by == "terminate", "Holdfast was asked to terminate"),
+        (ended.stopped_by == "budget", "the time that the plan gives it is used up"),
+        (plan.observe_only, "--observe-only: nothing is started again"),
+        (helpless and rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
+        (cause == "disk-full", "disk-full: another attempt would fail the same way until there is room"),
+        (helpless and is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
+        (
+            attempts_left <= 0 and not ended.planned,
+            _out_of_attempts(plan, resume),
+        ),
+        (helpless and without_progress(picture), f"{cause} came twice with no progress in between"),
+        (
+            attempt.vaulted is not None and bool(attempt.vaulted.left_out) and resume.checkpoint is None,
+            "starting over could overwrite what was saved, and it could not be copied out of harm's way",
+        ),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def _out_of_attempts(plan: Plan, resume: Resume) -> str:
+    allowed = plan.budget.attempts
+    said = f"{ONLY_ATTEMPT} (--max-attempts 1)" if allowed == 1 else f"{NO_ATTEMPT_LEFT} of {allowed} (--max-attempts)"
+    if resume.checkpoint is None:
+        return said
+    at = f" from step {resume.step}" if resume.step else f" from {resume.checkpoint}"
+    return f"{said}; holdfast resume goes on{at}"
+
+
+def without_progress(picture: Picture) -> bool:
+    """The same cause twice, and the later attempt came no further."""
+    if len(picture.attempts) < 2:
+        return False
+    before, now = picture.attempts[-2:]
+    cause = cause_of(now)
+    if cause is None or cause in OUTSIDE or cause != cause_of(before):
+        return False
+    resume = now.started.resume
+    number_unknown = resume is not None and resume.checkpoint is not None and not resume.step
+    if now.hello is None or number_unknown:
+        return now.ended is not None and now.ended.seconds <= UNSEEN_PROGRESS_S
+    return now.last_step <= before.last_step

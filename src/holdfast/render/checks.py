@@ -1,0 +1,246 @@
+"""Checks: how they go, while they go; what they came to, as a table and as JSON; their pages."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich import box
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.render.console import console, print_json, say
+from holdfast.render.text import duration, plural, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+    from rich.progress import Task
+    from typing_extensions import Self
+
+    from holdfast.preflight.checks.check import Check, Ground
+    from holdfast.preflight.checks.runner import Report, Result
+
+SCHEMA = 1
+QUIET_S = 2.0
+"""What takes longer than that is told of, where there is no terminal."""
+TOLD_EVERY = 10
+"""Percent, where there is no terminal."""
+STYLES = {"passed": "green", "warn": "yellow", "fatal": "bold red", "not checked": "dim", "note": "cyan"}
+MOST_FINDINGS = 6
+WIDE = 110
+"""Columns from which on a table has room for a column of remedies."""
+
+
+class _WhenCounted(ProgressColumn):
+    """Another column, shown only where it is known how much there is to do."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: Task) -> RenderableType:
+        return Text("") if task.total is None else self._column.render(task)
+
+
+class ChecksProgress:
+    """On a terminal a line with a spinner, and a bar where it is known how much there is to do; elsewhere plain lines for
+    what takes long. All of it on stderr.
+    """
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            _WhenCounted(BarColumn()),
+            _WhenCounted(MofNCompleteColumn()),
+            TimeElapsedColumn(),
+            console=console(sys.stderr),
+            transient=True,
+            disable=not self._on_terminal,
+        )
+        self._task = self._bar.add_task("", total=None, visible=False)
+        self._timer: threading.Timer | None = None
+        self._what, self._told, self._slow = "", 0, False
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._quiet()
+        self._bar.stop()
+
+    def asks(self) -> None:
+        self._begin("asking the training's Python what it has")
+
+    def begins(self, check: Check) -> None:
+        self._begin(check.id)
+
+    def tells(self, done: int, total: int | None, what: str) -> None:
+        if self._on_terminal:
+            doing = f"{self._what}: {printable(what, 60)}"
+            self._bar.update(self._task, completed=done, total=total, description=doing)
+            return
+        percent = 100 * done // total if total else 0
+        if self._slow and percent >= self._told + TOLD_EVERY:
+            self._told = percent - percent % TOLD_EVERY
+            _tell(f"{self._what}: {done:,} of {total:,} {printable(what, 60)}")
+
+    def ends(self, result: Result) -> None:  # noqa: ARG002 - the watcher's signature
+        self._quiet()
+
+    def _begin(self, what: str) -> None:
+        self._quiet()
+        self._what, self._told, self._slow = what, 0, False
+        if self._on_terminal:
+            self._bar.remove_task(self._task)  # a task that was once counted cannot be made uncounted again
+            self._task = self._bar.add_task(what, total=None)
+            return
+        self._timer = threading.Timer(QUIET_S, self._lasts, [what])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _lasts(self, what: str) -> None:
+        self._slow = True
+        _tell(f"{what} ...")
+
+    def _quiet(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _tell(line: str) -> None:
+    say(line, by="holdfast check")
+
+
+# --- what they came to ------------------------------------------------------------------------------------------------
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(as_builtins(report))
+        return
+    shown = console(sys.stdout)
+    shown.print(Text(_heading(report.ground)), soft_wrap=True)
+    shown.print(table(report, shown.width))
+    shown.print(Text(_sum(report), style=STYLES["fatal"] if report.exit_status else ""))
+
+
+def warnings(report: Report) -> list[str]:
+    """A line for each thing that is worth knowing before it starts."""
+    found = [(result.check.id, one) for result in report.results for one in result.findings if one.severity == "warn"]
+    return [f"check {name}: {one.message}" + (f" ({one.remedies[0]})" if one.remedies else "") for name, one in found]
+
+
+def as_builtins(report: Report) -> dict[str, Any]:
+    ground = report.ground
+    return {
+        "schema": SCHEMA,
+        "python": None if ground.interpreter is None else msgspec.to_builtins(ground.interpreter),
+        "no_python": ground.no_interpreter or None,
+        "device": ground.device,
+        "data": None if ground.data is None else str(ground.data),
+        "checks": [
+            {
+                "id": result.check.id,
+                "kind": result.check.kind,
+                "status": result.status,
+                "says": result.says,
+                "findings": [msgspec.to_builtins(finding) for finding in result.findings],
+                "seconds": result.seconds,
+            }
+            for result in report.results
+        ],
+        "counts": _counts(report),
+        "seconds": report.seconds,
+        "exit_status": report.exit_status,
+    }
+
+
+def table(report: Report, width: int) -> Table:
+    """Where there is little room, what to do stands under the answer."""
+    wide = width >= WIDE
+    rows = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rows.add_column("", no_wrap=True)
+    rows.add_column("check", no_wrap=True)
+    rows.add_column("answer" if wide else "answer, and what to do", overflow="fold", ratio=3)
+    if wide:
+        rows.add_column("what to do", overflow="fold", ratio=2)
+    for status, name, answer, remedy in _rows(report):
+        said = [Text(printable(answer, 600)), Text(printable(remedy, 400))]
+        if not wide:
+            said = [Text(f"{said[0].plain}\n→ {said[1].plain}") if remedy else said[0]]
+        rows.add_row(Text(status, style=STYLES[status]), Text(name), *said)
+    return rows
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Status, check, answer, remedy; what was not checked for the same reason stands together, at the end."""
+    unchecked: dict[str, list[str]] = {}
+    for result in report.results:
+        name = result.check.id
+        if result.status == "not checked":
+            unchecked.setdefault(result.says, []).append(name)
+            continue
+        if result.status == "passed":
+            yield result.status, name, result.says, ""
+        for n, found in enumerate(result.findings[:MOST_FINDINGS]):
+            told = name if n == 0 and result.status != "passed" else ""
+            yield found.severity, told, found.message, "; ".join(found.remedies[:2])
+        left = len(result.findings) - MOST_FINDINGS
+        if left > 0:
+            yield result.findings[MOST_FINDINGS].severity, "", f"and {left} more: --json tells them all", ""
+    for why, names in unchecked.items():
+        yield "not checked", "\n".join(names), why, ""
+
+
+def _heading(ground: Ground) -> str:
+    python = ground.interpreter
+    if python is None:
+        return printable(f"No Python could be asked: {ground.no_interpreter}.")
+    torch = f"torch {python.torch.version}" if python.torch is not None else "no torch"
+    device = ground.device or "nobody said"
+    return printable(f"Python {python.python} at {python.executable}, {torch}, device: {device}")
+
+
+def _counts(report: Report) -> dict[str, int]:
+    kinds = ("passed", "warn", "fatal", "not checked")
+    return {kind: sum(result.status == kind for result in report.results) for kind in kinds}
+
+
+def _sum(report: Report) -> str:
+    counts = ", ".join(f"{count} {kind}" for kind, count in _counts(report).items() if count)
+    told = f"{plural(len(report.results), 'check')}: {counts}, {duration(report.seconds)}"
+    fatal = [result.check.id for result in report.results if result.status == "fatal"]
+    if fatal:
+        return f"{told}\nDo not start it yet: {', '.join(fatal)}."
+    return told
+
+
+# --- their pages ------------------------------------------------------------------------------------------------------
+
+
+def as_markdown() -> str:
+    """docs/checks.md, from the checks' own pages."""
+    from holdfast.preflight.checks import all_checks  # noqa: PLC0415 - a page is made by the documentation alone
+
+    parts = ["# Checks", "", "Made from the checks themselves by `make docs`; a test checks that it is up to date.", ""]
+    for check in all_checks():
+        parts += [f"## {check.id}", "", f"*{check.kind}*", "", check.page.strip(), ""]
+        if check.cases:
+            parts += ["Its cases:", "", *(f"- {case.says}: {case.expected}" for case in check.cases), ""]
+    return "\n".join(parts)

@@ -1,0 +1,141 @@
+"""What is said while a run lives: few lines, on stderr, between the training's own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from holdfast.render.newline_guard import LineStart
+from holdfast.render.progress import progress
+from holdfast.render.repeated_work import done_again
+from holdfast.render.results import another_folder
+from holdfast.render.text import as_words, printable
+from holdfast.schema import events
+from holdfast.schema.verdicts import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.diagnosis.run_state import Picture
+    from holdfast.storage.folder import RunFolder
+
+PROGRESS_S = 20.0
+"""At most one line about progress in this time."""
+KEEPING_AWAKE = "keeping awake"
+
+
+class Narrator:
+    """A listener that tells the user what matters as it happens."""
+
+    def __init__(
+        self, run: RunFolder, stream: TextIO | None = None, *, plan: str | None = None, later: float = 0.0
+    ) -> None:
+        """`plan` is how the lines about its progress begin; without a plan the training's own output is enough. `later`: see progress."""
+        self._run = run
+        self._plan = plan
+        self._later = later
+        self._next_progress = 0.0
+        self._stream = stream if stream is not None else sys.stderr
+        self._line_start = LineStart(run)
+
+    def __call__(self, event: events.Event, picture: Picture) -> None:
+        line = self._line(event, picture)
+        if line is None:
+            return
+        try:
+            # A progress bar may stand in this line, and its last state is worth keeping; or what the user types, on a terminal.
+            start = "\n" if self._stream.isatty() else self._line_start.before_a_line(self._stream)
+            self._stream.write(f"{start}holdfast: {printable(line, 1000)}\n")
+            self._stream.flush()
+        except OSError:
+            pass  # the terminal is gone; everything is in the journal
+
+    def _progress(self, event: events.Epoch, picture: Picture) -> str | None:
+        last = event.planned is not None and event.epoch == event.planned
+        if self._plan is None or (event.at < self._next_progress and not last):
+            return None
+        self._next_progress = event.at + PROGRESS_S
+        return progress(picture, self._plan, self._later)
+
+    def _line(self, event: events.Event, picture: Picture) -> str | None:
+        if isinstance(event, events.Epoch):
+            return self._progress(event, picture)
+        if isinstance(event, events.Replayed):
+            return _replayed(event, picture)
+        if isinstance(event, events.Settings):
+            return another_folder(picture)
+        if isinstance(event, events.AttemptStarted) and event.attempt == 1:
+            return f"watching; the record is in {self._run.path}"
+        say = _SAYINGS.get(type(event))
+        return say(event) if say is not None else None
+
+
+def _goes_on(event: events.AttemptStarted) -> str:
+    resume = event.resume
+    if resume is not None and resume.checkpoint is not None:
+        return f"attempt {event.attempt} goes on from {resume.checkpoint} (step {resume.step})"
+    return f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
+
+
+def _remark(event: events.Remark) -> str | None:
+    if event.what == KEEPING_AWAKE:
+        return event.detail if "not kept awake" in event.detail else None
+    return f"{event.what}: {event.detail}"
+
+
+def _finding(event: events.FindingMade) -> str | None:
+    finding = event.finding
+    return (
+        None if finding.severity == "note" or finding.again else f"{finding.severity} {finding.rule}: {finding.message}"
+    )
+
+
+def _decision(event: events.DecisionMade) -> str | None:
+    decision = event.decision
+    if decision.action is Action.STOP:
+        return None
+    if decision.changes or decision.planned:
+        changed = "; ".join(as_words(change) for change in decision.changes)
+        return f"another attempt: {changed}" if changed else "another attempt, in a fresh process"
+    return f"another attempt in {decision.wait_s:.0f} s (Ctrl-C: no)" if decision.wait_s else "another attempt, at once"
+
+
+def _restored(event: events.Restored) -> str:
+    exactly = "" if event.exact else f"; not exactly as it would have been: {event.why}"
+    return f"the training has the state of step {event.step}{exactly}"
+
+
+def _replayed(event: events.Replayed, picture: Picture) -> str | None:
+    if event.differs_at is not None or len(picture.attempts) < 2:
+        return None  # a rule says what differs
+    return done_again(*picture.attempts[-2:])
+
+
+def _stage_started(event: events.StageStarted) -> str:
+    if event.again:
+        return f"stage {event.stage} of {event.of}, {event.name}, goes on"
+    begins = f", with {event.weights}" if event.weights else ""
+    expects = f" ({event.expects})" if event.expects else ""
+    changed = "".join(f"; as before: {change.what} {change.after}" for change in event.changes)
+    return f"stage {event.stage} of {event.of}, {event.name}, begins{begins}{expects}{changed}"
+
+
+_SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
+    events.AttemptStarted: _goes_on,
+    events.FindingMade: _finding,
+    events.DecisionMade: _decision,
+    events.Restored: _restored,
+    events.Remark: _remark,
+    events.StageStarted: _stage_started,
+    events.StageEnded: lambda event: (
+        f"stage {event.stage}, {event.name}: {event.verdict}; {event.gate_says or event.reason}"
+    ),
+    events.StageLeftOut: lambda event: f"stage {event.stage}, {event.name}, is left out: {event.why}",
+    events.Signalled: lambda event: (
+        f"{event.signal}: {event.action}" if event.signal in ("SIGINT", "SIGTERM") else None
+    ),
+    events.Quiet: lambda event: (
+        f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
+    ),
+    events.Vaulted: lambda event: f"could not keep safe: {'; '.join(event.left_out[:3])}" if event.left_out else None,
+}

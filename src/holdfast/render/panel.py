@@ -1,0 +1,184 @@
+"""The panel at the end of a run: what happened, at which step, why, what was done, and where the record is."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.causes import cause_of
+from holdfast.diagnosis.checkpoints import checkpoints, last_good
+from holdfast.diagnosis.explanation import explain
+from holdfast.diagnosis.units import size
+from holdfast.render.box import Frame
+from holdfast.render.console import console
+from holdfast.render.exits import how_it_ended
+from holdfast.render.newline_guard import LineStart
+from holdfast.render.repeated_work import done_again
+from holdfast.render.report import HTML
+from holdfast.render.results import best_of, results_of
+from holdfast.render.summary import goodput, observed
+from holdfast.render.text import as_words, duration, plural, printable, shares
+from holdfast.schema.verdicts import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.render.box import Row
+    from holdfast.storage.folder import RunFolder
+
+COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
+SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
+MOST_KEPT = 4
+MOST_ATTEMPTS = 6
+MOST_SPOILED = 3
+MOST_NEXT = 4
+ESSENTIAL = ("steps", "losses", "movement")
+"""Kinds of evidence whose absence a user should know of."""
+
+
+def panel(run: RunFolder, picture: Picture) -> Frame:
+    ended = picture.ended
+    outcome = ended.verdict if ended is not None else "not ended"
+    colour = COLOURS.get(outcome, "cyan")
+    rows = ((label, style, printable(text)) for label, style, text in _rows(run, picture, outcome, colour))
+    return Frame(f"holdfast · {run.name}", rows, colour)
+
+
+def print_panel(run: RunFolder, picture: Picture) -> None:
+    print_frame(run, panel(run, picture))
+
+
+def print_frame(run: RunFolder, frame: Frame) -> None:
+    """On stderr, so that stdout stays the training's own. Raises OSError where nobody is there to read it."""
+    shown = console(sys.stderr)
+    with shown.capture() as captured:
+        shown.print(frame, soft_wrap=True)
+    sys.stderr.write(LineStart(run).before_a_line(sys.stderr) + captured.get())
+    sys.stderr.flush()
+
+
+def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterator[Row]:
+    yield outcome, f"bold {colour}", picture.ended.reason if picture.ended is not None else "the run has not ended"
+    yield "", "", _figures(picture)
+    spent = goodput(picture)
+    if len(picture.attempts) > 1 and spent["buckets"]:
+        yield "time", "bold", shares(spent["buckets"])
+    if len(picture.attempts) > 1 or outcome not in ("learned", "unproven"):
+        yield from _attempts(picture, told=picture.ended.reason if picture.ended is not None else "")
+    yield from _findings(picture)
+    yield from _checkpoints(picture)
+    yield from _results(picture)
+    yield from _unseen(picture)
+    for step in next_steps(run, picture):
+        yield "next", "bold", step
+    if (run.path / HTML).is_file():
+        yield "report", "bold", str(run.path / HTML)
+    yield "record", "bold", str(run.path)
+
+
+def _figures(picture: Picture) -> str:
+    last = picture.last_step
+    spent = goodput(picture)
+    facts = [plural(len(picture.attempts), "attempt"), plural(last, "step"), duration(spent["wall_s"])]
+    memory = max((attempt.memory.most_rss for attempt in picture.attempts), default=0)
+    if memory:
+        facts.append(f"at most {size(memory)} of memory")
+    if last and spent["wall_s"] >= 60:
+        facts.append(f"{spent['ratio']:.0%} of the time useful training")
+    return ", ".join(facts)
+
+
+def _attempts(picture: Picture, told: str) -> Iterator[Row]:
+    shown = picture.attempts[-MOST_ATTEMPTS:]
+    if len(shown) < len(picture.attempts):
+        yield "", "", f"({len(picture.attempts) - len(shown)} earlier attempts are in the journal)"
+    following = {attempt.number: after for attempt, after in pairwise(picture.attempts)}
+    for attempt in shown:
+        yield f"attempt {attempt.number}", "bold", _life(attempt)
+        cause = cause_of(attempt)
+        finding = attempt.found(cause) if cause is not None else None
+        if finding is not None and finding.message != told:
+            yield "  why", "", finding.message
+        kept = attempt.vaulted.files if attempt.vaulted is not None else []
+        if kept:
+            names = ", ".join(
+                file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:MOST_KEPT]
+            )
+            more = f" and {len(kept) - MOST_KEPT} more" if len(kept) > MOST_KEPT else ""
+            yield "  kept", "", f"{names}{more} in attempts/{attempt.number}/saved"
+        decision = attempt.decision
+        if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
+            label = "  then" if decision.action is not Action.STOP else "  no more"
+            yield label, "", decision.why
+            for change in decision.changes:
+                yield "  changed", "", as_words(change)
+        again = done_again(attempt, following.get(attempt.number))
+        if again:
+            yield "  lost", "", again
+
+
+def _life(attempt: AttemptPicture) -> str:
+    steps = f"steps {attempt.first_step} to {attempt.last_step}" if attempt.steps else "no step seen"
+    ended = attempt.ended
+    if ended is None:
+        return f"{steps}, running"
+    how = how_it_ended(code=ended.code, signal=ended.signal, stopped_by=ended.stopped_by, planned=ended.planned)
+    return f"{steps}, {duration(ended.seconds)}, {how}"
+
+
+def _findings(picture: Picture) -> Iterator[Row]:
+    """What was found beside the causes of death, the newest of each rule."""
+    causes = {cause_of(attempt) for attempt in picture.attempts} | {"probe-absent"}
+    shown = {finding.rule: finding for finding in picture.findings if finding.rule not in causes}
+    told = picture.ended.reason if picture.ended is not None else ""
+    for finding in shown.values():
+        if finding.message == told:
+            continue
+        yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
+
+
+def _checkpoints(picture: Picture) -> Iterator[Row]:
+    """Which files not to use, and the newest that can be."""
+    known = checkpoints(picture)
+    spoiled = [checkpoint for checkpoint in known if not checkpoint.usable]
+    if not spoiled:
+        return
+    for checkpoint in spoiled[-MOST_SPOILED:]:
+        yield "unusable", "red", f"{checkpoint.path} (step {checkpoint.step}): {checkpoint.why}"
+    good = last_good(picture)
+    if good is not None:
+        yield "good", "green", f"{good.path} (step {good.step}): {good.why}"
+
+
+def _results(picture: Picture) -> Iterator[Row]:
+    best, results = best_of(picture), results_of(picture)
+    if best is not None:
+        yield "best", "bold green", best
+    if results is not None:
+        yield "results", "bold", results
+
+
+def _unseen(picture: Picture) -> Iterator[Row]:
+    reasons: dict[str, list[str]] = {}
+    for kind, text in observed(picture).items():
+        if kind in ESSENTIAL and text.startswith("not seen"):
+            reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
+    for why, kinds in reasons.items():
+        yield "not seen", "bold", f"{', '.join(kinds)}: {why}"
+
+
+def next_steps(run: RunFolder, picture: Picture) -> list[str]:
+    """What the user can do now, the most useful first."""
+    ended = picture.ended
+    warned = any(finding.severity != "note" for finding in picture.attempt.findings) if picture.attempts else False
+    if ended is None or (ended.verdict in ("learned", "unproven") and not warned):
+        return []
+    steps = [
+        f"{step.text}: {step.command}" if step.command else step.text
+        for step in explain(picture, run.reference).next_steps[:MOST_NEXT]
+    ]
+    folder = run.attempt(picture.attempt.number)
+    written = [log for log in (folder.stderr_log, folder.stdout_log) if log.is_file() and log.stat().st_size]
+    return [*steps, f"read {written[0]}"] if ended.verdict == "failed" and written else steps

@@ -1,0 +1,36 @@
+"""What `holdfast init` made of a data set and a machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.render.console import print_json, print_line
+from holdfast.schema.shell_text import shell_quoted
+
+if TYPE_CHECKING:
+    from holdfast.preflight.init_plan import Draft
+
+
+def show(draft: Draft, *, as_json: bool) -> None:
+    run = f"holdfast run {shell_quoted(draft.path)}"
+    if as_json:
+        said = {
+            "plan": str(draft.path),
+            "data": str(draft.data),
+            "pictures": draft.pictures,
+            "classes": draft.classes,
+            "device": draft.device,
+            "problems": draft.problems,
+            "notes": draft.notes,
+            "next": run,
+        }
+        print_json(said)
+        return
+    counts = ", ".join(f"{count:,} {split}" for split, count in draft.pictures.items())
+    classes = f"{draft.classes} class{'es' if draft.classes > 1 else ''}"
+    print_line(f"Wrote {draft.path}: {draft.data} ({counts}; {classes}) on {draft.device}, in two stages.")
+    for note in draft.notes:
+        print_line(f"  note: {note}")
+    for problem in draft.problems:
+        print_line(f"  to mend first: {problem}")
+    print_line(f"Read it, then: {run}")

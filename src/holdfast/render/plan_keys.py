@@ -1,0 +1,46 @@
+"""Every key of a plan as a page: made from the list that plans are read by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.schema.plan_keys import TABLES, TOP
+from holdfast.storage.plan.values import NAMES, written
+
+if TYPE_CHECKING:
+    from holdfast.schema.plan_keys import Key, Table
+
+BEGIN = "<!-- made from the code by `make docs`, from here -->"
+END = "<!-- to here -->"
+
+
+def with_keys(page: str) -> str:
+    """The page with its part between the two marks made anew."""
+    before, _, rest = page.partition(BEGIN)
+    return "\n".join([f"{before}{BEGIN}", "", keys_as_markdown(), f"{END}{rest.partition(END)[2]}"])
+
+
+def keys_as_markdown() -> str:
+    return "\n".join(line for table in (TOP, *TABLES) for line in _section(table))
+
+
+def _section(table: Table) -> list[str]:
+    titles = {"": "At the top", "stages": "`[[stages]]`", "stages.gate": "`[stages.gate]`"}
+    lines = [f"### {titles.get(table.name, f'`[{table.name}]`')}", "", table.says, ""]
+    if table.keys is None:
+        return [*lines, "```toml", f"[{table.name}]", table.example, "```", ""]
+    rows = [f"| `{key.name}` | {_holds(key)} | {_default(key)} | {key.says} | `{key.example}` |" for key in table.keys]
+    return [*lines, "| key | holds | default | what it is for | example |", "|---|---|---|---|---|", *rows, ""]
+
+
+def _holds(key: Key) -> str:
+    if key.name == "memory":
+        return "an amount with its unit, or a share"
+    if key.holds.choices:
+        return ", ".join(f"`{choice}`" for choice in key.holds.choices)
+    kinds = " or ".join(NAMES[kind] for kind in key.holds.kinds)
+    return f"{kinds}, {key.holds.least:g} or more" if key.holds.least is not None else kinds
+
+
+def _default(key: Key) -> str:
+    return "" if key.holds.default in (None, [], {}) else f"`{written(key.holds.default)}`"

@@ -1,0 +1,66 @@
+"""The line that says how far a plan has come: stage, epoch, time left, room in memory, goodput."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.goodput import ledger_of
+from holdfast.diagnosis.units import size
+from holdfast.render.text import duration
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import Picture
+
+RECENT = 5
+"""Epochs that the time left is reckoned from."""
+
+
+def progress(picture: Picture, head: str, later: float = 0.0) -> str:
+    """`later` is what the stages after this one come to, in epochs of this one."""
+    attempt = picture.attempt
+    parts = [head] if head else []
+    if attempt.epoch is not None:
+        of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
+        parts.append(f"epoch {attempt.epoch}{of}")
+    parts += _time_left(picture, later)
+    parts += [room] if (room := _room(picture)) else []
+    spent = ledger_of(picture)
+    if spent.wall_s >= 1.0:
+        parts.append(f"{spent.ratio:.0%} of the time useful")
+    return ", ".join(parts)
+
+
+def _time_left(picture: Picture, later: float) -> list[str]:
+    attempt = picture.attempt
+    each = seconds_an_epoch(picture)
+    if each is None or attempt.epoch is None or attempt.planned_epochs is None:
+        return []
+    left = max(0, attempt.planned_epochs - attempt.epoch)
+    if later:
+        return [f"about {duration(left * each)} left in this stage, {duration((left + later) * each)} in all"]
+    return [f"about {duration(left * each)} left" if left else "nothing left to do"]
+
+
+def seconds_an_epoch(picture: Picture) -> float | None:
+    """At the pace of the last few, with what lies between them."""
+    attempt = picture.attempt
+    gaps = [later.at - earlier.at for each in picture.attempts for earlier, later in pairwise(each.pace.epochs)][
+        -RECENT:
+    ]
+    if not gaps:
+        # The first epoch of a life may have begun in its middle.
+        whole = [epoch.seconds for epoch in attempt.pace.epochs] if attempt is picture.attempts[0] else []
+        gaps = whole[-1:]
+    return median(gaps) if gaps else None
+
+
+def _room(picture: Picture) -> str:
+    samples = picture.attempt.memory.samples
+    if not samples:
+        return ""
+    newest = samples[-1]
+    budget = picture.started.memory_budget if picture.started is not None else None
+    whole = budget or newest.rss + newest.available
+    return f"memory {size(newest.rss)} of {size(whole)}"

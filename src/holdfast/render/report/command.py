@@ -1,0 +1,60 @@
+"""What `holdfast report` does: read a journal, write the report of it, and say where that is."""
+
+from __future__ import annotations
+
+import webbrowser
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.render.console import print_json, print_line, print_lines
+from holdfast.render.report import write
+from holdfast.render.report.model import as_json as told_as_json
+from holdfast.render.report.model import report_of
+from holdfast.render.report.stages import write_course_report
+from holdfast.render.stages import course_summary, has_stages
+from holdfast.schema.errors import FolderNotWritable, UsageError
+from holdfast.storage.redact import shown
+
+if TYPE_CHECKING:
+    from holdfast.storage.folder import RunFolder
+
+
+def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_json: bool) -> None:
+    if beside is not None and beside.path.resolve() == run.path.resolve():
+        raise UsageError(
+            f"{run.name} cannot be shown beside itself.",
+            next_step="name another run after --beside: one that works, or the one before",
+        )
+    if has_stages(run):
+        _make_course_report(run, open_it=open_it, as_json=as_json)
+        return
+    other = picture_of(shown(beside)) if beside is not None else None
+    report = report_of(picture_of(shown(run)), title=run.name, reference=run.reference, beside=other)
+    try:
+        files = write(report, run.path)
+    except OSError as error:
+        raise FolderNotWritable(
+            f"The report cannot be written into {run.path}: {error.strerror}.",
+            next_step="make room, or copy the run folder to a place that you can write to and name it",
+        ) from error
+    if as_json:
+        print_json({**told_as_json(report), "files": [str(file) for file in files]})
+    else:
+        print_line(f"{report.title}: {report.verdict}")
+        for sentence in report.story:
+            print_line(f"  {sentence}")
+        print_lines(f"  {file}" for file in files)
+    if open_it:
+        webbrowser.open(files[-1].as_uri())
+
+
+def _make_course_report(run: RunFolder, *, open_it: bool, as_json: bool) -> None:
+    files = write_course_report(run)
+    summary = course_summary(run)
+    if as_json:
+        print_json({**summary, "files": [str(file) for file in files]})
+    else:
+        print_lines([f"{run.name}: {summary['verdict'] or 'not ended'}", f"  {summary['reason']}"])
+        print_lines(f"  {file}" for file in files)
+    if open_it:
+        webbrowser.open(files[-1].as_uri())

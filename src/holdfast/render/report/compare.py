@@ -1,0 +1,174 @@
+"""This run beside another one: what was set differently, and what came out differently."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.units import size
+from holdfast.render.report.charts import MOST_POINTS, Chart, line_of, not_finite, spans_decades, step_time
+from holdfast.render.report.text import NOTHING, clean, count, number
+from holdfast.render.text import duration
+from holdfast.schema.events import as_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.series import Series
+
+MOST_ROWS = 40
+WORD = "word"
+"""What a part of a command line is called that has no name."""
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+_SETTING = re.compile(r"(?:--?)?([A-Za-z][\w.-]*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    here: str
+    there: str
+    same: bool
+
+
+@dataclass(frozen=True)
+class Beside:
+    name: str
+    settings: tuple[Row, ...]
+    """What went in: commands, versions, environment. Only what differs."""
+    same: tuple[str, ...]
+    """What was compared and is the same."""
+    results: tuple[Row, ...]
+    """What came out."""
+    chart: Chart | None
+
+
+def beside_of(here: Picture, there: Picture, *, title: str) -> Beside:
+    went_in = list(_settings(here, there))
+    name = clean(there.started.run if there.started is not None else "the other run", 80)
+    if name == title:
+        name = f"{name} (the other)"
+    return Beside(
+        name=name,
+        settings=tuple(row for row in went_in if not row.same)[:MOST_ROWS],
+        same=tuple(row.what for row in went_in if row.same and not row.what.startswith(WORD))[:MOST_ROWS],
+        results=tuple(row for row in _results(here, there) if {row.here, row.there} != {NOTHING})[:MOST_ROWS],
+        chart=_chart(here, there, title, name),
+    )
+
+
+def settings_in(command: list[str]) -> dict[str, str]:
+    """The settings that a command line makes: `--lr 0.1`, `--lr=0.1` and `lr=0.1` are all lr, 0.1."""
+    found: dict[str, str] = {}
+    words = list(command)
+    place = 0
+    while words:
+        word = words.pop(0)
+        if match := _SETTING.fullmatch(word):
+            found[match[1]] = match[2]
+        elif _OPTION.fullmatch(word):
+            has_value = bool(words) and not _OPTION.fullmatch(words[0]) and not _SETTING.fullmatch(words[0])
+            found[word.lstrip("-")] = words.pop(0) if has_value else "given"
+        else:
+            place += 1
+            found[f"{WORD} {place}"] = word
+    return found
+
+
+def _settings(here: Picture, there: Picture) -> Iterator[Row]:
+    mine, theirs = _command(here), _command(there)
+    for name in dict.fromkeys([*mine, *theirs]):
+        yield _row(name, mine.get(name), theirs.get(name))
+    for name, value in _surroundings(here).items():
+        yield _row(name, value, _surroundings(there).get(name))
+    mine, theirs = _environment(here), _environment(there)
+    for name in dict.fromkeys([*mine, *theirs]):
+        yield _row(name, mine.get(name), theirs.get(name))
+
+
+def _command(picture: Picture) -> dict[str, str]:
+    return settings_in(picture.started.command) if picture.started is not None else {}
+
+
+def _environment(picture: Picture) -> dict[str, str]:
+    return picture.started.environment if picture.started is not None else {}
+
+
+def _surroundings(picture: Picture) -> dict[str, str | None]:
+    started = picture.started
+    hello = picture.attempt.hello if picture.attempts else None
+    device = picture.attempt.memory.device if picture.attempts else None
+    return {
+        "folder": started.cwd if started is not None else None,
+        "platform": started.platform if started is not None else None,
+        "torch": picture.attempt.torch if picture.attempts else None,
+        "Python": hello.python if hello is not None else None,
+        "threads": str(hello.threads) if hello is not None and hello.threads is not None else None,
+        "processes": str(hello.world_size) if hello is not None else None,
+        "device": device.device if device is not None else None,
+        "memory of the machine": size(started.memory_total) if started is not None and started.memory_total else None,
+        "Holdfast": started.holdfast if started is not None else None,
+    }
+
+
+def _row(what: str, here: str | None, there: str | None) -> Row:
+    return Row(clean(what, 80), _shown(here), _shown(there), here == there)
+
+
+def _shown(value: str | None) -> str:
+    return NOTHING if value is None else clean(value, 160) or "(empty)"
+
+
+def _results(here: Picture, there: Picture) -> Iterator[Row]:
+    mine, theirs = _came_out(here), _came_out(there)
+    for what in dict.fromkeys([*mine, *theirs]):
+        yield _row(what, mine.get(what), theirs.get(what))
+
+
+def _came_out(picture: Picture) -> dict[str, str]:
+    attempts = picture.attempts
+    if not attempts:
+        return {}
+    pace = [attempt.pace for attempt in attempts]
+    steps, spent = sum(p.steps.count for p in pace), sum(p.step_seconds for p in pace)
+    most = max(attempt.memory.most_rss for attempt in attempts)
+    came: dict[str, str] = {
+        "verdict": picture.ended.verdict if picture.ended is not None else "not ended",
+        "attempts": str(len(attempts)),
+        "steps": count(picture.last_step),
+        **_losses("loss", picture.loss),
+        "a step took": step_time(spent / steps) if steps else NOTHING,
+        "waiting for data": f"{sum(p.data_wait for p in pace) / spent:.0%}" if spent else NOTHING,
+        "memory at most": size(most) if most else NOTHING,
+    }
+    for name, series in list(attempts[-1].losses.parts.items())[:8]:
+        came |= {what: value for what, value in _losses(name, series).items() if what.endswith(", last")}
+    latest = attempts[-1].metrics.latest
+    if latest is not None:
+        came |= {name: number(as_number(value)) for name, value in list(latest.values.items())[:16]}
+    if picture.started is not None:
+        came["took"] = duration(max(0.0, picture.last_at - picture.started.at - picture.away))
+    return came
+
+
+def _losses(name: str, series: Series) -> dict[str, str]:
+    if not series.count:
+        return {}
+    return {
+        f"{name}, first": number(series.first),
+        f"{name}, lowest": number(series.lowest),
+        f"{name}, last": number(series.last),
+    }
+
+
+def _chart(here: Picture, there: Picture, title: str, name: str) -> Chart | None:
+    half = MOST_POINTS // 2
+    mine = line_of(title, (attempt.loss for attempt in here.attempts[-20:]), half)
+    theirs = line_of(name, (attempt.loss for attempt in there.attempts[-20:]), half, beside=True)
+    if not mine.strokes or not theirs.strokes:
+        return None
+    caption = f"The loss of {clean(title, 80)} and of {name}, step by step."
+    bad = not_finite(here.attempts[-20:], lambda attempt: attempt.loss)
+    return Chart("beside", "Both losses", caption, (mine, theirs), bad=bad, log=spans_decades([mine, theirs]))

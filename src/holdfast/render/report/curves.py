@@ -1,0 +1,329 @@
+"""The curves of a run, one function for each chart, with the findings marked where their evidence can be seen."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.aggregators.metrics import is_loss, is_score, is_train
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.units import size
+from holdfast.render.report.charts import (
+    FEWEST_POINTS,
+    MOST_LINES,
+    MOST_POINTS,
+    SEVERE,
+    Chart,
+    Dot,
+    Line,
+    Mark,
+    and_more,
+    connected,
+    course,
+    extremes,
+    from_to,
+    joined,
+    line_of,
+    not_finite,
+    spans_decades,
+    step_time,
+    thinned,
+    unbroken,
+)
+from holdfast.render.report.text import clean, count, number
+from holdfast.render.text import duration
+from holdfast.schema.events import as_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.diagnosis.aggregators.memory import Point as Sample
+    from holdfast.diagnosis.aggregators.timing import EpochPace
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.render.report.charts import Across
+    from holdfast.schema.verdicts import Finding
+
+    Numbered = Sequence[tuple[int, Sequence[Finding]]]
+
+FEWEST_NORMS = 10
+"""Gradients that are looked at now and then make no curve."""
+MOST_STROKES = 40
+"""Attempts that are drawn: the newest."""
+MOST_MARKS = 10
+PLENTY = 4
+"""Memory that is left is not drawn where it always was this many times what the training held."""
+MOST_SINGLE_METRICS = 3
+
+
+def charts_of(picture: Picture, numbered: Numbered) -> tuple[Chart, ...]:
+    """Every chart that the record has values for. `numbered` are the findings as the report counts them, the told one first."""
+    attempts = [attempt for attempt in picture.attempts if attempt.steps or attempt.memory.points]
+    attempts = (attempts or picture.attempts)[-MOST_STROKES:]
+    found = [
+        _loss(attempts),
+        _parts(attempts),
+        *_metrics(attempts),
+        _rate(attempts),
+        _gradient(attempts),
+        _memory(attempts),
+        _pace(attempts),
+        _epoch_pace(attempts),
+    ]
+    return tuple(_placed(chart, attempts, numbered) for chart in found if chart is not None)
+
+
+def _loss(attempts: list[AttemptPicture]) -> Chart | None:
+    series = [attempt.loss for attempt in attempts]
+    bad = not_finite(attempts, lambda attempt: attempt.loss)
+    line = line_of("loss", series)
+    if not line.strokes and not bad:
+        return None
+    return Chart("loss", "Loss", course(line, bad), (line,), bad=bad, log=spans_decades([line]))
+
+
+def _parts(attempts: list[AttemptPicture]) -> Chart | None:
+    names = list(dict.fromkeys(name for attempt in attempts for name in attempt.losses.parts))
+    shown = names[:MOST_LINES]
+    most = MOST_POINTS // max(1, len(shown))
+    lines = [
+        line_of(name, (attempt.losses.parts[name] for attempt in attempts if name in attempt.losses.parts), most)
+        for name in shown
+    ]
+    lines = [line for line in lines if line.strokes]
+    if not lines:
+        return None
+    caption = "; ".join(f"{line.name} {from_to(line)}" for line in lines) + and_more(len(names) - len(shown))
+    return Chart("parts", "Loss components", caption, tuple(lines), log=spans_decades(lines))
+
+
+def _metrics(attempts: list[AttemptPicture]) -> list[Chart]:
+    names = dict.fromkeys(name for attempt in attempts for event in attempt.metrics.history for name in event.values)
+    across: Across = "step" if _steps_are_known(attempts) else "epoch"
+    lines = {name: line for name in names if (line := _metric(name, attempts, across)).strokes}
+    # Where no step was seen, what the log says of the training once an epoch stands for its losses.
+    trained = [line for name, line in lines.items() if is_train(name) and is_loss(name)]
+    trained = [] if any(attempt.loss.count for attempt in attempts) else trained
+    lines = {name: line for name, line in lines.items() if not is_train(name) and not _is_bookkeeping(name)}
+    losses = [line for name, line in lines.items() if is_loss(name)]
+    together = [line for name, line in lines.items() if is_score(name) and all(0 <= dot.mean <= 1 for dot in line.dots)]
+    alone = [line for line in lines.values() if line not in losses and line not in together][:MOST_SINGLE_METRICS]
+    charts = [
+        _of_metrics("loss", "Training loss", trained, across),
+        _of_metrics("metrics", "Metrics", together, across),
+        *(_of_metrics(f"metric-{n}", f"Metric: {line.name}", [line], across) for n, line in enumerate(alone, 1)),
+        _of_metrics("validation-loss", "Validation loss", losses, across),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+BOOKKEEPING = re.compile("lr|learning|time|epoch|steps?|speed|runtime|seconds?|flop?s")
+"""Words of what trainers log beside their metrics."""
+
+
+def _is_bookkeeping(name: str) -> bool:
+    return any(map(BOOKKEEPING.fullmatch, re.split(r"[^a-z0-9]+", name.lower())))
+
+
+def _of_metrics(name: str, title: str, lines: list[Line], across: Across) -> Chart | None:
+    if not lines:
+        return None
+    shown = lines[:MOST_LINES]
+    caption = "; ".join(f"{line.name} {from_to(line)}" for line in shown) + and_more(len(lines) - len(shown))
+    return Chart(name, title, caption, tuple(shown), across=across, log=spans_decades(shown))
+
+
+def _steps_are_known(attempts: list[AttemptPicture]) -> bool:
+    """Whether validations stand at steps of their own; a foreign log may know epochs only."""
+    steps = [event.step for attempt in attempts for event in attempt.metrics.history]
+    return len(set(steps)) * 2 > len(steps) and any(attempt.steps for attempt in attempts)
+
+
+def _metric(name: str, attempts: list[AttemptPicture], across: Across) -> Line:
+    strokes = []
+    for attempt in attempts:
+        stroke = []
+        for n, event in enumerate(attempt.metrics.history, 1):
+            value = as_number(event.values.get(name))
+            if value is not None and math.isfinite(value):
+                stroke.append(Dot(event.step if across == "step" else event.epoch or n, value, value, value))
+        strokes.append(stroke)
+    return Line(clean(name, 60), connected(strokes, MOST_POINTS // MOST_LINES))
+
+
+def _rate(attempts: list[AttemptPicture]) -> Chart | None:
+    line = line_of("learning rate", (attempt.rates.highest for attempt in attempts))
+    if not line.strokes:
+        return None
+    lowest, highest = extremes(line)
+    caption = f"The highest of all parameter groups: {from_to(line)}; at most {number(highest)}."
+    if lowest == highest:
+        caption = f"The highest of all parameter groups: {number(highest)} throughout."
+    return Chart("rate", "Learning rate", caption, (line,))
+
+
+def _gradient(attempts: list[AttemptPicture]) -> Chart | None:
+    whole = line_of("gradient norm", (attempt.gradients.norms for attempt in attempts))
+    line = replace(whole, strokes=tuple(piece for stroke in whole.strokes for piece in unbroken(stroke)))
+    bad = not_finite(attempts, lambda attempt: attempt.gradients.norms)
+    if len(line.dots) < FEWEST_NORMS:
+        return None
+    caption = course(line, bad)
+    if len(line.strokes) > len(whole.strokes):
+        caption += " Where the line is broken, gradients were not looked at."
+    return Chart("gradient", "Gradient norm", caption, (line,), bad=bad, log=spans_decades([line]))
+
+
+def _memory(attempts: list[AttemptPicture]) -> Chart | None:
+    sampled = [attempt for attempt in attempts if attempt.memory.points]
+    if not sampled:
+        return None
+    by_step = any(attempt.steps for attempt in sampled)
+    start = sampled[0].memory.points[0].at
+    kinds: tuple[tuple[str, Callable[[Sample], tuple[float | None, float | None]]], ...] = (
+        ("the training, all its processes", lambda point: (point.rss, point.peak)),
+        ("on the device", lambda point: (point.driver, point.driver)),
+        ("left on the machine", lambda point: (point.available, point.available)),
+    )
+    lines = []
+    for name, value in kinds:
+        strokes = []
+        for attempt in sampled:
+            dots = [
+                Dot(point.step if by_step else point.at - start, mean, mean, peak or mean, point.n)
+                for point in attempt.memory.points
+                if (held := value(point)) and (mean := held[0]) is not None and (peak := held[1]) is not None
+            ]
+            strokes.append(tuple(thinned(_one_a_step(dots), max(FEWEST_POINTS, MOST_POINTS // (3 * len(sampled))))))
+        if any(strokes):
+            lines.append(Line(name, tuple(stroke for stroke in strokes if stroke)))
+    if all(len(line.dots) < 2 for line in lines):
+        return None
+    most = max(attempt.memory.most_rss for attempt in sampled)
+    least = min(attempt.memory.least_available or 0 for attempt in sampled)
+    highest = max(extremes(line)[1] for line in lines[:-1])
+    if least > PLENTY * highest:
+        lines = lines[:-1]  # it would only press the curve that matters to the ground
+    caption = f"The training held at most {size(most)}; at least {size(least)} were left on the machine."
+    return Chart("memory", "Memory", caption, tuple(lines), across="step" if by_step else "time", unit="bytes")
+
+
+def _one_a_step(dots: list[Dot]) -> list[Dot]:
+    """Samples within one step, or before the first, as one."""
+    return [joined(list(same)) for _, same in groupby(dots, key=lambda dot: dot.x)]
+
+
+def _pace(attempts: list[AttemptPicture]) -> Chart | None:
+    line = line_of("seconds a step", (attempt.pace.steps for attempt in attempts))
+    if not line.strokes:
+        return None
+    steps = sum(attempt.pace.steps.count for attempt in attempts)
+    spent = sum(attempt.pace.step_seconds for attempt in attempts)
+    waited = sum(attempt.pace.data_wait for attempt in attempts)
+    slowest = max(attempt.pace.steps.highest for attempt in attempts)
+    caption = f"{step_time(spent / max(1, steps))} a step on average; the slowest took {step_time(slowest)}."
+    if spent > 0 and waited / spent >= 0.01:
+        caption += f" {waited / spent:.0%} of it was waiting for data."
+    return Chart("pace", "Step time", caption, (line,), unit="seconds", log=spans_decades([line]))
+
+
+def _epoch_pace(attempts: list[AttemptPicture]) -> Chart | None:
+    timed = _whole_epochs(attempts)
+    ends = [epoch.last_step for epochs in timed for epoch in epochs]
+    # A training that goes on may count its epochs from one again; its steps it does not.
+    across: Across = "step" if len(set(ends)) == len(ends) and all(ends) else "epoch"
+    strokes = [
+        [
+            Dot(epoch.last_step if across == "step" else epoch.epoch, epoch.seconds, epoch.seconds, epoch.seconds)
+            for epoch in epochs
+        ]
+        for epochs in timed
+    ]
+    line = Line("seconds an epoch", connected(strokes, MOST_POINTS))
+    if len(line.dots) < 3:
+        return None
+    slowest = max(line.dots, key=lambda dot: dot.high)
+    caption = (
+        f"{duration(line.dots[0].mean)} at first, {duration(line.dots[-1].mean)} at last, {duration(slowest.high)} at most "
+        f"({'epoch' if across == 'epoch' else 'up to step'} {count(slowest.x)}). Evaluation, saving and sleep are left out."
+    )
+    if sum(map(len, timed)) < sum(len(attempt.pace.epochs) for attempt in attempts):
+        caption += " So are epochs that a restart cut in two."
+    return Chart("epochs", "Epoch time", caption, (line,), across=across, unit="seconds", log=spans_decades([line]))
+
+
+def _whole_epochs(attempts: list[AttemptPicture]) -> list[list[EpochPace]]:
+    """Of each attempt, without the rest of an epoch that the attempt before it had begun."""
+    timed: list[list[EpochPace]] = []
+    ends: set[int] = set()
+    for attempt in attempts:
+        epochs = list(attempt.pace.epochs)
+        begun = attempt.resumed.step if attempt.resumed is not None else 0
+        if begun and epochs and len(epochs) == attempt.pace.epochs_done:
+            first = epochs[0].last_step
+            epochs = epochs if begun in ends and first > begun else epochs[1:]
+        timed.append(epochs)
+        ends |= {epoch.last_step for epoch in attempt.pace.epochs}
+    return timed
+
+
+# --- what is marked in them -------------------------------------------------------------------------------------------
+
+
+def _placed(chart: Chart, attempts: list[AttemptPicture], numbered: Numbered) -> Chart:
+    """With the findings and restarts, where the chart goes by steps or epochs."""
+    if chart.across == "time":
+        return chart
+    told: dict[tuple[float, int], Mark] = {}
+    others: dict[tuple[float, int], Mark] = {}
+    for n, group in numbered:
+        for nth, finding in enumerate(group if _concerns(group[0].rule, chart.name) else ()):
+            place = finding.step if chart.across == "step" else finding.epoch
+            if place is not None and (place, n) not in told:
+                says = f"{clean(finding.rule, 60)}, {chart.across} {count(place)}"
+                (others if nth else told)[place, n] = Mark(place, n, finding.severity, says)
+    gravest = [*sorted(told.values(), key=_gravity), *sorted(others.values(), key=_gravity)][:MOST_MARKS]
+    marks = sorted(gravest, key=lambda mark: (mark.x, mark.number))
+    if chart.across == "epoch":
+        return replace(chart, marks=tuple(marks))
+    started = [attempt for attempt in attempts if attempt.first_step is not None]
+    restarts = tuple(float(attempt.first_step or 0) for attempt in started[1:])
+    extent = None
+    if started:
+        extent = (
+            float(min(attempt.first_step or 0 for attempt in started)),
+            float(max(attempt.last_step for attempt in started)),
+        )
+    return replace(chart, marks=tuple(marks), restarts=restarts, extent=extent)
+
+
+def _gravity(mark: Mark) -> tuple[int, int]:
+    return SEVERE[mark.severity], mark.number
+
+
+SHOWS = {
+    "memory": ("memory",),
+    "time": ("pace", "epochs"),
+    "hang": ("pace",),
+    "slept": ("pace", "epochs"),
+    "gradients": ("gradient",),
+    "rate": ("rate",),
+    "component": ("parts",),
+    "metrics": ("metrics", "validation-loss"),
+    "overfitting": ("metrics", "validation-loss"),
+}
+"""A word in a rule's id -> the charts that show what it speaks of."""
+
+
+def _concerns(rule: str, chart: str) -> bool:
+    """A finding is marked where its evidence can be seen: a leak not in the loss, a zero loss not in the memory."""
+    shown = {name for word in rule.split("-") for name in SHOWS.get(word, ())}
+    known = by_id().get(rule)
+    kind = known.kind if known is not None else "learning"
+    if kind in ("learning", "proof", "exit"):
+        shown.add("loss")
+    if kind == "exit":
+        shown.add("memory")
+    return chart in shown

@@ -1,0 +1,192 @@
+"""The report as Markdown: for a terminal, an issue, a mail. Curves are one line of blocks each."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.render.report.svg import sparkline
+from holdfast.render.report.text import pieces
+from holdfast.render.report.timeline import FIRST_TOLD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.render.report.compare import Beside, Row
+    from holdfast.render.report.model import Report, Told
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_AT_START = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+=]))")
+"""What would begin a list or a line across the page."""
+
+
+def text(words: str, *, at_start: bool = True) -> str:
+    """Words that mean nothing in Markdown or HTML but themselves."""
+    plain = "".join(_ENTITIES.get(letter, letter) for letter in words)
+    marked = _SPECIAL.sub(r"\\\1", plain)
+    return _AT_START.sub(r"\1\\", marked.lstrip()) if at_start else marked
+
+
+def code(words: str) -> str:
+    """In a row of backticks that is longer than any inside."""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
+    room = " " if words.startswith("`") or words.endswith("`") or not words else ""
+    return f"{fence}{room}{words}{room}{fence}"
+
+
+def prose(words: str) -> str:
+    """A sentence in which code stands between backticks."""
+    return "".join(
+        code(part) if is_code else text(part, at_start=not n) for n, (part, is_code) in enumerate(pieces(words))
+    )
+
+
+def block(lines: Iterable[str], language: str = "text") -> list[str]:
+    body = list(lines)
+    longest = max((len(run) for line in body for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}{language}", *body, fence]
+
+
+def as_markdown(report: Report) -> str:
+    parts = [
+        [f"# {text(report.title)}: {text(report.verdict)}"],
+        [text(" · ".join(fact for fact in (report.when, *report.figures) if fact))],
+        *([prose(sentence)] for sentence in report.story),
+        _next(report),
+        _cause(report),
+        _verdict(report),
+        _attempts(report),
+        _curves(report),
+        _findings(report),
+        _section("What is not known", [f"- {prose(line)}" for line in report.unknown]),
+        _cost(report),
+        _files(report),
+        _beside(report.beside) if report.beside is not None else [],
+        _section("What ran", [f"- {text(name)}: {code(value)}" for name, value in report.setup]),
+        _last_words(report),
+        ["---"],
+        ["Written by Holdfast. `report.html` beside this file has the plots."],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    while lines and not lines[-1]:
+        lines = lines[:-1]
+    return [f"## {title}", "", *lines] if lines else []
+
+
+def _next(report: Report) -> list[str]:
+    lines = []
+    for n, step in enumerate(report.next_steps, 1):
+        lines.append(f"{n}. {prose(step.text)}")
+        if step.command is not None:
+            lines += ["", *(f"   {line}" for line in block([step.command], "sh")), ""]
+    return _section("What to do next", lines)
+
+
+def _cause(report: Report) -> list[str]:
+    if report.cause is None:
+        return []
+    told = next((finding for finding in report.findings if finding.decisive), None)
+    lines = [f"{code(report.cause)}, {report.confidence}.", ""]
+    lines += [f"- {prose(line)}" for line in report.why]
+    for head, words in told.page if told is not None else ():
+        lines += ["", f"{text(head)}: {prose(words)}"]
+    return _section("Cause", lines)
+
+
+def _verdict(report: Report) -> list[str]:
+    lines = [] if report.reason_is_told else [f"**{text(report.verdict)}**: {text(report.reason)}", ""]
+    lines += [f"- {proof.sign} {text(proof.name)} ({proof.answer}): {text(proof.detail)}" for proof in report.proofs]
+    return _section("Verdict and its proofs", lines)
+
+
+def _attempts(report: Report) -> list[str]:
+    lines = []
+    for n, attempt in enumerate(report.timeline.told):
+        if n == FIRST_TOLD and report.timeline.between:
+            lines.append(f"- {report.timeline.between}")
+        facts = ", ".join(fact for fact in (attempt.steps, attempt.took, attempt.how) if fact)
+        lines.append(f"- **attempt {attempt.number}**: {text(facts)}")
+        lines += [f"  - {text(more)}" for more in (attempt.began, attempt.why, attempt.then) if more]
+        lines += [f"  - kept safe: {text(attempt.kept)}"] if attempt.kept else []
+    return _section("Attempts", lines)
+
+
+def _curves(report: Report) -> list[str]:
+    lines = []
+    for chart in report.charts:
+        lines += [f"**{text(chart.title)}.** {text(chart.caption)}", ""]
+        drawn = [(line.name, sparkline(line, log=chart.log)) for line in chart.lines]
+        widest = max((len(name) for name, _ in drawn), default=0)
+        lines += [*block(f"{name:{widest}}  {curve}" for name, curve in drawn if curve), ""] if drawn else []
+    return _section("Curves", lines)
+
+
+def _findings(report: Report) -> list[str]:
+    lines = [line for finding in report.findings for line in _finding(finding)]
+    if report.findings_left_out:
+        lines.append(f"{report.findings_left_out} more are in `summary.json`.")
+    return _section("Findings", lines)
+
+
+def _finding(finding: Told) -> Iterator[str]:
+    sure = "" if finding.confidence == "proven" else f", {finding.confidence}"
+    yield f"### {finding.number}. {finding.severity}: {text(finding.rule)}"
+    yield ""
+    yield f"{prose(finding.message)} ({text(finding.where)}{sure})" if finding.where else prose(finding.message)
+    yield ""
+    yield from (f"- evidence: {prose(line)}" for line in finding.evidence)
+    yield from (f"- remedy: {prose(line)}" for line in finding.remedies)
+    yield ""
+
+
+def _cost(report: Report) -> list[str]:
+    lines = [text(report.cost.says), ""] if report.cost.says else []
+    if report.cost.shares:
+        lines += ["| where the time went | | |", "|---|---:|---:|"]
+        lines += [f"| {text(share.says)} | {share.took} | {share.part} |" for share in report.cost.shares]
+    return _section("What it cost", lines)
+
+
+def _files(report: Report) -> list[str]:
+    lines = [
+        f"- {'usable' if file.usable else 'NOT usable'}: {code(file.path)}, {file.step}: {text(file.why)}"
+        for file in report.files
+    ]
+    if report.files_left_out:
+        lines.append(f"- {report.files_left_out} older ones are in the journal.")
+    return _section("Checkpoints", lines)
+
+
+def _beside(beside: Beside) -> list[str]:
+    lines = []
+    if beside.chart is not None:
+        drawn = [(line.name, sparkline(line, log=beside.chart.log)) for line in beside.chart.lines]
+        widest = max(len(name) for name, _ in drawn)
+        lines += ["Both losses:", "", *block(f"{name:{widest}}  {curve}" for name, curve in drawn), ""]
+    lines += _table("What came out", beside.results, beside.name)
+    if beside.settings:
+        lines += ["", *_table("What was set differently", beside.settings, beside.name)]
+    else:
+        lines += ["", "Command, versions and environment are the same."]
+    if beside.same and beside.settings:
+        lines += ["", f"The same: {text(', '.join(beside.same))}."]
+    return _section(f"Beside {text(beside.name)}", lines)
+
+
+def _table(title: str, rows: tuple[Row, ...], name: str) -> list[str]:
+    return [
+        f"| {title} | this run | {text(name)} |",
+        "|---|---|---|",
+        *(f"| {text(row.what)} | {text(row.here)} | {text(row.there)} |" for row in rows),
+    ]
+
+
+def _last_words(report: Report) -> list[str]:
+    if not report.last_words:
+        return []
+    return _section(f"Last words of attempt {report.last_words_of}", block(report.last_words))

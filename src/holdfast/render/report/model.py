@@ -1,0 +1,394 @@
+"""What a report says: one frozen value, from a picture alone. How it is written is decided in markdown.py and html.py.
+
+Everything is bounded here, so that a run of a million steps and hundreds of findings still gives a report that a phone
+opens: what is left out is counted, and stands in the journal.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.diagnosis.checkpoints import checkpoints, last_good
+from holdfast.diagnosis.explanation import decisive, explain
+from holdfast.diagnosis.rules import by_id
+from holdfast.diagnosis.units import size
+from holdfast.render.report.charts import SEVERE, Chart
+from holdfast.render.report.compare import Beside, beside_of
+from holdfast.render.report.curves import charts_of
+from holdfast.render.report.text import clean, clean_line, count, moment, percent
+from holdfast.render.report.timeline import Timeline, timeline_of, tone_of
+from holdfast.render.results import results_of
+from holdfast.render.summary import goodput
+from holdfast.render.text import duration, plural
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.explanation import Explanation
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.schema.verdicts import Finding
+
+MOST_FINDINGS = 24
+MOST_EVIDENCE = 6
+MOST_CHECKPOINTS = 20
+MOST_LAST_WORDS = 40
+TONES = {"learned": "good", "unproven": "open", "not-learned": "bad", "failed": "bad", "interrupted": "open"}
+ANSWERS = {"holds": "✓", "fails": "✗", "missing": "?", "does not apply": "·"}
+BUCKETS = {
+    "training": "training steps, computing",
+    "data_wait": "training steps, waiting for data",
+    "evaluation": "evaluation",
+    "saving": "saving checkpoints",
+    "start_up": "starting up, before the first step",
+    "snapshot_stall": "waiting for snapshots",
+    "lost_work": "work that had to be done again",
+    "restart": "starting again, until its first step",
+    "waiting": "between attempts",
+    "other": "anything else",
+}
+LOST = ("lost_work", "restart", "waiting")
+_PARAGRAPH = re.compile(r"\*\*(.+?)\.\*\*\s*(.+?)(?=\n\s*\n|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finding, for a person; the same rule in several attempts is told once."""
+
+    number: int
+    rule: str
+    severity: str
+    message: str
+    where: str
+    evidence: tuple[str, ...]
+    remedies: tuple[str, ...]
+    confidence: str
+    page: tuple[tuple[str, str], ...]
+    """From the rule's own page: what it means, why it happens."""
+    decisive: bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """A proof that the verdict rests on."""
+
+    sign: str
+    answer: str
+    name: str
+    detail: str
+    positive: bool
+
+
+@dataclass(frozen=True)
+class Share:
+    """Where some of the time went."""
+
+    name: str
+    says: str
+    took: str
+    part: str
+    width: float
+    lost: bool
+
+
+@dataclass(frozen=True)
+class Cost:
+    says: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True)
+class File:
+    """A checkpoint."""
+
+    path: str
+    step: str
+    usable: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Todo:
+    text: str
+    command: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    title: str
+    verdict: str
+    tone: str
+    reason: str
+    when: str
+    figures: tuple[str, ...]
+    story: tuple[str, ...]
+    next_steps: tuple[Todo, ...]
+    cause: str | None
+    confidence: str
+    why: tuple[str, ...]
+    proofs: tuple[Check, ...]
+    timeline: Timeline
+    charts: tuple[Chart, ...]
+    findings: tuple[Told, ...]
+    findings_left_out: int
+    unknown: tuple[str, ...]
+    cost: Cost
+    files: tuple[File, ...]
+    files_left_out: int
+    beside: Beside | None
+    setup: tuple[tuple[str, str], ...]
+    last_words: tuple[str, ...]
+    last_words_of: int
+    """The attempt whose last words they are."""
+    written_by: str
+
+    @property
+    def reason_is_told(self) -> bool:
+        """Whether the story has said already why the verdict is what it is."""
+        return any(self.reason in sentence for sentence in self.story)
+
+
+def report_of(picture: Picture, *, title: str, reference: str | None = None, beside: Picture | None = None) -> Report:
+    """`reference` is what `holdfast resume` calls the run by, where there is such a run."""
+    explained = explain(picture, reference)
+    title = clean(title, 120) or "run"
+    numbered = _numbered(picture)
+    files = checkpoints(picture)
+    words_of, words = _last_words(picture)
+    ended = picture.ended
+    return Report(
+        title=title,
+        verdict=clean(ended.verdict, 40) if ended is not None else "not ended",
+        tone=TONES.get(ended.verdict, "open") if ended is not None else "open",
+        reason=clean(ended.reason, 600) if ended is not None else "the run has not ended; this is how it stands",
+        when=moment(picture.started.at) if picture.started is not None else "",
+        figures=tuple(_figures(picture)),
+        story=tuple(clean(sentence, 600) for sentence in explained.story[:5]),
+        next_steps=tuple(
+            Todo(clean(step.text, 400), clean(step.command, 1000) if step.command else None)
+            for step in explained.next_steps[:8]
+        ),
+        cause=clean(explained.cause, 60) if explained.cause is not None else None,
+        confidence=explained.confidence,
+        why=_lines(explained.why),
+        proofs=_proofs(picture),
+        timeline=timeline_of(picture),
+        charts=charts_of(picture, numbered[:MOST_FINDINGS]),
+        findings=_findings(picture, numbered, explained),
+        findings_left_out=max(0, len(numbered) - MOST_FINDINGS),
+        unknown=_lines(explained.unknown, 600),
+        cost=_cost(picture),
+        files=tuple(
+            File(clean(f.path), f"step {count(f.step)}", f.usable, clean(f.why, 400)) for f in files[-MOST_CHECKPOINTS:]
+        ),
+        files_left_out=max(0, len(files) - MOST_CHECKPOINTS),
+        beside=beside_of(picture, beside, title=title) if beside is not None else None,
+        setup=tuple(_setup(picture)),
+        last_words=words,
+        last_words_of=words_of,
+        written_by=clean(picture.started.holdfast, 40) if picture.started is not None else "",
+    )
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """For tools: all but the points of the curves, which the journal has in full."""
+    told: dict[str, Any] = msgspec.to_builtins(report)
+    told["charts"] = [{"name": chart.name, "title": chart.title, "says": chart.caption} for chart in report.charts]
+    if told["beside"] is not None:
+        del told["beside"]["chart"]
+    return told
+
+
+def _lines(texts: list[str], most: int = 300) -> tuple[str, ...]:
+    return tuple(clean(text, most) for text in texts[:MOST_EVIDENCE])
+
+
+def _figures(picture: Picture) -> list[str]:
+    if not picture.attempts:
+        return []
+    attempt = picture.attempt
+    facts = [plural(len(picture.attempts), "attempt")]
+    last = picture.last_step
+    if last or not attempt.epoch:
+        facts.append(f"{count(last)} steps" if last != 1 else "1 step")
+    if attempt.epoch:
+        of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
+        facts.append(f"{attempt.epoch}{of} epochs")
+    wall = goodput(picture)["wall_s"]
+    facts += [duration(wall)] if wall else []  # a log need not have a clock
+    most = max(each.memory.most_rss for each in picture.attempts)
+    return [*facts, f"at most {size(most)} of memory"] if most else facts
+
+
+def _proofs(picture: Picture) -> tuple[Check, ...]:
+    proofs = picture.ended.proofs if picture.ended is not None else []
+    return tuple(
+        Check(ANSWERS[proof.answer], proof.answer, clean(proof.name, 60), clean(proof.detail, 400), proof.positive)
+        for proof in proofs[:20]
+    )
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+Group = list["Finding"]
+
+
+def _numbered(picture: Picture) -> list[tuple[int, Group]]:
+    """Findings by rule, the decisive one first, then by severity and in the order in which they were made."""
+    groups: dict[str, Group] = {}
+    for finding in picture.findings:
+        groups.setdefault(finding.rule, []).append(finding)
+    first = decisive(picture) if picture.attempts else None
+    for group in groups.values():
+        # The one that is told: the decisive itself, else the gravest, else the newest.
+        group.sort(key=lambda finding: (finding is not first, SEVERE[finding.severity], -finding.attempt))
+    order = sorted(
+        groups.values(), key=lambda group: (group[0] is not first, SEVERE[group[0].severity], group[0].attempt)
+    )
+    return list(enumerate(order, 1))
+
+
+def _findings(picture: Picture, numbered: list[tuple[int, Group]], explained: Explanation) -> tuple[Told, ...]:
+    several = len(picture.attempts) > 1
+    return tuple(
+        _told(n, group, several=several, is_decisive=group[0].rule == explained.cause)
+        for n, group in numbered[:MOST_FINDINGS]
+    )
+
+
+def _told(n: int, group: Group, *, several: bool, is_decisive: bool) -> Told:
+    finding = group[0]
+    return Told(
+        number=n,
+        rule=clean(finding.rule, 60),
+        severity=finding.severity,
+        message=clean(finding.message, 600),
+        where=_where(group, several=several),
+        evidence=_lines(finding.evidence),
+        remedies=_lines(finding.remedies),
+        confidence=finding.confidence,
+        page=_page(finding.rule) if n <= 12 else (),
+        decisive=is_decisive,
+    )
+
+
+def _where(group: Group, *, several: bool) -> str:
+    finding = group[0]
+    said = [f"attempt {finding.attempt}"] if several else []
+    said += [f"step {count(finding.step)}"] if finding.step else []
+    said += [f"epoch {finding.epoch}"] if finding.epoch else []
+    others = {other.attempt: other.step for other in reversed(group[1:]) if other.attempt != finding.attempt}
+    if others:
+        steps = [f"{n} (step {count(step)})" if step else str(n) for n, step in sorted(others.items())]
+        numbers = ", ".join(steps[:6]) + (", …" if len(steps) > 6 else "")
+        said.append(f"also in attempt{'s' if len(others) > 1 else ''} {numbers}")
+    return ", ".join(said)
+
+
+def _page(rule: str) -> tuple[tuple[str, str], ...]:
+    known = by_id().get(rule)
+    found = _PARAGRAPH.findall(known.page) if known is not None else []
+    wanted = ("What it means", "Why it happens")
+    return tuple((head, clean(" ".join(text.split()), 900)) for head, text in found if head in wanted)
+
+
+# --- what it cost -----------------------------------------------------------------------------------------------------
+
+
+def _cost(picture: Picture) -> Cost:
+    spent = goodput(picture)
+    wall = spent["wall_s"]
+    if not spent["buckets"] or wall <= 0:
+        return Cost("", ())
+    if not any(attempt.steps for attempt in picture.attempts) and picture.attempt.epoch:
+        return Cost(_price(picture, wall, 0.0), ())  # a log of epochs does not say where the time went
+    shares = [
+        Share(name, BUCKETS.get(name, clean(name, 40)), duration(took), percent(took / wall), 0.0, name in LOST)
+        for name, took in spent["buckets"].items()
+        if took >= 0.05 or took / wall >= 0.01
+    ]
+    whole = sum(spent["buckets"].values()) or 1.0
+    widths = [round(100 * spent["buckets"][share.name] / whole, 2) for share in shares]
+    shares = [
+        Share(share.name, share.says, share.took, share.part, width, share.lost)
+        for share, width in zip(shares, widths, strict=True)
+    ]
+    shares.sort(key=lambda share: list(BUCKETS).index(share.name) if share.name in BUCKETS else 99)
+    return Cost(_price(picture, wall, spent["useful_s"]), tuple(shares))
+
+
+def _price(picture: Picture, wall: float, useful: float) -> str:
+    """In words, also what the time was good for in the end."""
+    took, useful = f"It took {duration(wall)}", min(useful, wall)
+    verdict = picture.ended.verdict if picture.ended is not None else None
+    good = last_good(picture)
+    if verdict == "not-learned":
+        kept = f" What was saved up to step {count(good.step)} is still usable." if good is not None else ""
+        steps = f", {duration(useful)} of it in training steps" if useful else ""
+        return f"{took}{steps}. The model did not learn: that time is lost.{kept}"
+    if not any(attempt.steps for attempt in picture.attempts):
+        return f"{took}." if picture.attempt.epoch else f"{took}; no training step was seen in it."
+    said = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) went into training steps that count."
+    if verdict in ("failed", "interrupted") and tone_of(picture.attempt) != "good":
+        last = picture.attempt.last_step
+        if good is None:
+            return (
+                f"{said} No checkpoint is known to be usable: unless the training kept its state elsewhere, it is lost."
+            )
+        if last > good.step:
+            return f"{said} The work up to step {count(good.step)} is saved; {plural(last - good.step, 'step')} after it are not."
+        return f"{said} All of it is saved."
+    return said
+
+
+# --- what ran ---------------------------------------------------------------------------------------------------------
+
+
+def _setup(picture: Picture) -> list[tuple[str, str]]:
+    started = picture.started
+    if started is None:
+        return []
+    attempt = picture.attempts[-1] if picture.attempts else None
+    facts = [
+        ("command", clean(shlex.join(started.command), 1000)),
+        ("folder", clean(started.cwd)),
+        ("machine", ", ".join([clean(started.platform, 120), *_memory_of(started.memory_total)])),
+        ("versions", _versions(started.holdfast, attempt)),
+    ]
+    if attempt is not None and attempt.memory.device is not None:
+        facts.append(("device", clean(attempt.memory.device.device, 80)))
+    if attempt is not None and attempt.adapter is not None:
+        facts.append(("framework", clean(attempt.adapter, 80)))
+    if (results := results_of(picture)) is not None:
+        facts.append(("its own results", clean(results, 600)))
+    if attempt is not None and attempt.hello is not None and attempt.hello.world_size > 1:
+        facts.append(("processes", str(attempt.hello.world_size)))
+    if started.tuning:
+        facts.append(("rules set", clean(msgspec.json.encode(started.tuning).decode(), 600)))
+    facts += [(clean(name, 80), clean(value, 200)) for name, value in sorted(started.environment.items())[:24]]
+    return [(name, value) for name, value in facts if value]
+
+
+def _memory_of(total: int | None) -> list[str]:
+    return [f"{size(total)} of memory"] if total else []
+
+
+def _versions(holdfast: str, attempt: AttemptPicture | None) -> str:
+    said = []
+    if attempt is not None:
+        said += [f"torch {attempt.torch}"] if attempt.torch else []
+        said += [f"Python {attempt.hello.python}"] if attempt.hello is not None else []
+    return clean(", ".join([*said, *([f"Holdfast {holdfast}"] if holdfast else [])]), 200)
+
+
+def _last_words(picture: Picture) -> tuple[int, tuple[str, ...]]:
+    """Of the newest attempt that did not end well, with what the system said about it."""
+    for attempt in reversed(picture.attempts):
+        ended = attempt.ended
+        if ended is not None and tone_of(attempt) == "bad" and (ended.last_words or ended.evidence):
+            said = [clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"]
+            words = [clean_line(line) for line in ended.last_words[-MOST_LAST_WORDS:]]
+            return attempt.number, tuple(said + words)
+    return 0, ()

@@ -1,0 +1,224 @@
+"""The report of a run of several stages: what each came to, how long it took, and the files that are left. Each stage has its own in full."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+
+from holdfast.diagnosis.stages import course_of
+from holdfast.render.report import HTML, MARKDOWN
+from holdfast.render.report.markdown import code, text
+from holdfast.render.report.model import TONES
+from holdfast.render.report.text import clean, moment
+from holdfast.render.stages import count_of, course_summary, deliverables, said_of, state_of, told
+from holdfast.render.text import as_words, duration, plural, shares
+from holdfast.storage.folder import write_atomically
+from holdfast.storage.redact import shown
+
+if TYPE_CHECKING:
+    from holdfast.render.stages import Told
+    from holdfast.schema.plan import Plan
+    from holdfast.storage.folder import RunFolder
+
+_HERE = files("holdfast.render.report")
+PLOTS = (
+    "results.png",
+    "results.csv",
+    "confusion_matrix.png",
+    "BoxPR_curve.png",
+    "PR_curve.png",
+    "labels.jpg",
+    "args.yaml",
+)
+"""What Ultralytics leaves beside its weights, and people look for."""
+MOST_NOTES = 8
+
+
+@dataclass(frozen=True)
+class Link:
+    says: str
+    path: str
+    href: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stage."""
+
+    number: int
+    name: str
+    tone: str
+    state: str
+    says: str
+    settings: str
+    began: str
+    took: str
+    attempts: str
+    left: float
+    width: float
+    report: Link | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CourseReport:
+    title: str
+    verdict: str
+    tone: str
+    reason: str
+    when: str
+    figures: tuple[str, ...]
+    rows: tuple[Row, ...]
+    files: tuple[Link, ...]
+    next_step: str | None
+    time: str
+
+
+def write_course_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
+    report = course_report(run, plan)
+    written = []
+    for name, page in ((MARKDOWN, as_markdown(report)), (HTML, as_html(report))):
+        write_atomically(run.path / name, page)
+        written.append(run.path / name)
+    return written
+
+
+def course_report(run: RunFolder, plan: Plan | None = None) -> CourseReport:
+    course = course_of(shown(run, plan))
+    summary = course_summary(run, plan)
+    stages = told(run, course, plan)
+    spent = summary["goodput"]
+    verdict = clean(str(summary["verdict"] or "not ended"), 40)
+    whole = sum(each.summary["goodput"]["wall_s"] for each in stages if each.summary) or 1.0
+    rows, left = [], 0.0
+    for each in stages:
+        took = each.summary["goodput"]["wall_s"] if each.summary else 0.0
+        rows.append(_row(run, each, left, 100 * took / whole))
+        left += 100 * took / whole
+    return CourseReport(
+        title=clean(run.name, 120),
+        verdict=verdict,
+        tone=TONES.get(verdict, "open"),
+        reason=clean(str(summary["reason"]), 800),
+        when=moment(course.started.at) if course.started is not None else "",
+        figures=(
+            plural(count_of(course), "stage"),
+            plural(len(summary["attempts"]), "attempt"),
+            duration(spent["wall_s"]),
+            *([f"{spent['ratio']:.0%} useful training"] if spent["ratio"] else []),
+        ),
+        rows=tuple(rows),
+        files=tuple(_files(run, deliverables(course))),
+        next_step=f"holdfast resume {run.shell_reference}" if verdict in ("interrupted", "failed") else None,
+        time=shares(spent["buckets"]),
+    )
+
+
+def _row(run: RunFolder, each: Told, left: float, width: float) -> Row:
+    stage = each.stage
+    state = state_of(stage)
+    attempts = each.summary.get("attempts", [])
+    started = stage.started
+    settings = started.settings if started is not None else {}
+    shown = [
+        f"{name} {settings[name]}"
+        for name in ("imgsz", "batch", "epochs", "lr0", "mosaic", "mixup")
+        if name in settings
+    ]
+    notes = [
+        f"attempt {made['n']}: {change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
+        for made in attempts
+        for change in made["changes"]
+    ]
+    notes += [
+        f"{finding['severity']} {finding['rule']}: {finding['message']}"
+        for finding in each.summary.get("findings", [])
+        if finding["severity"] != "note"
+    ]
+    page = each.run.path / HTML if each.run is not None else None
+    return Row(
+        number=stage.number,
+        name=clean(stage.name, 80),
+        tone={"good": "good", "bad": "bad"}.get(TONES.get(state, "open"), "stopped"),
+        state=clean(state, 40),
+        says=clean(said_of(stage), 500),
+        settings=clean(", ".join(shown), 200),
+        began=clean(
+            f"began with {started.weights}" if started is not None and started.weights else "from scratch", 300
+        ),
+        took=duration(each.summary["goodput"]["wall_s"]) if each.summary else "",
+        attempts=plural(len(attempts), "attempt"),
+        left=round(left, 2),
+        width=round(width, 2),
+        report=_link(run, "its report", page) if page is not None and page.is_file() else None,
+        notes=tuple(clean(note, 400) for note in [*_expected(each), *notes][:MOST_NOTES]),
+    )
+
+
+def _expected(each: Told) -> list[str]:
+    """What was measured before it, and what earlier stages had to change."""
+    started = each.stage.started
+    if started is None:
+        return []
+    return [*([started.expects] if started.expects else []), *(f"as before: {as_words(c)}" for c in started.changes)]
+
+
+def _files(run: RunFolder, left: dict[str, str]) -> list[Link]:
+    found: list[tuple[str, Path]] = [(name, Path(left[name])) for name in ("best", "last") if name in left]
+    results = Path(left["results"]) if "results" in left else None
+    if results is not None:
+        found += [(name, results / name) for name in PLOTS if (results / name).is_file()]
+        found.append(("all results", results))
+    return [_link(run, name, path) for name, path in found if path.exists()]
+
+
+def _link(run: RunFolder, says: str, path: Path) -> Link:
+    """Relative, so that a folder that is copied as a whole still opens."""
+    relative = os.path.relpath(path, run.path)
+    return Link(clean(says, 80), clean(str(path), 400), quote(relative))
+
+
+def as_html(report: CourseReport) -> str:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(_HERE.joinpath("course.html.j2").read_text("utf-8"))
+    style = Markup(_HERE.joinpath("report.css").read_text("utf-8"))  # noqa: S704 - our own file
+    return template.render(report=report, style=style)
+
+
+def as_markdown(report: CourseReport) -> str:
+    lines = [
+        f"# {text(report.title)}: {text(report.verdict)}",
+        "",
+        text(" · ".join(fact for fact in (report.when, *report.figures) if fact)),
+        "",
+        text(report.reason),
+        "",
+        "## Stages",
+        "",
+    ]
+    for row in report.rows:
+        about = ", ".join(part for part in (row.settings, row.began, row.attempts, row.took) if part)
+        lines.append(
+            f"{row.number}. **{text(row.name, at_start=False)}**: {text(row.state, at_start=False)}{': ' if row.says else ''}{text(row.says, at_start=False)}"
+        )
+        lines.append(f"   {text(about, at_start=False)}")
+        lines += [f"   - {text(note, at_start=False)}" for note in row.notes]
+        if row.report is not None:
+            lines.append(f"   - [{text(row.report.says)}]({row.report.href})")
+    if report.files:
+        lines += ["", "## Files", ""]
+        lines += [f"- {text(link.says)}: [{code(link.path)}]({link.href})" for link in report.files]
+    if report.time:
+        lines += ["", "## Where the time went", "", text(report.time)]
+    if report.next_step is not None:
+        lines += ["", "## What to do next", "", "```sh", report.next_step, "```"]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,226 @@
+"""The attempts of a run, one after the other: when, which steps, how each ended, what was decided then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.diagnosis.causes import cause_of
+from holdfast.diagnosis.goodput import lost_steps
+from holdfast.render.repeated_work import done_again
+from holdfast.render.report.text import clean, count
+from holdfast.render.text import as_words, duration
+from holdfast.schema.verdicts import Action
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+
+FIRST_TOLD, LAST_TOLD = 2, 6
+"""Attempts that are told in words; those between are in the journal."""
+MOST_DRAWN = 200
+LONGEST_GAP = 0.04
+"""A wait is drawn at most this long, as a share of all attempts: a night between two would leave nothing else to see."""
+
+Tone = Literal["good", "bad", "stopped", "running"]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """An attempt on the band, in percent of its width."""
+
+    number: int
+    tone: Tone
+    left: float
+    width: float
+    start_up: float
+    """Percent of this stretch before the first step."""
+    lost: float
+    """Percent of this stretch whose work had to be done again."""
+    says: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """An attempt in words."""
+
+    number: int
+    tone: Tone
+    steps: str
+    took: str
+    how: str
+    began: str
+    why: str
+    kept: str
+    then: str
+    first: float
+    """Percent of the run's steps where its bar begins, and how long it is."""
+    length: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    stretches: tuple[Stretch, ...]
+    told: tuple[Told, ...]
+    between: str
+    """Which attempts are told in the journal only."""
+    count: int
+    last_step: int
+    total: str
+
+
+def timeline_of(picture: Picture) -> Timeline:
+    attempts = picture.attempts
+    few = len(attempts) <= FIRST_TOLD + LAST_TOLD
+    told = attempts if few else [*attempts[:FIRST_TOLD], *attempts[-LAST_TOLD:]]
+    following = {attempt.number: after for attempt, after in pairwise(attempts)}
+    last = max((attempt.last_step for attempt in attempts), default=0)
+    return Timeline(
+        stretches=_stretches(picture, attempts[-MOST_DRAWN:]) if _length(picture) else (),
+        told=tuple(_told(picture, attempt, following.get(attempt.number), last) for attempt in told),
+        between=""
+        if few
+        else f"Attempts {told[FIRST_TOLD - 1].number + 1} to {told[FIRST_TOLD].number - 1} are in the journal.",
+        count=len(attempts),
+        last_step=last,
+        total=duration(_length(picture)),
+    )
+
+
+def how_it_ended(attempt: AttemptPicture) -> str:
+    ended = attempt.ended
+    if ended is None:
+        return "still running, as far as the record goes"
+    if ended.planned:
+        return "ended on purpose, after a snapshot, to go on in a fresh process"
+    if ended.stopped_by == "budget":
+        return "its time was used up"
+    if ended.stopped_by in ("user", "terminate"):
+        return "stopped, as you asked"
+    if ended.stopped_by == "supervisor gone":
+        return "its supervisor was killed"
+    if ended.stopped_by is not None:
+        return f"stopped by Holdfast for {clean(ended.stopped_by, 60)}"
+    if ended.signal is not None:
+        return f"ended by {clean(ended.signal, 40)}"
+    if ended.code is None:
+        return "ended, how was not recorded"
+    return "finished" if ended.code == 0 else f"exit code {ended.code}"
+
+
+def tone_of(attempt: AttemptPicture) -> Tone:
+    ended = attempt.ended
+    if ended is None:
+        return "running"
+    if ended.planned or ended.stopped_by in ("user", "terminate", "supervisor gone", "budget"):
+        return "stopped"
+    return "good" if ended.code == 0 and ended.stopped_by is None else "bad"
+
+
+def _tone(picture: Picture, attempt: AttemptPicture) -> Tone:
+    """An attempt that ended well and taught nothing did not end well."""
+    in_vain = picture.ended is not None and picture.ended.verdict == "not-learned" and attempt is picture.attempt
+    return "bad" if in_vain and tone_of(attempt) == "good" else tone_of(attempt)
+
+
+def _seconds(picture: Picture, attempt: AttemptPicture) -> float:
+    if attempt.ended is not None:
+        return max(attempt.ended.seconds, 0.0)
+    return max(picture.last_at - attempt.started.at, 0.0)
+
+
+def _length(picture: Picture) -> float:
+    begun = picture.started.at if picture.started is not None else 0.0
+    return max(0.0, picture.last_at - begun - picture.away) if picture.attempts else 0.0
+
+
+def _stretches(picture: Picture, attempts: list[AttemptPicture]) -> tuple[Stretch, ...]:
+    lengths = [_seconds(picture, attempt) for attempt in attempts]
+    busy = sum(lengths) or 1.0
+    gaps = [0.0]
+    for (before, after), seconds in zip(pairwise(attempts), lengths, strict=False):
+        waited = max(0.0, after.started.at - before.started.at - seconds)
+        gaps.append(min(max(waited, busy / 400), LONGEST_GAP * busy, busy / len(attempts)))
+    whole = busy + sum(gaps)
+    place, drawn = 0.0, []
+    for n, (attempt, seconds) in enumerate(zip(attempts, lengths, strict=True)):
+        place += gaps[n]
+        following = attempts[n + 1] if n + 1 < len(attempts) else None
+        tone = _tone(picture, attempt)
+        drawn.append(_stretch(attempt, following, tone, place / whole, seconds, seconds / whole))
+        place += seconds
+    return tuple(drawn)
+
+
+def _stretch(
+    attempt: AttemptPicture, following: AttemptPicture | None, tone: Tone, left: float, seconds: float, width: float
+) -> Stretch:
+    start_up, lost = 0.0 if attempt.epoch else 1.0, 0.0
+    if attempt.steps:
+        begun = (attempt.first_step_at or attempt.started.at) - attempt.started.at
+        start_up = min(1.0, max(0.0, begun / seconds)) if seconds else 0.0
+        lost = (1.0 - start_up) * lost_steps(attempt, following) / attempt.steps
+    return Stretch(
+        number=attempt.number,
+        tone=tone,
+        left=round(100 * left, 2),
+        width=round(100 * width, 2),
+        start_up=round(100 * start_up, 1),
+        lost=round(100 * lost, 1),
+        says=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {how_it_ended(attempt)}",
+    )
+
+
+def _told(picture: Picture, attempt: AttemptPicture, following: AttemptPicture | None, last: int) -> Told:
+    cause = cause_of(attempt)
+    finding = attempt.found(cause) if cause is not None else None
+    first = (attempt.first_step or 1) - 1
+    return Told(
+        number=attempt.number,
+        tone=_tone(picture, attempt),
+        steps=_steps(attempt),
+        took=duration(attempt.ended.seconds) if attempt.ended is not None and attempt.ended.seconds else "",
+        how=how_it_ended(attempt),
+        began=_began(attempt),
+        why=f"{clean(finding.rule, 60)}: {clean(finding.message, 400)}" if finding is not None else "",
+        kept=_kept(attempt),
+        then=_then(attempt, following),
+        first=round(100 * first / last, 2) if last and attempt.steps else 0.0,
+        length=round(100 * attempt.steps / last, 2) if last else 0.0,
+    )
+
+
+def _steps(attempt: AttemptPicture) -> str:
+    if not attempt.steps:
+        return f"up to epoch {attempt.epoch}" if attempt.epoch else "no step seen"
+    return f"steps {count(attempt.first_step or 0)} to {count(attempt.last_step)}"
+
+
+def _began(attempt: AttemptPicture) -> str:
+    resume = attempt.resumed
+    if resume is None:
+        return ""
+    if resume.checkpoint is None:
+        return f"started over: {clean(resume.why)}" if resume.why else "started over"
+    at = f", step {count(resume.step)}" if resume.step else ""
+    return f"went on from {clean(resume.checkpoint)}{at}"
+
+
+def _kept(attempt: AttemptPicture) -> str:
+    files = attempt.vaulted.files if attempt.vaulted is not None else []
+    if not files:
+        return ""
+    names = ", ".join(clean(file.path.rpartition("/")[2], 80) + (" (torn)" if file.torn else "") for file in files[:4])
+    more = f" and {len(files) - 4} more" if len(files) > 4 else ""
+    return f"{names}{more} in attempts/{attempt.number}/saved"
+
+
+def _then(attempt: AttemptPicture, following: AttemptPicture | None) -> str:
+    decision = attempt.decision
+    said = ""
+    if decision is not None and (decision.action is not Action.STOP or tone_of(attempt) != "good"):
+        said = clean(decision.why, 400)
+        said = f"no further attempt: {said}" if decision.action is Action.STOP else f"another attempt: {said}"
+        if decision.changes:
+            said += "; changed: " + "; ".join(clean(as_words(change), 200) for change in decision.changes)
+    return "; ".join(part for part in (said, done_again(attempt, following)) if part)

@@ -1,0 +1,57 @@
+"""The rules as a list, as pages, and as docs/rules.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.rule_config import rule_named
+from holdfast.diagnosis.rules import all_rules
+from holdfast.render.console import print_json, print_line, print_lines
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.rule import Rule
+
+
+def headline(rule: Rule) -> str:
+    return rule.page.strip().partition("\n")[0]
+
+
+def print_rules(asked: str | None, *, as_json: bool) -> None:
+    chosen = all_rules() if asked is None else (rule_named(asked),)
+    if as_json:
+        told = [
+            {
+                "id": rule.id,
+                "kind": rule.kind,
+                "says": headline(rule),
+                "limits": rule.limits,
+                "page": rule.page.strip(),
+            }
+            for rule in chosen
+        ]
+        print_json(told)
+    elif asked is not None:
+        print_lines([asked, "", *chosen[0].page.strip().replace("**", "").split("\n")])
+        if chosen[0].limits:
+            print_lines(["", f"To be set with --rule {asked}.NAME=VALUE: {limits_of(chosen[0])}."])
+    else:
+        width = max(len(rule.id) for rule in chosen) + 2
+        for rule in chosen:
+            print_line(f"{rule.id:{width}}{headline(rule)}")
+
+
+def as_markdown() -> str:
+    """docs/rules.md, from the rules' own pages."""
+    parts = ["# Rules", "", "Made from the rules themselves by `make docs`; a test checks that it is up to date.", ""]
+    for rule in all_rules():
+        parts += [f"## {rule.id}", "", f"*{rule.kind}*", "", rule.page.strip(), ""]
+        if rule.limits:
+            parts += [f"Limits: {limits_of(rule)}.", ""]
+        parts += ["Its cases:", ""]
+        parts += [f"- {case.says}: {case.expected or 'silent'}" for case in rule.cases]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def limits_of(rule: Rule) -> str:
+    return ", ".join(f"{name} ({value:g})" for name, value in rule.limits.items())

@@ -1,0 +1,188 @@
+"""A run of several stages, for people and for tools: its summary, its panel, its line of progress. All from the journals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.stages import course_of
+from holdfast.render.summary import head, summary_of
+from holdfast.render.text import duration, plural, printable
+from holdfast.storage.folder import stage_folders
+from holdfast.storage.redact import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.stages import Course, StageCourse
+    from holdfast.render.box import Frame, Row
+    from holdfast.schema.plan import Plan
+    from holdfast.storage.folder import RunFolder
+
+OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
+"""What the summary of the whole takes from each stage's, with the stage's name."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A stage with the picture of its own run."""
+
+    stage: StageCourse
+    run: RunFolder | None
+    picture: Picture | None
+    summary: dict[str, Any]
+
+
+def has_stages(run: RunFolder) -> bool:
+    return run.stages.is_dir()
+
+
+def told(run: RunFolder, course: Course, plan: Plan | None = None) -> list[Told]:
+    folders = {folder.path.name: folder for folder in stage_folders(run)}
+    stages = []
+    for stage in sorted(course.stages, key=lambda stage: stage.number):
+        folder = folders.get(stage.started.folder) if stage.started is not None else None
+        picture = picture_of(shown(folder, plan)) if folder is not None else None
+        summary = summary_of(folder, picture) if folder is not None and picture is not None else {}
+        stages.append(Told(stage, folder, picture, summary))
+    return stages
+
+
+def course_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
+    """As that of any run, with each attempt and finding under its stage. With the plan, its secrets are known and replaced."""
+    course = course_of(shown(run, plan))
+    stages = told(run, course, plan)
+    newest = next((each.summary for each in reversed(stages) if each.summary), {})
+    summary: dict[str, Any] = {
+        **head(run, course.ended),
+        "proofs": newest.get("proofs", []),
+        "observed": newest.get("observed", {}),
+        "explanation": newest.get("explanation"),
+        "stages": [_stage(each) for each in stages],
+        "deliverables": deliverables(course),
+        "goodput": _goodput([each.summary["goodput"] for each in stages if each.summary]),
+    }
+    for name in OF_THE_WHOLE:
+        summary[name] = [{"stage": each.stage.name, **item} for each in stages for item in each.summary.get(name, [])]
+    return summary
+
+
+def count_of(course: Course) -> int:
+    """Stages of the plan, begun or not."""
+    return max([stage.started.of for stage in course.stages if stage.started is not None] + [len(course.stages)])
+
+
+def deliverables(course: Course) -> dict[str, str]:
+    """The best model of the whole run, and where the framework's own results are."""
+    best = course.best
+    if best is None:
+        return {}
+    files = {"best": best.best, "last": best.last, "results": best.results}
+    return {"stage": best.name, **{name: path for name, path in files.items() if path is not None}}
+
+
+def _stage(each: Told) -> dict[str, Any]:
+    stage = each.stage
+    said: dict[str, Any] = {"n": stage.number, "name": stage.name, "state": state_of(stage)}
+    if stage.started is not None:
+        said |= {"folder": f"stages/{stage.started.folder}", "weights": stage.started.weights}
+        said |= {"settings": stage.started.settings, "expects": stage.started.expects}
+    if stage.ended is not None:
+        ended = stage.ended
+        said |= {"verdict": ended.verdict, "reason": ended.reason, "metric": ended.metric, "reached": ended.reached}
+        said |= {"gate": ended.gate, "gate_says": ended.gate_says, "best": ended.best, "last": ended.last}
+        said |= {"results": ended.results}
+    if stage.left_out is not None:
+        said["why"] = stage.left_out.why
+    said["wall_s"] = each.summary["goodput"]["wall_s"] if each.summary else None
+    return said
+
+
+def state_of(stage: StageCourse) -> str:
+    if stage.left_out is not None:
+        return "left out"
+    if stage.ended is None:
+        return "begun" if stage.started is not None else "not begun"
+    if not stage.passed and stage.ended.gate == "closed":
+        return "gate closed"
+    return stage.ended.verdict
+
+
+def _goodput(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    wall, useful = sum(part["wall_s"] for part in parts), sum(part["useful_s"] for part in parts)
+    buckets: dict[str, float] = {}
+    for part in parts:
+        for name, seconds in part["buckets"].items():
+            buckets[name] = round(buckets.get(name, 0.0) + seconds, 3)
+    ratio = round(useful / wall, 4) if wall else None
+    return {"wall_s": round(wall, 3), "useful_s": round(useful, 3), "ratio": ratio, "buckets": buckets}
+
+
+def line_of(stage: StageCourse) -> str:
+    """One stage in one line."""
+    said = said_of(stage)
+    return f"{state_of(stage)}: {said}" if said else state_of(stage)
+
+
+def said_of(stage: StageCourse) -> str:
+    """Why it came to what it did."""
+    if stage.left_out is not None:
+        return stage.left_out.why
+    if stage.ended is None:
+        return ""
+    ended = stage.ended
+    return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_says or ended.reason
+
+
+def course_panel(run: RunFolder, plan: Plan | None = None) -> Frame:
+    from holdfast.render.box import Frame  # noqa: PLC0415 - only where a panel is shown
+    from holdfast.render.panel import COLOURS  # noqa: PLC0415
+
+    course = course_of(shown(run, plan))
+    outcome = course.ended.verdict if course.ended is not None else "not ended"
+    colour = COLOURS.get(outcome, "cyan")
+    rows = (
+        (label, style, printable(text)) for label, style, text in _rows(run, course, plan, outcome, f"bold {colour}")
+    )
+    return Frame(f"holdfast · {run.name}", rows, colour)
+
+
+def print_course_panel(run: RunFolder, plan: Plan | None = None) -> None:
+    from holdfast.render.panel import print_frame  # noqa: PLC0415
+
+    print_frame(run, course_panel(run, plan))
+
+
+def _rows(run: RunFolder, course: Course, plan: Plan | None, outcome: str, style: str) -> Iterator[Row]:
+    from holdfast.render.report import HTML  # noqa: PLC0415
+
+    yield outcome, style, course.ended.reason if course.ended is not None else "the run has not ended"
+    summary = course_summary(run, plan)
+    spent = summary["goodput"]
+    attempts = len(summary["attempts"])
+    useful = f", {spent['ratio']:.0%} of the time useful training" if spent["ratio"] else ""
+    yield (
+        "",
+        "",
+        f"{plural(count_of(course), 'stage')}, {plural(attempts, 'attempt')}, {duration(spent['wall_s'])}{useful}",
+    )
+    for stage in sorted(course.stages, key=lambda stage: stage.number):
+        yield f"stage {stage.number}", "bold", f"{stage.name}: {line_of(stage)}"
+        for change in (
+            change for made in summary["attempts"] if made["stage"] == stage.name for change in made["changes"]
+        ):
+            yield "  changed", "", f"{change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
+    if count_of(course) > len(course.stages):
+        yield "", "", f"{plural(count_of(course) - len(course.stages), 'stage')} not begun"
+    files = summary["deliverables"]
+    if files.get("best"):
+        yield "best", "bold green", f"{files.get('best', '')} (stage {files['stage']})"
+        if "results" in files:
+            yield "results", "bold", files["results"]
+    if outcome in ("interrupted", "failed"):
+        yield "next", "bold", f"holdfast resume {run.shell_reference}"
+    if (run.path / HTML).is_file():
+        yield "report", "bold", str(run.path / HTML)
+    yield "record", "bold", str(run.path)

@@ -1,0 +1,106 @@
+"""`summary.json`: what a run came to, for tools. Its fields are a contract; `schema` changes when they do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.diagnosis.causes import cause_of
+from holdfast.diagnosis.checkpoints import checkpoints
+from holdfast.diagnosis.explanation import explain
+from holdfast.diagnosis.goodput import ledger_of
+from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
+from holdfast.schema.json_text import to_json
+from holdfast.storage.folder import write_atomically
+from holdfast.storage.summary_file import SUMMARY_SCHEMA, journal_bytes
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.schema.events import RunEnded
+    from holdfast.storage.folder import RunFolder
+
+
+def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
+    ended = picture.ended
+    return {
+        **head(run, ended),
+        "proofs": msgspec.to_builtins(ended.proofs) if ended is not None else [],
+        "observed": observed(picture),
+        "attempts": [_attempt(attempt) for attempt in picture.attempts],
+        "findings": [_finding(finding) for finding in msgspec.to_builtins(picture.findings)],
+        "findings_left_out": sum(attempt.findings_left_out for attempt in picture.attempts),
+        "decisions": [msgspec.to_builtins(a.decision) for a in picture.attempts if a.decision is not None],
+        "checkpoints": [asdict(checkpoint) for checkpoint in checkpoints(picture)],
+        "explanation": asdict(explain(picture, run.reference)),
+        "goodput": goodput(picture),
+    }
+
+
+def head(run: RunFolder, ended: RunEnded | None) -> dict[str, Any]:
+    """What the summary of any run begins with."""
+    return {
+        "schema": SUMMARY_SCHEMA,
+        "run": run.name,
+        "dir": str(run.path),
+        "verdict": ended.verdict if ended is not None else None,
+        "reason": ended.reason if ended is not None else "the run has not ended",
+        "exit_status": ended.exit_status if ended is not None else None,
+        "journal_bytes": journal_bytes(run),
+    }
+
+
+def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
+    write_atomically(run.summary, msgspec.json.format(to_json(summary), indent=2) + "\n")
+
+
+def observed(picture: Picture) -> dict[str, str]:
+    """Each kind of evidence: seen, or not seen and why."""
+    if not picture.attempts:
+        return {}
+    for attempt in reversed(picture.attempts):
+        if attempt.observed is not None:
+            return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
+    why, _ = why_unseen(picture.attempt)
+    return dict.fromkeys(("steps", "losses", "movement"), f"not seen: {why}")
+
+
+def goodput(picture: Picture) -> dict[str, Any]:
+    """Where the time went."""
+    ledger = ledger_of(picture)
+    return {
+        "wall_s": round(ledger.wall_s, 3),
+        "useful_s": round(ledger.useful_s, 3),
+        "ratio": round(ledger.ratio, 4) if ledger.wall_s else None,
+        "buckets": {name: round(seconds, 3) for name, seconds in ledger.buckets.items()} if ledger.wall_s else {},
+    }
+
+
+def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
+    ended = attempt.ended
+    resume = attempt.resumed
+    return {
+        "n": attempt.number,
+        "exit": {"code": ended.code, "signal": ended.signal} if ended is not None else None,
+        "stopped_by": ended.stopped_by if ended is not None else None,
+        "planned": ended.planned if ended is not None else "",
+        "first_step": attempt.first_step,
+        "last_step": attempt.last_step,
+        "seconds": round(ended.seconds, 3) if ended is not None else None,
+        "cause": cause_of(attempt),
+        "changes": msgspec.to_builtins(attempt.started.changes),
+        "resumed": msgspec.to_builtins(resume) if resume is not None else None,
+        "replayed": _replayed(attempt),
+        "saved": msgspec.to_builtins(attempt.vaulted.files) if attempt.vaulted is not None else [],
+    }
+
+
+def _replayed(attempt: AttemptPicture) -> dict[str, Any] | None:
+    """What was done again after a snapshot, and whether it came out the same."""
+    replayed = attempt.snapshots.replayed
+    return {"compared": replayed.compared, "differs_at": replayed.differs_at} if replayed is not None else None
+
+
+def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+    return {"step": None, "epoch": None, "evidence": [], "remedies": [], **finding}

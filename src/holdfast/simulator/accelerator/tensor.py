@@ -1,0 +1,167 @@
+"""The device's tensor: a wrapper that torch takes for one of device "lab", over a CPU tensor that holds the numbers.
+
+Everything below autograd arrives at `run`: operators with such a tensor through `__torch_dispatch__`, those that only
+name the device (`torch.zeros(3, device="lab")`) through a boxed fallback that `device.py` registers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from holdfast.simulator.accelerator.faults import Call, computed
+from holdfast.simulator.accelerator.memory_model import Allocation
+
+NAME = "lab"
+_allocations: WeakValueDictionary[int, Allocation] = WeakValueDictionary()
+"""By the address of the host's storage."""
+_operators: dict[Any, tuple[str, bool]] = {}
+"""Operator -> its name, and whether it writes to an argument."""
+
+
+class LabTensor(torch.Tensor):  # type: ignore[misc] # torch's types are not read
+    host: torch.Tensor
+    allocation: Allocation
+
+    # What it overrides are methods below; everything else goes straight to the dispatcher.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001
+
+    @staticmethod
+    def __new__(cls: type[LabTensor], host: torch.Tensor) -> LabTensor:  # noqa: PYI034 - nothing inherits from it
+        if torch.is_inference_mode_enabled():  # there a view of an ordinary tensor must be an ordinary tensor
+            with torch.inference_mode(False):
+                return cls._wrapper(host)
+        return cls._wrapper(host)
+
+    def __init__(self, host: torch.Tensor) -> None:
+        self.host = host
+        address = host.untyped_storage()._cdata  # noqa: SLF001
+        allocation = _allocations.get(address)
+        if allocation is None:
+            allocation = _allocations[address] = Allocation(host.untyped_storage().nbytes())
+        self.allocation = allocation
+
+    @classmethod
+    def _wrapper(cls, host: torch.Tensor) -> LabTensor:
+        tensor: LabTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the way to make a wrapper
+            cls,
+            host.size(),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            layout=host.layout,
+            device=torch.device(NAME, 0),
+        )
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operator: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return run(operator, args, kwargs or {})
+
+    def __repr__(self, **_: Any) -> str:
+        return f"{self.host!r}.to({str(self.device)!r})"
+
+    # --- what C++ would do with the memory of the device ---------------------------------------------------------
+
+    def tolist(self) -> Any:
+        return self.host.tolist()
+
+    def untyped_storage(self) -> Any:
+        """The memory itself: all views of it share one, as on a real device."""
+        return self.host.untyped_storage()
+
+    def new_tensor(self, data: Any, **options: Any) -> Any:
+        options.setdefault("dtype", self.dtype)
+        requires_grad = options.pop("requires_grad", False)
+        device = options.pop("device", None) or self.device
+        return torch.tensor(data, **options).to(device).requires_grad_(requires_grad)
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(_with_tensors(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_with_tensors(index), value)
+
+    @property
+    def data(self) -> Any:
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, other: Any) -> None:
+        torch.Tensor.data.__set__(self, other)
+        self.host, self.allocation = other.host, other.allocation
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        copy = self.detach().clone().requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copy._is_param = True  # noqa: SLF001 - what nn.Parameter makes of a wrapper
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copy
+        return copy
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """Saved through the CPU. Rebuilding functions that torch has itself, so that `weights_only` loads them."""
+        if getattr(self, "_is_param", False):
+            return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, OrderedDict())  # noqa: SLF001
+        rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor  # noqa: SLF001
+        return rebuild, (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad)
+
+
+def _with_tensors(index: Any) -> Any:
+    """Lists of numbers as index tensors: C++ would build them in the device's memory."""
+    if isinstance(index, list):
+        return torch.tensor(index)
+    if isinstance(index, tuple):
+        return tuple(torch.tensor(part) if isinstance(part, list) else part for part in index)
+    return index
+
+
+def run(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One operator: on the host's tensors, through the faults, and back onto the device."""
+    name, writes = _operators.get(operator) or _look_at(operator)
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, LabTensor)]
+    host_args = tuple([_to_host(value) for value in args])
+    host_kwargs = {key: _to_host(value) for key, value in kwargs.items()}
+    device = kwargs.get("device")
+    on_device = device is None or torch.device(device).type == NAME
+    if device is not None and on_device:
+        host_kwargs["device"] = torch.device("cpu")
+    result = computed(Call(name, operator, host_args, host_kwargs, args))
+    if not writes:
+        return _to_device(result) if on_device else result
+    for tensor in given:
+        if tensor.shape != tensor.host.shape or tensor.stride() != tensor.host.stride():
+            tensor.data = LabTensor(tensor.host)
+    return _to_device(result, {id(tensor.host): tensor for tensor in given})
+
+
+def _look_at(operator: Any) -> tuple[str, bool]:
+    schema = operator._schema  # noqa: SLF001
+    _operators[operator] = found = (schema.name.partition("::")[2], schema.is_mutable)
+    return found
+
+
+def _to_host(value: Any) -> Any:
+    if isinstance(value, LabTensor):
+        return value.host
+    if isinstance(value, (list, tuple)):
+        return type(value)([_to_host(item) for item in value])
+    return value
+
+
+def _to_device(value: Any, same: dict[int, LabTensor] | None = None) -> Any:
+    """`same`: what was written in place comes back as the object that it was."""
+    if isinstance(value, torch.Tensor):
+        known = same.get(id(value)) if same else None
+        return LabTensor(value) if known is None else known
+    if isinstance(value, (list, tuple)):
+        return type(value)([_to_device(item, same) for item in value])
+    return value

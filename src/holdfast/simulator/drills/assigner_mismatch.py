@@ -1,0 +1,42 @@
+"""The assigner of a detection training dies of a shape that cannot be: a boolean index counted wrongly."""
+
+# ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.simulator.drill import Drill
+
+
+def program() -> None:
+    from torch import nn
+
+    from holdfast.simulator import accelerator
+    from holdfast.simulator.accelerator.faults import WrongCount
+    from holdfast.simulator.trainings.plain import Training
+    from holdfast.simulator.trainings.ultralytics.utils.tal import Assigner
+
+    assigner = Assigner()
+
+    def assigned(model: Any, x: Any, y: Any) -> Any:
+        predicted = model(x)
+        targets = assigner(predicted, y, y > 0)
+        return nn.functional.mse_loss(predicted, targets)
+
+    accelerator.switch_on(WrongCount(after=60))
+    Training(loss=assigned).run()
+
+
+DRILL = Drill(
+    name="assigner-mismatch",
+    says="the assigner raises a shape mismatch after many good steps: boolean indices count wrongly now and then",
+    reproduces="field report 001; F04: ultralytics#22971, ultralytics#23853, pytorch#181867, pytorch#178497",
+    fault="the second of two boolean indices in quick succession selects one element too few, from the 61st on",
+    program=program,
+    finds={"assigner-shape-mismatch": "fatal"},
+    verdicts=("failed",),
+    within=1,
+    cause="assigner-shape-mismatch",
+    explained=("shape mismatch: value tensor of shape", "ultralytics/utils/tal.py"),
+)

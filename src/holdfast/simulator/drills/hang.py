@@ -1,0 +1,31 @@
+"""The training stands still and says nothing."""
+
+# ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
+
+from __future__ import annotations
+
+from holdfast.schema.plan import HangSettings
+from holdfast.simulator.drill import Drill
+
+
+def program() -> None:
+    from holdfast.simulator import accelerator
+    from holdfast.simulator.accelerator.faults import Hang
+    from holdfast.simulator.trainings.plain import Training
+
+    accelerator.switch_on(Hang("mse_loss", after=40))
+    Training(pace=0.05).run()
+
+
+DRILL = Drill(
+    name="hang",
+    says="the training stands still in its 41st step, and neither ends nor says anything",
+    reproduces="F16, F20: a device that waits for itself, a worker that never answers",
+    fault="the operator mse_loss does not return",
+    program=program,
+    finds={"step-hang": "fatal"},
+    verdicts=("failed",),
+    within=1,
+    cause="step-hang",
+    plan={"hang": HangSettings(floor_s=2.0, start_floor_s=60.0, factor=2.0, confirm_s=1.0), "grace_s": 1.0},
+)

@@ -1,0 +1,29 @@
+"""The loss becomes NaN in the middle of a good training."""
+
+# ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
+
+from __future__ import annotations
+
+from holdfast.simulator.drill import Drill
+
+
+def program() -> None:
+    from holdfast.simulator import accelerator
+    from holdfast.simulator.accelerator.faults import NotANumber
+    from holdfast.simulator.trainings.plain import Training
+
+    accelerator.switch_on(NotANumber("addmm", after=100))
+    Training(steps=400).run()
+
+
+DRILL = Drill(
+    name="not-a-number",
+    says="from the 51st step on the loss is NaN",
+    reproduces="F14, F17: pytorch#123171, pytorch#125954 (GPU work that is incomplete leaves garbage)",
+    fault="the operator addmm gives NaN after 100 calls",
+    program=program,
+    finds={"loss-not-finite": "warn"},  # fatal, unless the gradients' NaN ends it before that
+    verdicts=("not-learned",),
+    within=5,
+    also=("gradients-not-finite",),
+)

@@ -1,0 +1,49 @@
+"""Every validation takes twice the memory of training, and leaves almost nothing."""
+
+# ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from holdfast.simulator.drill import Drill
+
+
+def program() -> None:
+    import torch
+
+    from holdfast.simulator import accelerator
+    from holdfast.simulator.accelerator.memory_model import Ledger, Reaper
+    from holdfast.simulator.fault_log import fired
+    from holdfast.simulator.trainings.plain import Training
+
+    def validate(training: Any) -> None:
+        """Collects all predictions before it scores them; none is small."""
+        kept = []
+        with torch.no_grad():
+            for batch, _ in training.loader:
+                training.model(batch.to("lab"))
+                kept.append(torch.ones(10 << 20, device="lab"))
+                time.sleep(0.15)
+        fired("a validation that collects everything", f"{len(kept)} predictions of 40 MB")
+        del kept
+        torch.lab.empty_cache()
+
+    accelerator.switch_on(ledger=Ledger(reaper=Reaper(), held=350 << 20, scale=2))
+    Training(steps=32, pace=0.05, after_epoch=validate).run()
+
+
+DRILL = Drill(
+    name="validation-spike",
+    says="every validation takes twice the memory of training, and leaves almost nothing",
+    reproduces="field report 004 (killed near the validation of epoch 94)",
+    fault="validation collects its predictions: 320 MB, which count twice, on a machine of 1 GB",
+    program=program,
+    finds={"validation-memory-spike": "warn"},
+    verdicts=("learned", "unproven"),
+    # The machine is small, and so must be the least that counts.
+    plan={"sample_every_s": 0.1, "rules": {"validation-memory-spike": {"more_gib": 0.25}}},
+    world="unified memory",
+    quick=False,
+)

@@ -1,0 +1,44 @@
+"""One drill under the real supervisor: `main(NAME, FOLDER)`.
+
+A process of its own, so that its signals, its terminal and its output are those of any supervised run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.render.console_reporter import Narrator
+from holdfast.render.summary import summary_of, write_summary
+from holdfast.schema.plan import Budget, Plan
+from holdfast.simulator.drills import drill_named
+from holdfast.simulator.fake_machine import surroundings
+from holdfast.simulator.fault_log import FIRED
+from holdfast.simulator.paths import Places
+from holdfast.storage import folder as folders
+from holdfast.storage.plan_copy import write_plan
+from holdfast.storage.redact import shown
+from holdfast.supervisor import supervisor
+
+
+def main(name: str, folder: str) -> int:
+    drill = drill_named(name)
+    assert drill is not None, name
+    places = Places(Path(folder))
+    places.work.mkdir()
+    os.environ[FIRED] = str(places.fired)
+    plan = Plan(
+        command=[sys.executable, "-m", "holdfast.simulator.program", name],
+        cwd=str(places.work),
+        budget=Budget(attempts=max(1, drill.attempts)),
+        backoff_s=0.0,
+        keep_awake=False,
+        **drill.plan,
+    )
+    run = folders.create(plan.command, root=Path(folder), folder=places.run)
+    write_plan(run, plan)
+    verdict = supervisor.start(run, plan, [Narrator(run)], surroundings(drill.world, places.work))
+    write_summary(run, summary_of(run, picture_of(shown(run, plan))))
+    return verdict.exit_status

@@ -1,0 +1,79 @@
+"""The environment that an attempt's process starts in: the user's own, with the probe on its Python path."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import holdfast.probe
+from holdfast.probe.holdfast_probe import protocol
+from holdfast.process.python_command import python_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.schema.events import Resume
+    from holdfast.schema.plan import Plan
+    from holdfast.storage.folder import RunFolder
+
+CHILD_FOLDER = Path(holdfast.probe.__file__).resolve().parent
+
+
+def environment(
+    run: RunFolder,
+    plan: Plan,
+    attempt: int,
+    resume: Resume | None,
+    *,
+    life_s: float | None,
+    base: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    ours = {
+        protocol.ATTEMPT: str(attempt),
+        protocol.ATTEMPT_DIR: str(run.attempt(attempt).path),
+        protocol.HEARTBEAT: str(run.heartbeat),
+        protocol.LOCK: str(run.lock),
+        protocol.CHILD_PATH: str(CHILD_FOLDER),
+        protocol.SNAPSHOTS: str(run.snapshots),
+        protocol.SNAPSHOT_NOW: str(run.snapshot_now),
+    }
+    if life_s is not None:
+        ours[protocol.MEAN_LIFE] = f"{life_s:.0f}"
+    if plan.max_loss_s is not None:
+        ours[protocol.MOST_LOST] = str(plan.max_loss_s)
+    if plan.observe_only:
+        ours[protocol.OBSERVE_ONLY] = "1"
+    if resume is not None and resume.checkpoint is not None:
+        ours[protocol.CHECKPOINT] = resume.checkpoint
+        ours[protocol.FIRST_STEP] = str(resume.step)
+        ours[protocol.RESUME] = resume.how
+        if resume.otherwise is not None:
+            ours[protocol.OTHERWISE] = resume.otherwise
+    wishes = wishes_of(plan)
+    if wishes and not plan.observe_only:
+        ours[protocol.ULTRALYTICS] = json.dumps(wishes)
+    # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
+    kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
+    path = python_path({**base, **plan.environment}, str(CHILD_FOLDER))
+    return {**kept, **plan.environment, **ours, **path}
+
+
+def wishes_of(plan: Plan) -> dict[str, Any]:
+    """What a training of Ultralytics is to do otherwise than its command says; only what is not as it would be anyway."""
+    values = msgspec.to_builtins(plan)
+    # With trainer "ultralytics" the plan's own settings are in the command that Holdfast makes.
+    own = plan.settings if plan.trainer == "command" else {}
+    settings = {**own, **plan.overrides}
+    if settings.get("device") in ("auto", ""):
+        settings.pop("device", None)
+    parts = {
+        "settings": settings,
+        "validation": {name: value for name, value in values.get("validation", {}).items() if name != "on_cpu"},
+        "clear_cache": values.get("clear_cache"),
+        "assigner": values.get("assigner"),
+    }
+    return {name: part for name, part in parts.items() if part}

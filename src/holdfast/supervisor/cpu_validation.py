@@ -1,0 +1,129 @@
+"""best.pt, validated once more on the CPU where the device that trained it is suspect, or where the plan asks for it.
+
+What comes out is recorded as the final validation: the rules and proofs that hold a file against what was seen while it trained then
+hold it against a device that tells the truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.diagnosis.stages import result_of
+from holdfast.process.python_command import program
+from holdfast.remedies.policy import suspects_device
+from holdfast.schema import events
+from holdfast.storage.safe_files import open_regular
+from holdfast.supervisor.child_env import CHILD_FOLDER
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from holdfast.diagnosis.run_state import Picture
+    from holdfast.schema.plan import Plan
+
+SECONDS = 3600.0
+MAX_READ = 1 << 20
+"""Bytes of the end of what it printed: the answer comes last."""
+SOURCE = "best.pt on the CPU"
+MARK = "holdfast: "
+SAID = "said"
+PROGRAM = (
+    "import os, runpy, sys; sys.path.insert(0, sys.argv[2]); sys.path.append(os.getcwd()); "
+    "runpy.run_module('holdfast_probe.validate_on_cpu', run_name='__main__')"
+)
+"""The working folder comes last: a checkpoint may name classes of modules in it, and nothing in it stands for Python's own."""
+
+
+def validation_of(picture: Picture, plan: Plan) -> Validation | None:
+    """The validation that is called for, where one is."""
+    attempt = picture.attempt
+    wished = plan.validation.on_cpu
+    if attempt.adapter != "ultralytics" or attempt.hello is None or wished == "never" or plan.observe_only:
+        return None
+    if wished == "auto" and not suspects_device(picture):
+        return None
+    best = result_of(picture, "mAP50").best
+    if best is None or not attempt.settings.get("data"):
+        return None
+    why = "the plan asks for it" if wished == "always" else "what the device computed is suspect"
+    return Validation(attempt.hello.executable, attempt.settings, best, plan.cwd, why)
+
+
+class Validation:
+    """A process that validates; used as a context, which ends it."""
+
+    def __init__(self, executable: str, settings: dict[str, Any], best: str, cwd: str, why: str) -> None:
+        self.why = why
+        self._executable = executable
+        self._asked = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
+        self._cwd = cwd
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-validation-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trouble = ""
+
+    def __enter__(self) -> Self:
+        folder = self._folder.name
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        asked = json.dumps({**self._asked, "folder": folder})
+        try:
+            self._process = subprocess.Popen(
+                program([self._executable], PROGRAM, asked, str(CHILD_FOLDER)),
+                cwd=self._cwd,
+                env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+                stdin=subprocess.DEVNULL,
+                stdout=(Path(folder) / SAID).open("wb"),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._trouble = str(error)
+        self._until = time.monotonic() + SECONDS
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._kill()
+            self._process.wait()
+        self._text = self._said()
+        self._folder.cleanup()
+
+    def over(self) -> bool:
+        if self._process is not None and time.monotonic() > self._until:
+            self._kill()
+        return self._process is None or self._process.poll() is not None
+
+    def _kill(self) -> None:
+        """With the workers that load its data: its group, which is its own as long as it was not waited for."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def came_to(self, at: float, step: int) -> events.AnyEvent:
+        """After the context is left."""
+        said = self._text
+        if "values" not in said:
+            why = str(said.get("why") or self._trouble or "it said nothing")
+            return events.Remark(at=at, what="best.pt was not validated on the CPU", detail=why)
+        return events.Metrics(at=at, step=step, epoch=None, values=said["values"], source=SOURCE)
+
+    def _said(self) -> dict[str, Any]:
+        try:
+            with open_regular(Path(self._folder.name) / SAID) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
+                printed = file.read(MAX_READ).decode(errors="replace")
+        except OSError:
+            return {}
+        line = next((line for line in reversed(printed.splitlines()) if line.startswith(MARK)), "")
+        try:
+            said = json.loads(line.removeprefix(MARK))
+        except (ValueError, RecursionError):
+            return {}
+        return said if isinstance(said, dict) else {}

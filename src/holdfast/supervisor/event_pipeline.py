@@ -1,0 +1,111 @@
+"""The way of every event: into the journal, into the picture, past the rules, and on to whoever listens."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from holdfast.schema import events
+from holdfast.storage.journal import Entry
+from holdfast.storage.redact import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.diagnosis.engine import Engine
+    from holdfast.diagnosis.run_state import Picture
+    from holdfast.schema.verdicts import Finding
+    from holdfast.storage.journal import JournalWriter
+
+    Listener = Callable[[events.Event, Picture], None]
+    """Told of an event, with the picture of the run at that moment."""
+
+TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored, events.Settings)
+"""What the probe writes and those who listen want to hear of."""
+
+MAX_FAULTS = 20
+"""Faults of Holdfast's own that are noted in one run."""
+
+
+class Recorder:
+    """What is written and told is redacted; what is judged is not, so that no password can hide a cause of death."""
+
+    def __init__(
+        self,
+        journal: JournalWriter,
+        engine: Engine,
+        listeners: Iterable[Listener],
+        clock: Callable[[], float],
+        redactor: Redactor | None = None,
+    ) -> None:
+        self._journal = journal
+        self._engine = engine
+        self._listeners = list(listeners)
+        self._clock = clock
+        self._fresh: deque[Finding] = deque()
+        self._faults: set[tuple[str, str]] = set()
+        self._redactor = redactor or Redactor()
+
+    @property
+    def picture(self) -> Picture:
+        return self._engine.picture
+
+    def now(self) -> float:
+        return self._clock()
+
+    def record(self, event: events.AnyEvent) -> None:
+        """One of the supervisor's own events."""
+        written = self._redactor.event(event)
+        self._journal.append(written)
+        self._tell(written)
+        number = self.picture.attempts[-1].number if self.picture.attempts else 0
+        self._take(Entry(event, number))
+
+    def saw(self, entries: Iterable[Entry]) -> None:
+        """Events that the probe has written already."""
+        for entry in entries:
+            self._take(entry._replace(event=self._redactor.restore(entry.event)))
+            if entry.primary and not entry.rank and isinstance(entry.event, TOLD):
+                self._tell(self._redactor.event(entry.event))
+
+    def _tell(self, event: events.Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event, self.picture)
+            except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
+                self._note_fault(f"telling {type(listener).__name__}", error)
+
+    def _note_fault(self, doing: str, error: Exception) -> None:
+        """Once each, and into the journal only: whoever was told of it might fail again."""
+        detail = f"{type(error).__name__}: {error}"
+        if (doing, detail) not in self._faults and len(self._faults) < MAX_FAULTS:
+            self._faults.add((doing, detail))
+            self._journal.append(
+                self._redactor.event(
+                    events.Remark(at=self._clock(), what=f"a fault of Holdfast while {doing}", detail=detail)
+                )
+            )
+
+    def fresh_findings(self) -> list[Finding]:
+        """What was found since the last time this was asked."""
+        found = list(self._fresh)
+        self._fresh.clear()
+        return found
+
+    def flush(self) -> str | None:
+        """Try again to write what could not be written; what is in the way, if anything."""
+        self._journal.flush()
+        return self._journal.trouble
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    def _take(self, entry: Entry) -> None:
+        try:
+            findings = list(self._engine.take(entry))
+        except Exception as error:  # noqa: BLE001 - an event that cannot be understood is passed over
+            self._note_fault(f"taking in {type(entry.event).__name__}", error)
+            return
+        for finding in findings:
+            self._fresh.append(finding)
+            self.record(events.FindingMade(at=self._clock(), finding=finding))

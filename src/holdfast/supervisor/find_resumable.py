@@ -1,0 +1,58 @@
+"""Which run `holdfast resume` goes on with where none is named."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.stages import course_of
+from holdfast.schema.errors import JournalUnreadable, UnknownRun
+from holdfast.schema.verdicts import Outcome
+from holdfast.storage.folder import RUNS, runs_newest_first
+from holdfast.storage.journal import replay
+from holdfast.storage.lock import is_live
+from holdfast.storage.summary_file import recorded_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.storage.folder import RunFolder
+
+RESUMABLE = (Outcome.INTERRUPTED, Outcome.FAILED)
+
+
+def newest_resumable(root: Path, tell: Callable[[str], None] = lambda _: None) -> RunFolder:
+    """The newest run that was interrupted, has failed or lost its supervisor. One that was judged otherwise has to be named.
+
+    Runs of other users are passed over, and `tell` gets a line about it.
+    """
+    found = next((run for run in runs_newest_first(root, tell) if is_resumable(run)), None)
+    if found is None:
+        raise UnknownRun(
+            f"No run under {root / RUNS} was interrupted, has failed or lost its supervisor.",
+            next_step="name the run: holdfast resume RUN; or start one: holdfast run -- python train.py",
+            look_at=str(root / RUNS),
+        )
+    return found
+
+
+def is_resumable(run: RunFolder) -> bool:
+    """From the summary where it is of this very record, else from the journal."""
+    if is_live(run) or not os.path.isfile(run.journal):  # noqa: PTH113 - no error where it may not be looked at
+        return False
+    recorded = recorded_verdict(run)
+    if recorded is not None:
+        return recorded in RESUMABLE
+    try:
+        entries = replay(run)
+        first = next(entries, None)
+        if first is None:
+            return False
+        entries = itertools.chain([first], entries)
+        ended = course_of(entries).ended if run.stages.is_dir() else picture_of(entries).ended
+    except JournalUnreadable:
+        return False
+    return ended is None or ended.verdict in RESUMABLE

@@ -1,0 +1,192 @@
+"""How the next attempt goes on: from which checkpoint, by which means, or from the start, and why."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.plain_loop import is_plain_loop
+from holdfast.schema.events import Resume
+from holdfast.storage.integrity import is_torn
+from holdfast.storage.safe_files import exists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.schema.events import Saved, Snapshot
+    from holdfast.schema.plan import Plan
+
+NOT_KNOWN = (
+    "how this command goes on from a checkpoint is not known; "
+    """tell it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
+).strip()
+PLAIN_LOOP = (
+    f"{NOT_KNOWN}; or put holdfast.guard around the loop: two lines, and it goes on at the very batch (docs/guard.md)"
+)
+NO_LAST_YET = "it died before its first snapshot and before Ultralytics saved a last.pt"
+NO_STEP = "it had made no step"
+MAX_MATCHES = 10_000
+"""Files that a pattern of --checkpoint may match."""
+
+
+def how_to_go_on(picture: Picture, plan: Plan, before: int | None = None) -> Resume:
+    """From the newest state that is whole; with `before`, from the newest that was saved before that step."""
+    if plan.observe_only:
+        return Resume(how="start over", why="--observe-only changes nothing")
+    found = _found(picture, plan, before)
+    if before is not None and found.checkpoint is None:
+        return Resume(
+            how="start over", why=f"nothing was saved before step {before}, from where on its state is spoiled"
+        )
+    return found
+
+
+def _found(picture: Picture, plan: Plan, before: int | None) -> Resume:
+    snapshot = _newest_snapshot(picture, before)
+    of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in picture.attempts)
+    if snapshot is not None:
+        otherwise = _ultralytics(picture, before).checkpoint if of_ultralytics else None
+        return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, otherwise=otherwise)
+    if plan.checkpoint is not None:
+        return _from_glob(picture, plan, before)
+    if of_ultralytics:
+        return _ultralytics(picture, before)
+    if picture.attempt.torch is not None and not any(attempt.steps for attempt in picture.attempts):
+        return Resume(how="start over", why=NO_STEP)
+    return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(picture) else NOT_KNOWN)
+
+
+def command_for(plan: Plan, resume: Resume | None) -> list[str]:
+    """The command of an attempt: the user's own, with the arguments added that make it go on."""
+    if resume is None or resume.how != "command" or resume.checkpoint is None or plan.resume_with is None:
+        return list(plan.command)
+    words = shlex.split(plan.resume_with)  # a plan whose words cannot be told apart is none
+    return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
+
+
+def saved_files(picture: Picture, plan: Plan) -> list[tuple[Path, int]]:
+    """What the newest attempt left on disk, with the step at which it was saved."""
+    attempt = picture.attempt
+    found = _saved_by(attempt, plan)
+    if plan.checkpoint is not None:
+        for path in _matches(plan):
+            if _modified(path) >= attempt.started.at:
+                found.setdefault(path, attempt.last_step)
+    return list(found.items())
+
+
+def _saved_by(attempt: AttemptPicture, plan: Plan) -> dict[Path, int]:
+    """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
+    found: dict[Path, int] = {}
+    for name, saved in attempt.saves.by_path.items():
+        path = _resolve(Path(plan.cwd) / name)
+        if path is None:
+            continue
+        if not exists(path):
+            renamed = _same_size_beside(path, saved, attempt.started.at)
+            if renamed is None:
+                continue
+            path = renamed
+        found[path] = max(saved.step, found.get(path, 0))
+    return found
+
+
+def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
+    """The newest file of this attempt in the same folder that has the size of what was saved."""
+    try:
+        beside = [file for file in path.parent.iterdir() if file.is_file() and file.stat().st_size == saved.bytes]
+    except (OSError, ValueError):
+        return None
+    return max((file for file in beside if _modified(file) >= since), key=_modified, default=None)
+
+
+def _newest_snapshot(picture: Picture, before: int | None) -> Snapshot | None:
+    for attempt in reversed(picture.attempts):
+        for snapshot in reversed(attempt.snapshots.known):
+            if (before is None or snapshot.step < before) and exists(Path(snapshot.path)):
+                return snapshot
+    return None
+
+
+def _from_glob(picture: Picture, plan: Plan, before: int | None) -> Resume:
+    since = picture.attempts[0].started.at
+    # A file from before this run belongs to another one: going on from it would mix the two.
+    files = [path for path in _matches(plan) if _modified(path) >= since]
+    files.sort(key=_modified, reverse=True)
+    for path in files:
+        if _is_whole(path) and (before is None or 0 < _step_of(picture, plan, path) < before):
+            how = "command" if plan.resume_with else "environment"
+            return Resume(
+                how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path)
+            )
+    why = "every checkpoint is torn" if files else f"no file of this run matches {plan.checkpoint}"
+    return Resume(how="start over", why=why)
+
+
+def _ultralytics(picture: Picture, before: int | None) -> Resume:
+    """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
+    candidates = [found for found in _ultralytics_candidates(picture) if before is None or found[1] < before]
+    for path, step in candidates:
+        if _is_whole(path):
+            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
+            return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
+    why = "last.pt is torn" if candidates else NO_LAST_YET
+    return Resume(how="start over", why=why)
+
+
+def _ultralytics_candidates(picture: Picture) -> Iterator[tuple[Path, int]]:
+    for attempt in reversed(picture.attempts):
+        for path, saved in reversed(attempt.saves.by_path.items()):
+            if Path(path).name == "last.pt":
+                yield Path(path), saved.step
+    for attempt in reversed(picture.attempts):
+        for kept in attempt.vaulted.files if attempt.vaulted is not None else []:
+            if Path(kept.path).name == "last.pt":
+                yield Path(kept.kept), kept.step
+
+
+def _matches(plan: Plan) -> list[Path]:
+    pattern = str(Path(plan.cwd) / (plan.checkpoint or ""))
+    try:
+        # Not Path.glob: that takes no absolute patterns, and users give those.
+        found = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_MATCHES))  # noqa: PTH207
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [path for each in found if (path := _resolve(Path(each))) is not None]
+
+
+def _step_of(picture: Picture, plan: Plan, path: Path) -> int:
+    """The step at which a file was saved, where the probe saw it; else 0."""
+    return next((saved[path] for a in reversed(picture.attempts) if path in (saved := _saved_by(a, plan))), 0)
+
+
+def _torn_note(files: list[Path], chosen: Path) -> str:
+    passed = files[: files.index(chosen)]
+    return f"passed over {len(passed)} torn ones, the newest {passed[0]}" if passed else ""
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether it can be gone on from, as far as that shows without loading it. A folder is taken as it is."""
+    try:
+        return path.exists() and not is_torn(path)
+    except Exception:  # noqa: BLE001 - the file may hold anything: what cannot be looked at is passed over for the next one
+        return False
+
+
+def _resolve(path: Path) -> Path | None:
+    """None where it leads nowhere: a link to itself, a name that no file can have."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except (OSError, ValueError):
+        return 0.0

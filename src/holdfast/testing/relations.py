@@ -1,0 +1,95 @@
+"""Words for the cases of rules about gradients, weights, batches and checkpoints."""
+
+from __future__ import annotations
+
+from holdfast.schema import events
+
+SGD = 0.01
+
+
+def steps(
+    count: int,
+    *,
+    first: int = 1,
+    loss: float | None = 1.0,
+    norm: float | str | None = None,
+    lr: float = SGD,
+    batch: str | None = None,
+    samples: int | None = None,
+    backwards: int = 1,
+) -> list[events.AnyEvent]:
+    """So many steps that are all alike."""
+    return [
+        events.Step(
+            at=1.0 + number,
+            step=number,
+            seconds=0.1,
+            loss=loss,
+            grad_norm=norm,
+            lr=[lr],
+            batch=batch,
+            samples=samples,
+            backwards=backwards,
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def look(step: int, *, norm: float | str = 1.0, tensors: int = 4, **more: int) -> list[events.AnyEvent]:
+    """One look at the gradients of a step."""
+    return [events.Gradients(at=float(step), step=step, norm=norm, tensors=tensors, **more)]  # type: ignore[arg-type]
+
+
+def movement(
+    step: int,
+    *stuck: events.StuckTensor,
+    checked: int = 4,
+    moved: int | None = None,
+    again: tuple[str, ...] = (),
+    zero_input: tuple[str, ...] = (),
+) -> list[events.AnyEvent]:
+    count = checked - len(stuck) if moved is None else moved
+    return [
+        events.Movement(
+            at=float(step),
+            step=step,
+            checked=checked,
+            of=checked,
+            moved=count,
+            stuck=list(stuck),
+            moving_again=list(again),
+            zero_input=list(zero_input),
+        )
+    ]
+
+
+def stuck(
+    name: str, ulps: float | None, *, rows: int = 8, of: int = 8, times: int = 1, by_others: bool = False
+) -> events.StuckTensor:
+    """A tensor of which so many rows stayed, of those with a gradient."""
+    return events.StuckTensor(
+        name=name, rows=8, with_gradient=of, stuck=rows, update_ulps=ulps, times=times, by_others=by_others
+    )
+
+
+def two_ranks() -> list[events.AnyEvent]:
+    return [
+        events.Hello(
+            at=0.3,
+            schema=1,
+            pid=100,
+            rank=0,
+            world_size=2,
+            python="3.11.7",
+            executable="/venv/bin/python",
+            torch="2.13.0",
+        )
+    ]
+
+
+def checksums(step: int, *values: str) -> list[events.AnyEvent]:
+    """What each rank says at a step."""
+    return [
+        events.Checksum(at=float(step), step=step, rank=rank, value=value, tensors=4)
+        for rank, value in enumerate(values)
+    ]

@@ -1,0 +1,130 @@
+"""Words for the cases of rules about resources: long lives of a training in a few numbers, in GiB."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.schema import events
+from holdfast.testing.histories import GIB, started, trains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MACHINE = 16.0
+
+
+def at(value: float | Callable[[float], float], part: float) -> float:
+    return value(part) if callable(value) else value
+
+
+def life(
+    *,
+    looks: int = 240,
+    every: float = 30.0,
+    steps: int = 15,
+    epoch_of: int | None = 150,
+    planned: int | None = None,
+    rss: float | Callable[[float], float] = 2.0,
+    others: float | Callable[[float], float] = 2.0,
+    swap: float | Callable[[float], float] = 0.0,
+    disk: float | Callable[[float], float] = 100.0,
+    processes: float | Callable[[float], float] = 1,
+    driver: float | Callable[[float], float] | None = None,
+    allocated: float | Callable[[float], float] = 0.4,
+    device: str = "mps:0",
+    device_limit: float | None = None,
+) -> list[events.AnyEvent]:
+    """A run with so many looks at its memory, `every` seconds and `steps` steps apart. What changes is a function of the
+    part of it that has passed, from 0 to 1.
+    """
+    history = [*started(), *trains()]
+    for look in range(1, looks + 1):
+        part, now, last = look / looks, look * every, look * steps
+        fetched = steps if epoch_of else 0
+        history.append(
+            events.Steps(
+                at=now,
+                first=last - steps + 1,
+                last=last,
+                seconds=every,
+                slowest=every / steps,
+                batches=fetched,
+                different=fetched,
+            )
+        )
+        if epoch_of and last % epoch_of == 0:
+            history.append(epoch(last // epoch_of, now, epoch_of / steps * every, step=last, planned=planned))
+        on_device = at(driver, part) if driver is not None else 0.0
+        if driver is not None:
+            history.append(
+                events.Memory(
+                    at=now,
+                    step=last,
+                    device=device,
+                    driver=int(on_device * GIB),
+                    allocated=int(at(allocated, part) * GIB),
+                    limit=int(device_limit * GIB) if device_limit is not None else None,
+                )
+            )
+        held = at(rss, part) + at(others, part) + (on_device if device.startswith("mps") else 0.0)
+        history.append(
+            events.Sample(
+                at=now,
+                rss=int(at(rss, part) * GIB),
+                processes=int(at(processes, part)),
+                available=int(max(0.0, MACHINE - held) * GIB),
+                swap=int(at(swap, part) * GIB),
+                disk_free=int(at(disk, part) * GIB),
+            )
+        )
+    return history
+
+
+def epoch(
+    number: int, now: float, seconds: float, *, step: int = 0, planned: int | None = None, batches: int = 0
+) -> events.Epoch:
+    return events.Epoch(
+        at=now, epoch=number, step=step, seconds=seconds, batches=batches, planned=planned, source="ultralytics"
+    )
+
+
+def epochs(*seconds: float) -> list[events.AnyEvent]:
+    """Nothing but epochs, as a foreign log has them."""
+    history, now = started(), 0.0
+    for number, each in enumerate(seconds, 1):
+        now += each
+        history.append(epoch(number, now, each))
+    return history
+
+
+def sample(
+    now: float,
+    *,
+    available: float = 10.0,
+    swap: float = 0.0,
+    swap_in: float | None = None,
+    load: float | None = None,
+    cpu: float | None = None,
+    rss: float = 2.0,
+) -> events.Sample:
+    return events.Sample(
+        at=now,
+        rss=int(rss * GIB),
+        processes=1,
+        available=int(available * GIB),
+        swap=int(swap * GIB),
+        swap_in=None if swap_in is None else int(swap_in * GIB),
+        disk_free=100 * GIB,
+        load=load,
+        cpu=cpu,
+    )
+
+
+def flat(*parts: Iterable[events.AnyEvent] | events.AnyEvent) -> list[events.AnyEvent]:
+    history: list[events.AnyEvent] = []
+    for part in parts:
+        if isinstance(part, events.Event):
+            history.append(part)
+        else:
+            history.extend(part)
+    return history

@@ -1,0 +1,103 @@
+"""Further words for the cases of rules about losses, metrics and learning rates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.schema import events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def steps(
+    *losses: float | str,
+    first: int = 1,
+    rate: float | Sequence[float] = 0.01,
+    norm: float | Sequence[float] | None = None,
+    loader: bool = False,
+    beside: Mapping[str, int] | None = None,
+) -> list[events.AnyEvent]:
+    """One step for each loss; `rate` and `norm` for all of them, or one each."""
+
+    def each(value: float | Sequence[float], n: int) -> float:
+        return value if isinstance(value, (int, float)) else value[n]
+
+    return [
+        events.Step(
+            at=1.0 + n,
+            step=first + n,
+            seconds=0.1,
+            loss=loss,
+            lr=[each(rate, n)],
+            grad_norm=None if norm is None else each(norm, n),
+            batch=f"{first + n:016x}" if loader else None,
+            samples=8 if loader else None,
+            beside=dict(beside) if beside else None,
+        )
+        for n, loss in enumerate(losses)
+    ]
+
+
+def parts(
+    count: int, *, first: int = 1, instances: int | None = None, **values: float | Sequence[float]
+) -> list[events.AnyEvent]:
+    """Steps with loss components; each value for all of them, or one each."""
+    made: list[events.AnyEvent] = []
+    for n in range(count):
+        now: dict[str, float | str] = {
+            name: value if isinstance(value, (int, float)) else value[n] for name, value in values.items()
+        }
+        total = sum(float(value) for value in now.values())
+        made.append(
+            events.Step(at=1.0 + n, step=first + n, seconds=0.1, loss=total, parts=now, lr=[0.01], instances=instances)
+        )
+    return made
+
+
+def validations(
+    *, first: int = 1, every: int = 100, source: str = "ultralytics", **columns: Sequence[float]
+) -> list[events.AnyEvent]:
+    """One validation an epoch. A column's name has `__` for `/`: `val__cls_loss`."""
+    lengths = {len(column) for column in columns.values()}
+    assert len(lengths) == 1
+    return [
+        events.Metrics(
+            at=10.0 * (first + n),
+            step=every * (first + n),
+            epoch=first + n,
+            values={name.replace("__", "/"): column[n] for name, column in columns.items()},
+            source=source,
+        )
+        for n in range(lengths.pop())
+    ]
+
+
+def final(step: int = 1000, **values: float) -> list[events.AnyEvent]:
+    """The validation of the best checkpoint at the end."""
+    named: dict[str, float | str] = {name.replace("__", "/"): value for name, value in values.items()}
+    return [events.Metrics(at=500.0, step=step, values=named, source="ultralytics, best.pt at the end")]
+
+
+def epoch(number: int, *, step: int, planned: int | None = None, source: str = "loader") -> list[events.AnyEvent]:
+    return [
+        events.Epoch(at=float(step), epoch=number, step=step, seconds=10.0, batches=10, planned=planned, source=source)
+    ]
+
+
+def schedule(name: str, *, step: int, planned: int | None, done: int) -> list[events.AnyEvent]:
+    return [events.Schedule(at=float(step), step=step, scheduler=name, planned=planned, done=done)]
+
+
+def note(what: str, detail: str = "") -> list[events.AnyEvent]:
+    return [events.ProbeNote(at=1.0, what=what, detail=detail)]
+
+
+def moved(count: int, *, of: int = 10, step: int = 1) -> list[events.AnyEvent]:
+    """A look at the weights."""
+    return [events.Movement(at=float(step), step=step, checked=of, of=of, moved=count)]
+
+
+def gradients(norm: float, *, step: int = 1) -> list[events.AnyEvent]:
+    """A look at the gradients."""
+    return [events.Gradients(at=float(step), step=step, norm=norm, tensors=10, zero=0 if norm else 10)]

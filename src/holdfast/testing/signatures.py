@@ -1,0 +1,52 @@
+"""Words to write the cases of text signatures with: a Mac, a line that was printed, an end with a traceback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.schema import events
+from holdfast.testing.histories import ended, started, trains
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def on_mac(
+    torch: str = "2.9.1", macos: str = "15.5", environment: Mapping[str, str] | None = None
+) -> list[events.AnyEvent]:
+    """A run on an Apple computer that has begun to train."""
+    run, attempt = started()
+    assert isinstance(run, events.RunStarted)
+    mac = msgspec.structs.replace(run, platform=f"macOS-{macos}-arm64-arm-64bit", environment=dict(environment or {}))
+    return [mac, attempt, *(_with_torch(event, torch) for event in trains())]
+
+
+def unknown_machine() -> list[events.AnyEvent]:
+    """A log without a word about where it comes from."""
+    run, attempt = started()
+    assert isinstance(run, events.RunStarted)
+    return [msgspec.structs.replace(run, platform=""), attempt]
+
+
+def _with_torch(event: events.AnyEvent, torch: str) -> events.AnyEvent:
+    if isinstance(event, (events.TorchImported, events.Hello)):
+        return msgspec.structs.replace(event, torch=torch)
+    return event
+
+
+def device(name: str) -> list[events.AnyEvent]:
+    """The device is seen to be this one."""
+    return [events.Memory(at=1.5, step=1, device=name)]
+
+
+def printed(rule: str, text: str, *, count: int = 1, stream: str = "stderr") -> list[events.AnyEvent]:
+    return [events.Printed(at=5.0, rule=rule, stream=stream, text=text, count=count)]
+
+
+def raises(*message: str, through: Iterable[str] = (), last_step: int = 10) -> list[events.AnyEvent]:
+    """An end by an exception whose traceback goes through these frames."""
+    words = ["Traceback (most recent call last):", '  File "/home/ann/train.py", line 31, in <module>', "    main()"]
+    words += [f"  File {frame}" for frame in through]
+    return ended(1, words=[*words, *message], last_step=last_step)
