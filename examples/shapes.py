@@ -17,15 +17,15 @@ COUNTS = {"train": 48, "val": 16}
 
 
 def make_shapes(folder: Path) -> Path:
-    """Writes pictures, labels and data.yaml; the same each time."""
+    """Writes images, labels and data.yaml; the same each time."""
     random = np.random.default_rng(0)
     for split, count in COUNTS.items():
         images, labels = folder / "images" / split, folder / "labels" / split
         images.mkdir(parents=True)
         labels.mkdir(parents=True)
         for number in range(count):
-            picture, lines = _picture(random)
-            picture.save(images / f"{number:03d}.png")
+            state, lines = _picture(random)
+            state.save(images / f"{number:03d}.png")
             (labels / f"{number:03d}.txt").write_text("\n".join(lines) + "\n")
     data = folder / "data.yaml"
     names = ", ".join(f"{number}: {name}" for number, name in enumerate(NAMES))
@@ -34,8 +34,8 @@ def make_shapes(folder: Path) -> Path:
 
 
 def _picture(random: np.random.Generator) -> tuple[Image.Image, list[str]]:
-    picture = Image.fromarray(random.integers(0, 90, (SIZE, SIZE, 3), dtype=np.uint8))
-    draw, lines = ImageDraw.Draw(picture), []
+    state = Image.fromarray(random.integers(0, 90, (SIZE, SIZE, 3), dtype=np.uint8))
+    draw, lines = ImageDraw.Draw(state), []
     for _ in range(int(random.integers(1, 4))):
         width = int(random.integers(SIZE // 5, SIZE // 3))
         left, top = (int(place) for place in random.integers(0, SIZE - width, 2))
@@ -44,4 +44,4 @@ def _picture(random: np.random.Generator) -> tuple[Image.Image, list[str]]:
         shape((left, top, left + width, top + width), fill=COLOURS[kind])
         x, y = (left + width / 2) / SIZE, (top + width / 2) / SIZE
         lines.append(f"{kind} {x:.5f} {y:.5f} {width / SIZE:.5f} {width / SIZE:.5f}")
-    return picture, lines
+    return state, lines

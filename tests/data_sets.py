@@ -1,4 +1,4 @@
-"""Small YOLO data sets for tests: pictures that can be told apart, videos, labels; and surveys of them without any file."""
+"""Small YOLO data sets for tests: images that can be told apart, videos, labels; and surveys of them without any file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 from PIL import Image
 
-from holdfast.schema.images import Picture, Seen, Survey
+from holdfast.schema.images import ImageRecord, Seen, Survey
 
 BOX = "0 0.5 0.5 0.25 0.25\n"
 
@@ -39,7 +39,7 @@ def drawn(seed, size=(160, 120), shift=0.0):
 
 
 def save(root, split, name, image, label=BOX, **options):
-    """A picture and its labels; no label file where `label` is None."""
+    """An image and its labels; no label file where `label` is None."""
     path = root / "images" / split / name
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, **options)
@@ -69,8 +69,8 @@ def look(seed, flipped=0):
     return f"{bits:032x}"
 
 
-def picture(name, split="train", *, seed=None, flipped=0, classes=(0,), size=0.1, **seen):
-    """A picture as a survey tells of it. The same seed is the same look."""
+def image(name, split="train", *, seed=None, flipped=0, classes=(0,), size=0.1, **seen):
+    """An image as a survey tells of it. The same seed is the same look."""
     own = name if seed is None else seed
     facts = {
         "index": 0,
@@ -84,9 +84,9 @@ def picture(name, split="train", *, seed=None, flipped=0, classes=(0,), size=0.1
         "sizes": (size,) * len(classes),
         **seen,
     }
-    return Picture(f"/data/images/{split}/{name}", split, Seen(**facts))
+    return ImageRecord(f"/data/images/{split}/{name}", split, Seen(**facts))
 
 
-def surveyed(*pictures, names=("thing",), **more):
-    facts = {"root": "/data", "names": dict(enumerate(names)), "pictures": pictures, "total": len(pictures), **more}
+def surveyed(*images, names=("thing",), **more):
+    facts = {"root": "/data", "names": dict(enumerate(names)), "images": images, "total": len(images), **more}
     return Survey(**facts)

@@ -20,13 +20,13 @@ def severities(diagnosis: Diagnosis) -> dict[str, str]:
     """Rule -> the gravest that it said."""
     order = ("note", "warn", "fatal")
     found: dict[str, str] = {}
-    for finding in diagnosis.picture.findings:
+    for finding in diagnosis.state.findings:
         found[finding.rule] = max(found.get(finding.rule, "note"), finding.severity, key=order.index)
     return found
 
 
 def message_of(diagnosis: Diagnosis, rule: str) -> str:
-    return next(finding.message for finding in diagnosis.picture.findings if finding.rule == rule)
+    return next(finding.message for finding in diagnosis.state.findings if finding.rule == rule)
 
 
 def read(path: Path, exit_code: int | None = None):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
 from holdfast.storage.journal import Entry
 from holdfast.testing.histories import entries
 
 
 def seen(*parts, rules=None):
-    """The picture after these events and all that the rules make of them."""
-    picture = Picture()
-    engine = Engine(picture, rules)
+    """The image after these events and all that the rules make of them."""
+    state = RunState()
+    engine = Engine(state, rules)
     for entry in entries([event for part in parts for event in part]):
         for finding in engine.take(entry):
-            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
-    return picture
+            state.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
+    return state

@@ -1,4 +1,4 @@
-"""A data set that a YOLO model can be trained on in seconds: eight pictures of one square each, and a script for it."""
+"""A data set that a YOLO model can be trained on in seconds: eight images of one square each, and a script for it."""
 
 import pytest
 
@@ -25,15 +25,15 @@ model.train(data=sys.argv[1] + "/data.yaml", epochs=3, imgsz=32, batch=4, nbs=4,
 def make_squares(folder, count=8):
     """Writes images, labels, data.yaml and train.py."""
     numpy = pytest.importorskip("numpy")
-    image = pytest.importorskip("PIL.Image")
+    pil_image = pytest.importorskip("PIL.Image")
     (folder / "images").mkdir(parents=True)
     (folder / "labels").mkdir()
     random = numpy.random.default_rng(0)
     for number in range(count):
-        picture = random.integers(0, 80, (64, 64, 3), dtype=numpy.uint8)
+        image = random.integers(0, 80, (64, 64, 3), dtype=numpy.uint8)
         x, y = random.integers(4, 36, 2)
-        picture[y : y + 24, x : x + 24] = 255
-        image.fromarray(picture).save(folder / "images" / f"{number}.png")
+        image[y : y + 24, x : x + 24] = 255
+        pil_image.fromarray(image).save(folder / "images" / f"{number}.png")
         (folder / "labels" / f"{number}.txt").write_text(f"0 {(x + 12) / 64} {(y + 12) / 64} 0.375 0.375\n")
     (folder / "data.yaml").write_text(f"path: {folder}\ntrain: images\nval: images\nnames: {{0: square}}\n")
     (folder / "train.py").write_text(SCRIPT)

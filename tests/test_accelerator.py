@@ -59,14 +59,14 @@ def show_convolutions_close_to_cpu(torch, switch_on):
 
     def trained(device):
         torch.manual_seed(0)
-        pictures = torch.randn(4, 3, 16, 16).to(device)
+        images = torch.randn(4, 3, 16, 16).to(device)
         model = nn.Sequential(
             nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2), nn.Upsample(scale_factor=2), nn.Conv2d(8, 1, 3)
         ).to(device)  # fmt: skip
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         for _ in range(5):
             optimizer.zero_grad()
-            loss = model(pictures).square().mean()
+            loss = model(images).square().mean()
             loss.backward()
             optimizer.step()
         return loss.item()

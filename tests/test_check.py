@@ -390,14 +390,14 @@ def test_progress_without_a_terminal_is_plain_lines(capsys):
     with ChecksProgress() as progress:
         progress.asks()
         for slow in (False, True):
-            progress.begins(made(passes, "pictures"))
+            progress.begins(made(passes, "images"))
             if slow:
-                progress._lasts("pictures")
+                progress._lasts("images")
             for n in range(1, 1001):
                 progress.tells(n, 1000, "files")
             progress.ends(None)
     said = capsys.readouterr().err.splitlines()
-    assert said[:2] == ["holdfast check: pictures ...", "holdfast check: pictures: 100 of 1,000 files"]
+    assert said[:2] == ["holdfast check: images ...", "holdfast check: images: 100 of 1,000 files"]
     assert len(said) == 11
 
 

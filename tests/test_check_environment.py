@@ -77,7 +77,7 @@ def test_devices_are_asked_for_as_torch_calls_them():
 
 
 def test_memory_of_a_cache_is_counted(tmp_path):
-    """cache=ram holds every picture at the chosen size."""
+    """cache=ram holds every image at the chosen size."""
     from holdfast.preflight.checks import estimates
 
     for split in ("train", "val"):

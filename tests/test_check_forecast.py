@@ -17,7 +17,7 @@ from holdfast.preflight.checks.check import Answer, finding
 from holdfast.preflight.checks.context import ground_for
 from holdfast.preflight.checks.forecast_disk import written
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import Tried, pictures_of
+from holdfast.preflight.checks.forecast_trial import Tried, images_of
 from holdfast.preflight.checks.runner import chosen, run_all
 from holdfast.preflight.cost_estimate import Counted, largest_of, memory_of, times_of, total_of
 from holdfast.preflight.short_run import Measured
@@ -30,7 +30,7 @@ from holdfast.supervisor.child_env import wishes_of
 
 FORECASTS = chosen(["forecast"], ["forecast-pace"])
 PACE = Pace(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
-ONE = Measured(16, 320, training=2 * GIB, validation=GIB, wall=PACE, pictures=128, validated=40, closes=True)
+ONE = Measured(16, 320, training=2 * GIB, validation=GIB, wall=PACE, images=128, validated=40, closes=True)
 
 
 def planned(stages=(), validation=None, **settings):
@@ -44,7 +44,7 @@ def planned(stages=(), validation=None, **settings):
 
 
 def test_time_is_the_sum_of_its_parts():
-    """20 epochs of 10 batches, the last ten without mosaic; 80 pictures to validate are twice as many as were tried."""
+    """20 epochs of 10 batches, the last ten without mosaic; 80 images to validate are twice as many as were tried."""
     (stage,) = times_of(planned(epochs=20), ONE, [Counted(160, 80)])
     trained = 10 * 10 * 2.0 + 10 * 10 * 1.0
     listed = 0.0007 * (160 + 80 - 128 - 40)
@@ -85,19 +85,19 @@ def test_last_batch_that_is_not_full_takes_less():
 # --- memory and disk --------------------------------------------------------------------------------------------------
 
 
-def test_each_loader_keeps_pictures_for_mosaic():
-    """Eight batches of pictures each: two workers had seen half of theirs when the trial ended."""
+def test_each_loader_keeps_images_for_mosaic():
+    """Eight batches of images each: two workers had seen half of theirs when the trial ended."""
     alone, of_two = (
-        memory_of(Measured(16, 320, training=GIB, validation=GIB, pictures=128, workers=n), {}, Counted(1000, 100))
+        memory_of(Measured(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, Counted(1000, 100))
         for n in (0, 2)
     )
     assert alone.more == {}
-    assert of_two.more["pictures that are kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
+    assert of_two.more["images that are kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
 
 
-def test_cached_pictures_are_counted():
+def test_cached_images_are_counted():
     cached = memory_of(ONE, {"cache": "ram"}, Counted(10_128, 40))
-    assert cached.more["all pictures, because of cache"] == 10_000 * int(3 * 0.8 * 320 * 320)
+    assert cached.more["all images, because of cache"] == 10_000 * int(3 * 0.8 * 320 * 320)
     assert cached.peak.expected > 2 * GIB + 2 * 10**9
 
 
@@ -110,10 +110,10 @@ def test_files_that_are_kept_are_counted():
 @pytest.mark.parametrize(
     ("fraction", "counts"), [(1.0, (10, 4)), (0.5, (5, 4)), (3, (3, 4)), ([0.2, 0.5], (2, 2)), (1, (10, 4))]
 )
-def test_fraction_of_the_pictures(fraction, counts):
+def test_fraction_of_the_images(fraction, counts):
     data = SimpleNamespace(splits={"train": list(range(10)), "val": list(range(4))})
 
-    assert pictures_of({"data": "d", "fraction": fraction}, {"d": data}) == Counted(*counts)
+    assert images_of({"data": "d", "fraction": fraction}, {"d": data}) == Counted(*counts)
 
 
 # --- the checks -------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_where_something_is_fatal_nothing_is_foretold():
 
 
 def test_what_would_fit_is_told(monkeypatch):
-    """16 pictures of 640 px do not fit; further trials say what would."""
+    """16 images of 640 px do not fit; further trials say what would."""
 
     def trial(plan, *, batch, imgsz, **_):
         return Measured(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))

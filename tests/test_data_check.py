@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from data_sets import look, picture, surveyed
+from data_sets import image, look, surveyed
 
 from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
 from holdfast.diagnosis.dataset.common import share, shown
@@ -26,33 +26,33 @@ def severities(judged):
 # Readable
 
 
-def test_pictures_that_are_all_fine_need_one_line():
-    judged = readable.judge(surveyed(picture("a.jpg"), picture("b.jpg")), RULE)
-    assert judged.says == "2 pictures (JPEG), all readable"
+def test_images_that_are_all_fine_need_one_line():
+    judged = readable.judge(surveyed(image("a.jpg"), image("b.jpg")), RULE)
+    assert judged.says == "2 images (JPEG), all readable"
     assert not judged.findings
 
 
-def test_a_damaged_picture_is_named_with_its_reason_on_one_line():
-    bad = picture("b\nad.jpg", problem="truncated", detail="image file is truncated")
-    judged = readable.judge(surveyed(*(picture(f"{at}.jpg") for at in range(9)), bad), RULE)
+def test_a_damaged_image_is_named_with_its_reason_on_one_line():
+    bad = image("b\nad.jpg", problem="truncated", detail="image file is truncated")
+    judged = readable.judge(surveyed(*(image(f"{at}.jpg") for at in range(9)), bad), RULE)
     assert severities(judged) == ["warn"]
     assert judged.findings[0].evidence == ["cut off: 1: images/train/b\\nad.jpg (image file is truncated)"]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_half_of_a_split_damaged_is_no_ground_to_start_on(split):
-    pictures = [picture(f"{at}.jpg", split, problem="empty" if at % 2 else None) for at in range(10)]
-    assert severities(readable.judge(surveyed(*pictures), RULE)) == ["fatal"]
+    images = [image(f"{at}.jpg", split, problem="empty" if at % 2 else None) for at in range(10)]
+    assert severities(readable.judge(surveyed(*images), RULE)) == ["fatal"]
 
 
 def test_what_is_only_unusual_is_a_note():
-    judged = readable.judge(surveyed(picture("a.jpg", oddities=("tail",)), picture("b.jpg")), RULE)
+    judged = readable.judge(surveyed(image("a.jpg", oddities=("tail",)), image("b.jpg")), RULE)
     assert severities(judged) == ["note"]
     assert "rewrites such files in place" in judged.findings[0].remedies[0]
 
 
 def test_a_look_that_ended_early_says_so():
-    assert "1 of 50 pictures (evenly chosen" in readable.judge(surveyed(picture("a.jpg"), total=50), RULE).says
+    assert "1 of 50 images (evenly chosen" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).says
 
 
 # Labels
@@ -62,17 +62,17 @@ def test_a_look_that_ended_early_says_so():
 def test_a_split_without_any_label_is_fatal(split, means):
     other = "val" if split == "train" else "train"
     found = labels.judge(
-        surveyed(picture("a.jpg", split, classes=(), label="missing"), picture("b.jpg", other)), RULE
+        surveyed(image("a.jpg", split, classes=(), label="missing"), image("b.jpg", other)), RULE
     ).findings
     assert [finding.severity for finding in found] == ["fatal"]
     assert means in found[0].message
 
 
-def test_a_line_that_costs_its_picture_is_quoted():
-    bad = picture(
+def test_a_line_that_costs_its_image_is_quoted():
+    bad = image(
         "a.jpg", faults={"class-range": 1}, notes=(LineNote("class-range", 7, "3 0.5 0.5 0.1 0.1"),), classes=(3,)
     )
-    good = [picture(f"{at}.jpg") for at in range(9)]
+    good = [image(f"{at}.jpg") for at in range(9)]
     (finding,) = labels.judge(surveyed(bad, *good), RULE).findings
     assert finding.severity == "warn"
     assert "images/train/a.jpg, line 7 of its labels: 3 0.5 0.5 0.1 0.1" in finding.evidence[0]
@@ -80,33 +80,31 @@ def test_a_line_that_costs_its_picture_is_quoted():
 
 
 def test_classes_that_are_counted_from_one_are_recognised():
-    pictures = [picture(f"{at}.jpg", classes=(1, 2), faults={"class-range": 1}) for at in range(4)]
-    (finding,) = labels.judge(surveyed(*pictures, names=("cat", "dog")), RULE).findings
+    images = [image(f"{at}.jpg", classes=(1, 2), faults={"class-range": 1}) for at in range(4)]
+    (finding,) = labels.judge(surveyed(*images, names=("cat", "dog")), RULE).findings
     assert finding.severity == "fatal"
     assert "counts from 0, so take 1 off each" in finding.remedies[0]
 
 
 def test_background_is_fine_and_lost_labels_are_not():
     def missing(count):
-        return surveyed(*(picture(f"{at}.jpg", label="missing" if at < count else "there") for at in range(20)))
+        return surveyed(*(image(f"{at}.jpg", label="missing" if at < count else "there") for at in range(20)))
 
     assert severities(labels.judge(missing(1), RULE)) == ["note"]
     assert severities(labels.judge(missing(8), RULE)) == ["warn"]
 
 
-def test_labels_without_a_picture_are_told():
-    judged = labels.judge(
-        surveyed(picture("a.jpg"), stray_labels=2, stray_examples=("/data/labels/train/x.txt",)), RULE
-    )
-    assert "2 label files belong to no picture" in judged.findings[0].message
+def test_labels_without_a_image_are_told():
+    judged = labels.judge(surveyed(image("a.jpg"), stray_labels=2, stray_examples=("/data/labels/train/x.txt",)), RULE)
+    assert "2 label files belong to no image" in judged.findings[0].message
 
 
 # Classes
 
 
 def test_a_class_that_only_validation_shows_holds_the_metric_down():
-    seen = [picture(f"{at}.jpg", classes=(0,) * 5) for at in range(10)]
-    held = picture("v.jpg", "val", classes=(0,) * 9 + (1,) * 9)
+    seen = [image(f"{at}.jpg", classes=(0,) * 5) for at in range(10)]
+    held = image("v.jpg", "val", classes=(0,) * 9 + (1,) * 9)
     (finding,) = classes.judge(surveyed(*seen, held, names=("cat", "dog")), RULE).findings
     assert finding.severity == "warn"
     assert "cannot pass 0.50" in finding.message
@@ -115,18 +113,16 @@ def test_a_class_that_only_validation_shows_holds_the_metric_down():
 
 @pytest.mark.parametrize(("rare", "severity"), [(5, "warn"), (25, "warn"), (300, None)])
 def test_classes_may_be_uneven_but_not_extremely(rare, severity):
-    many = picture("a.jpg", classes=(0,) * 3000 + (1,) * rare)
-    held = picture("v.jpg", "val", classes=(0,) * 9 + (1,) * 9)
+    many = image("a.jpg", classes=(0,) * 3000 + (1,) * rare)
+    held = image("v.jpg", "val", classes=(0,) * 9 + (1,) * 9)
     judged = classes.judge(surveyed(many, held, names=("cat", "dog")), RULE)
     assert severities(judged) == ([severity] if severity else [])
 
 
-def test_a_class_on_a_picture_that_is_left_out_is_not_shown():
-    lost = picture("a.jpg", classes=(1,) * 30, faults={"columns": 1})
-    seen = picture("b.jpg", classes=(0,) * 30)
-    judged = classes.judge(
-        surveyed(lost, seen, picture("v.jpg", "val", classes=(0, 1) * 9), names=("cat", "dog")), RULE
-    )
+def test_a_class_on_a_image_that_is_left_out_is_not_shown():
+    lost = image("a.jpg", classes=(1,) * 30, faults={"columns": 1})
+    seen = image("b.jpg", classes=(0,) * 30)
+    judged = classes.judge(surveyed(lost, seen, image("v.jpg", "val", classes=(0, 1) * 9), names=("cat", "dog")), RULE)
     assert "never shown in training" in judged.findings[0].message
 
 
@@ -134,14 +130,14 @@ def test_a_class_on_a_picture_that_is_left_out_is_not_shown():
 
 
 def test_objects_that_are_large_enough_need_one_line():
-    judged = sizes.judge(surveyed(*(picture(f"{at}.jpg", size=0.1) for at in range(20))), 640, RULE)
+    judged = sizes.judge(surveyed(*(image(f"{at}.jpg", size=0.1) for at in range(20))), 640, RULE)
     assert judged.says == "20 objects at imgsz 640: median 64 px, 0% under 8 px, 0% under 16 px"
     assert not judged.findings
 
 
 def test_the_image_size_that_makes_them_large_enough_is_named():
     """0.02 of the longer side has 12.8 px at 640 and 16 px at 800."""
-    (finding,) = sizes.judge(surveyed(*(picture(f"{at}.jpg", size=0.02) for at in range(20))), 640, RULE).findings
+    (finding,) = sizes.judge(surveyed(*(image(f"{at}.jpg", size=0.02) for at in range(20))), 640, RULE).findings
     assert finding.severity == "note"
     assert finding.remedies[0].startswith(
         "imgsz=800: an object then has 16 px in the median (about 1.6 times the memory"
@@ -149,16 +145,16 @@ def test_the_image_size_that_makes_them_large_enough_is_named():
 
 
 def test_the_class_that_suffers_most_is_named():
-    pictures = [picture(f"{at}.jpg", classes=(0, 0, 0, 1), sizes=(0.2, 0.2, 0.2, 0.01)) for at in range(12)]
-    (finding,) = sizes.judge(surveyed(*pictures, names=("car", "bird")), 640, RULE).findings
+    images = [image(f"{at}.jpg", classes=(0, 0, 0, 1), sizes=(0.2, 0.2, 0.2, 0.01)) for at in range(12)]
+    (finding,) = sizes.judge(surveyed(*images, names=("car", "bird")), 640, RULE).findings
     assert finding.severity == "warn"
     assert "100% of the objects of bird are under 16 pixels and 100% under 8" in finding.message
     assert "imgsz=1600" not in finding.remedies[0]
-    assert "cut the pictures instead" in finding.remedies[0]
+    assert "cut the images instead" in finding.remedies[0]
 
 
-def test_tiles_are_as_large_as_they_may_be_and_cover_the_picture():
-    """Objects of 40 px in pictures of 8000 x 6000: at imgsz 640 they need tiles of 1600 px."""
+def test_tiles_are_as_large_as_they_may_be_and_cover_the_image():
+    """Objects of 40 px in images of 8000 x 6000: at imgsz 640 they need tiles of 1600 px."""
     cut = sizes.tiles(40 / 8000, 640, 8000, 6000)
     assert cut == (1600, 6, 5)
     assert 40 * 640 / cut.side == sizes.CLEAR
@@ -184,8 +180,8 @@ def test_near_pairs_are_those_that_comparing_all_with_all_finds(within):
     assert {frozenset(pair) for pair in near_pairs(looks, within)} == every
 
 
-def test_what_is_near_depends_on_how_alike_all_pictures_are():
-    """Pictures that share most of their bits anyway must be nearer to be called copies."""
+def test_what_is_near_depends_on_how_alike_all_images_are():
+    """Images that share most of their bits anyway must be nearer to be called copies."""
     chance = random.Random(1)
     unlike = [chance.getrandbits(128) for _ in range(500)]
     sky = chance.getrandbits(128)
@@ -197,27 +193,27 @@ def test_what_is_near_depends_on_how_alike_all_pictures_are():
 # Frames
 
 
-def names_of(found, pictures):
-    return sorted(sorted(pictures[at].path.rpartition("/")[2] for at in video.frames) for video in found)
+def names_of(found, images):
+    return sorted(sorted(images[at].path.rpartition("/")[2] for at in video.frames) for video in found)
 
 
 def test_videos_are_found_in_names_that_say_so():
     names = [f"video_{video}_frame_{frame:04}.jpg" for video in (1, 2, 3) for frame in (1, 5, 9)]
-    pictures = [picture(name) for name in names]
-    assert names_of(videos(pictures, "/data"), pictures) == [names[0:3], names[3:6], names[6:9]]
+    images = [image(name) for name in names]
+    assert names_of(videos(images, "/data"), images) == [names[0:3], names[3:6], names[6:9]]
 
 
 def test_many_videos_of_few_frames_are_videos_too():
     """The number that has the most values is not that of the frame."""
-    pictures = [picture(f"video_{video}_frame_{frame}.jpg") for video in range(30) for frame in range(3)]
-    found = videos(pictures, "/data")
+    images = [image(f"video_{video}_frame_{frame}.jpg") for video in range(30) for frame in range(3)]
+    found = videos(images, "/data")
     assert {len(video.frames) for video in found} == {3}
     assert found[4].name == "video_4_frame_*"
 
 
 def test_a_folder_for_each_video_is_as_good():
-    pictures = [picture(f"clip{video}/{frame:05}.jpg") for video in (1, 2) for frame in range(6)]
-    assert [len(video.frames) for video in videos(pictures, "/data")] == [6, 6]
+    images = [image(f"clip{video}/{frame:05}.jpg") for video in (1, 2) for frame in range(6)]
+    assert [len(video.frames) for video in videos(images, "/data")] == [6, 6]
 
 
 @pytest.mark.parametrize(
@@ -225,21 +221,21 @@ def test_a_folder_for_each_video_is_as_good():
 )
 def test_numbers_alone_make_no_video(form):
     """Neighbours that look no more alike than any two are just numbered."""
-    assert videos([picture(form.format(at)) for at in range(30)], "/data") == []
+    assert videos([image(form.format(at)) for at in range(30)], "/data") == []
 
 
-def test_numbered_pictures_that_look_alike_are_scenes():
+def test_numbered_images_that_look_alike_are_scenes():
     """Taken in one go, with three changes of place."""
-    pictures = [
-        picture(f"IMG_{at:04}.jpg", look=f"{int(look(f'place {at // 10}'), 16) ^ (1 << at) ^ (1 << 2 * at):032x}")
+    images = [
+        image(f"IMG_{at:04}.jpg", look=f"{int(look(f'place {at // 10}'), 16) ^ (1 << at) ^ (1 << 2 * at):032x}")
         for at in range(40)
     ]
-    assert [len(video.frames) for video in videos(pictures, "/data")] == [10, 10, 10, 10]
+    assert [len(video.frames) for video in videos(images, "/data")] == [10, 10, 10, 10]
 
 
 def test_splits_that_were_numbered_anew_say_nothing():
-    pictures = [picture(f"video_{at % 3}_frame_{at:04}.jpg", split) for split in ("train", "val") for at in range(12)]
-    assert videos(pictures, "/data") == []
+    images = [image(f"video_{at % 3}_frame_{at:04}.jpg", split) for split in ("train", "val") for at in range(12)]
+    assert videos(images, "/data") == []
 
 
 def test_copies_that_an_export_made_are_known_by_name():
@@ -253,7 +249,7 @@ def test_copies_that_an_export_made_are_known_by_name():
 def film(split_of, videos=6, frames=20):
     """Frames under names that say so; each with an object of the class of its video."""
     return [
-        picture(f"video_{video}_frame_{frame:04}.jpg", split_of(video, frame), classes=(video % 2,))
+        image(f"video_{video}_frame_{frame:04}.jpg", split_of(video, frame), classes=(video % 2,))
         for video in range(videos)
         for frame in range(frames)
     ]
@@ -284,14 +280,14 @@ def test_videos_that_are_apart_are_no_leak():
 def test_the_frame_that_gives_it_away_is_the_nearest():
     survey = surveyed(*film(lambda _video, frame: "val" if frame == 10 else "train", videos=2))
     twin = grouped(survey).twins[0]
-    assert survey.pictures[twin.trained].path.endswith("frame_0009.jpg")
+    assert survey.images[twin.trained].path.endswith("frame_0009.jpg")
 
 
 def unrelated(count=400):
-    return [picture(f"photo{at}x.jpg", "val" if at % 5 == 0 else "train") for at in range(count)]
+    return [image(f"photo{at}x.jpg", "val" if at % 5 == 0 else "train") for at in range(count)]
 
 
-def test_pictures_that_have_nothing_to_do_with_each_other_are_apart():
+def test_images_that_have_nothing_to_do_with_each_other_are_apart():
     judged, split = leakage.judge(surveyed(*unrelated()), RULE)
     assert not judged.findings
     assert split is None
@@ -306,31 +302,29 @@ def test_pictures_that_have_nothing_to_do_with_each_other_are_apart():
     ],
 )
 def test_a_twin_is_told_with_its_example(held, how):
-    twin = picture("other.jpg", "val", **held)
+    twin = image("other.jpg", "val", **held)
     if "digest" in held:
-        twin = picture("other.jpg", "val", seed="photo1x.jpg", **held)
+        twin = image("other.jpg", "val", seed="photo1x.jpg", **held)
     (finding,) = leakage.judge(surveyed(*unrelated(), twin), RULE)[0].findings
     assert finding.severity == "note"
     assert finding.evidence[0] == f"1 of val: {how}, e.g. images/val/other.jpg and images/train/photo1x.jpg"
 
 
-def test_validating_on_the_training_pictures_is_a_leak():
-    survey = surveyed(
-        *(picture(f"p{at}q.jpg", split, digest=str(at)) for split in ("train", "val") for at in range(50))
-    )
+def test_validating_on_the_training_images_is_a_leak():
+    survey = surveyed(*(image(f"p{at}q.jpg", split, digest=str(at)) for split in ("train", "val") for at in range(50)))
     (finding,) = leakage.judge(survey, RULE)[0].findings[:1]
     assert (finding.severity, finding.confidence) == ("warn", "proven")
-    assert "100% of validation (50 of 50 pictures)" in finding.message
+    assert "100% of validation (50 of 50 images)" in finding.message
 
 
 def test_copies_with_other_labels_contradict_each_other():
-    pictures = [
-        picture("a.jpg", digest="x", classes=(0,)),
-        picture("b.jpg", digest="x", classes=(0, 0)),
-        picture("v.jpg", "val"),
+    images = [
+        image("a.jpg", digest="x", classes=(0,)),
+        image("b.jpg", digest="x", classes=(0, 0)),
+        image("v.jpg", "val"),
     ]
-    (finding,) = leakage.judge(surveyed(*pictures), RULE)[0].findings
-    assert finding.message == "1 picture is there twice with different labels."
+    (finding,) = leakage.judge(surveyed(*images), RULE)[0].findings
+    assert finding.message == "1 image is there twice with different labels."
 
 
 # Splits
@@ -340,17 +334,17 @@ def split_of(survey):
     return propose(survey, grouped(survey))
 
 
-def test_a_split_is_the_same_whatever_the_order_of_the_pictures():
-    pictures = film(lambda _video, frame: "val" if frame % 5 == 0 else "train", videos=9)
-    first = split_of(surveyed(*pictures))
-    random.Random(1).shuffle(pictures)
-    assert split_of(surveyed(*pictures)) == first
+def test_a_split_is_the_same_whatever_the_order_of_the_images():
+    images = film(lambda _video, frame: "val" if frame % 5 == 0 else "train", videos=9)
+    first = split_of(surveyed(*images))
+    random.Random(1).shuffle(images)
+    assert split_of(surveyed(*images)) == first
 
 
 def test_a_split_keeps_the_share_of_each_class():
     """A rare class that is in few videos is in both sides all the same."""
-    pictures = [
-        picture(
+    images = [
+        image(
             f"video_{video}_frame_{frame:04}.jpg",
             "val" if frame == 0 else "train",
             classes=(0, 1) if video < 5 else (0,),
@@ -358,7 +352,7 @@ def test_a_split_keeps_the_share_of_each_class():
         for video in range(40)
         for frame in range(5)
     ]
-    split = split_of(surveyed(*pictures, names=("common", "rare")))
+    split = split_of(surveyed(*images, names=("common", "rare")))
     assert {name: round(after, 3) for name, _, after in split.shares} == {"common": 0.2, "rare": 0.2}
     assert split.pieces == 0
 
@@ -376,12 +370,12 @@ def test_one_long_video_is_cut_into_pieces_of_neighbours():
     assert "cut into" in split.told()
 
 
-def test_pictures_of_one_scene_cannot_be_split():
+def test_images_of_one_scene_cannot_be_split():
     judged, split = leakage.judge(
-        surveyed(*(picture(f"{at}.jpg", s, seed="one") for s in ("train", "val") for at in (1, 2))), RULE
+        surveyed(*(image(f"{at}.jpg", s, seed="one") for s in ("train", "val") for at in (1, 2))), RULE
     )
     assert split is None
-    assert "all pictures belong together" in judged.findings[0].remedies[0]
+    assert "all images belong together" in judged.findings[0].remedies[0]
 
 
 # Words

@@ -1,4 +1,4 @@
-"""Pictures and labels as they are read: what is wrong with a file is told, and no file harms the reading."""
+"""Images and labels as they are read: what is wrong with a file is told, and no file harms the reading."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def png_header(width, height):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """One look at a folder in which every picture has something of its own, by name."""
-    root = tmp_path_factory.mktemp("pictures")
+    """One look at a folder in which every image has something of its own, by name."""
+    root = tmp_path_factory.mktemp("images")
     folder = root / "images" / "train"
     save(root, "train", "good.jpg", drawn(1))
     save(root, "train", "again.jpg", drawn(1), quality=40)
@@ -89,7 +89,7 @@ def seen(tmp_path_factory):
         (folder / NO_UTF8).write_bytes((folder / "other.jpg").read_bytes())
     paths = [str(path) for path in sorted(folder.iterdir())]
     found = read(root, {"train": [*paths, str(folder / "gone.jpg")]})
-    return {Path(picture.path).name: picture.seen for picture in found.pictures}
+    return {Path(image.path).name: image.seen for image in found.images}
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def seen(tmp_path_factory):
         ("half.webp", "broken"),
         ("tiny.png", "too-small"),
         ("empty.jpg", "empty"),
-        ("text.jpg", "not-a-picture"),
-        ("script.jpg", "not-a-picture"),
+        ("text.jpg", "not-an-image"),
+        ("script.jpg", "not-an-image"),
         ("bomb.png", "too-many-pixels"),
         ("pipe.jpg", "not-a-file"),
         ("folder.jpg", "not-a-file"),
@@ -117,7 +117,7 @@ def seen(tmp_path_factory):
         ("two\nlines.jpg", None),
     ],
 )
-def test_what_is_wrong_with_a_picture(seen, name, problem):
+def test_what_is_wrong_with_a_image(seen, name, problem):
     assert seen[name].problem == problem, seen[name]
 
 
@@ -131,17 +131,17 @@ def test_what_is_wrong_with_a_picture(seen, name, problem):
         ("large.png", "not-decoded"),
     ],
 )
-def test_what_is_unusual_about_a_picture(seen, name, oddity):
+def test_what_is_unusual_about_a_image(seen, name, oddity):
     assert seen[name].problem is None
     assert oddity in seen[name].oddities
 
 
-def test_a_picture_is_measured_as_it_is_shown(seen):
+def test_a_image_is_measured_as_it_is_shown(seen):
     assert (seen["good.jpg"].width, seen["good.jpg"].height) == (160, 120)
     assert (seen["turned.jpg"].width, seen["turned.jpg"].height) == (120, 160)
 
 
-def test_the_look_stays_when_a_picture_is_saved_again_and_not_otherwise(seen):
+def test_the_look_stays_when_a_image_is_saved_again_and_not_otherwise(seen):
     def apart(one, other):
         return (int(seen[one].look, 16) ^ int(seen[other].look, 16)).bit_count()
 
@@ -189,7 +189,7 @@ LABELS = {
 }
 
 
-def test_a_picture_is_lost_by_its_labels_exactly_where_ultralytics_leaves_it_out(tmp_path):
+def test_a_image_is_lost_by_its_labels_exactly_where_ultralytics_leaves_it_out(tmp_path):
     """Asked of Ultralytics' own function, for each way in which a line can be wrong."""
     from ultralytics.data.utils import verify_image_label
 
@@ -198,22 +198,22 @@ def test_a_picture_is_lost_by_its_labels_exactly_where_ultralytics_leaves_it_out
         save(tmp_path, "train", f"{name}.png", image, text)
     theirs = {}
     for name in LABELS:
-        picture = tmp_path / "images" / "train" / f"{name}.png"
+        image = tmp_path / "images" / "train" / f"{name}.png"
         label = tmp_path / "labels" / "train" / f"{name}.txt"
-        theirs[name] = bool(verify_image_label((str(picture), str(label), "", False, 1, 0, 0, False))[8])
-    ours = {Path(picture.path).stem: lost(picture) for picture in read(tmp_path).pictures}
+        theirs[name] = bool(verify_image_label((str(image), str(label), "", False, 1, 0, 0, False))[8])
+    ours = {Path(image.path).stem: lost(image) for image in read(tmp_path).images}
     assert ours == theirs
     assert (theirs["box"], theirs["words"]) == (False, True)
 
 
-def test_lines_that_cost_no_picture_are_told_too(tmp_path):
+def test_lines_that_cost_no_image_are_told_too(tmp_path):
     for name in ("box", "no width", "over the edge", "twice", "triangle"):
         save(tmp_path, "train", f"{name}.png", drawn(1), LABELS[name])
     save(tmp_path, "train", "unlabelled.png", drawn(1), None)
     write_label(tmp_path, "train", "stray.png", BOX)
     write_label(tmp_path, "train", "classes.txt", "thing")
     found = read(tmp_path)
-    by_name = {Path(picture.path).stem: picture.seen for picture in found.pictures}
+    by_name = {Path(image.path).stem: image.seen for image in found.images}
     assert by_name["no width"].faults == {"degenerate": 1}
     assert by_name["over the edge"].faults == {"sticks-out": 1}
     assert by_name["twice"].faults == {"duplicate": 1}
@@ -228,7 +228,7 @@ def test_key_points_make_longer_lines(tmp_path):
     save(tmp_path, "train", "pose.png", drawn(1), "0 0.5 0.5 0.2 0.2 0.1 0.1 2 0.3 0.3 0\n")
     save(tmp_path, "train", "box.png", drawn(1))
     found = survey(str(tmp_path), {}, _train(tmp_path), sys.executable, classes=1, columns=11)
-    assert [(len(picture.seen.classes), dict(picture.seen.faults)) for picture in found.pictures] == [
+    assert [(len(image.seen.classes), dict(image.seen.faults)) for image in found.images] == [
         (0, {"columns": 1}),
         (1, {}),
     ]
@@ -244,38 +244,38 @@ print("something else prints first", flush=True)
 sys.stdin.readline()
 print('{"pillow": "1"}', flush=True)
 for line in sys.stdin:
-    index, picture, label = json.loads(line)
-    if "kills" in picture:
+    index, image, label = json.loads(line)
+    if "kills" in image:
         os.kill(os.getpid(), signal.SIGKILL)
-    if "hangs" in picture:
+    if "hangs" in image:
         threading.Event().wait()
     print(json.dumps({"index": index}), flush=True)
 """
 
 
-def test_a_picture_that_ends_its_reader_costs_that_picture_only(tmp_path, monkeypatch):
+def test_a_picture_that_ends_its_reader_costs_that_image_only(tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.setattr(readers, "SOURCE", tmp_path / "deadly.py")
     names = [f"{'kills' if at in (0, 17, 18, 99) else 'fine'}-{at}.jpg" for at in range(100)]
     found = survey("", {}, {"train": names}, sys.executable, readers=2)
-    assert [picture.path for picture in found.pictures] == names
-    assert {picture.path for picture in found.pictures if picture.seen.problem == "reader-died"} == {
+    assert [image.path for image in found.images] == names
+    assert {image.path for image in found.images if image.seen.problem == "reader-died"} == {
         name for name in names if "kills" in name
     }
 
 
-def test_a_picture_that_holds_its_reader_is_given_up(tmp_path, monkeypatch):
+def test_a_image_that_holds_its_reader_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.setattr(readers, "SOURCE", tmp_path / "deadly.py")
     monkeypatch.setattr(readers, "TOO_SLOW_S", 2.0)
     found = survey("", {}, {"train": ["a.jpg", "hangs.jpg", "b.jpg"]}, sys.executable, readers=1)
-    assert [picture.seen.problem for picture in found.pictures] == [None, "too-slow", None]
+    assert [image.seen.problem for image in found.images] == [None, "too-slow", None]
 
 
 def test_without_time_nothing_is_looked_at_and_that_is_known(tmp_path):
     save(tmp_path, "train", "a.png", drawn(1))
     found = read(tmp_path, seconds=0.0)
-    assert (len(found.pictures), found.total, found.complete) == (0, 1, False)
+    assert (len(found.images), found.total, found.complete) == (0, 1, False)
 
 
 def test_without_pillow_labels_are_looked_at_all_the_same(tmp_path):
@@ -285,8 +285,8 @@ def test_without_pillow_labels_are_looked_at_all_the_same(tmp_path):
     python.chmod(0o755)
     found = read(tmp_path, python=str(python))
     assert not found.decoded
-    assert found.pictures[0].seen.classes == (0,)
-    assert found.pictures[0].seen.oddities == ("not-looked-at",)
+    assert found.images[0].seen.classes == (0,)
+    assert found.images[0].seen.oddities == ("not-looked-at",)
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\necho out of order >&2; exit 3\n", None])
@@ -300,7 +300,7 @@ def test_an_interpreter_that_cannot_read_says_why(tmp_path, program):
         read(tmp_path, python=str(python))
 
 
-def test_any_beginning_of_the_order_is_spread_over_all_pictures():
+def test_any_beginning_of_the_order_is_spread_over_all_images():
     order = spread(SPREAD_OVER + 1000)
     assert sorted(order) == list(range(SPREAD_OVER + 1000))
     first = Counter(at * 10 // len(order) for at in order[:1000])

@@ -57,12 +57,12 @@ def test_a_healthy_data_set_passes_but_for_its_split(found):
         "data-classes-shown": "passed",
         "data-labels-sound": "passed",
         "data-objects-visible": "passed",
-        "data-pictures-readable": "passed",
+        "data-images-readable": "passed",
         "data-validation-apart": "warn",
     }
-    assert found["data-pictures-readable"].says == "40 pictures (JPEG), all readable"
-    assert found["data-labels-sound"].says == "40 objects on 40 of 40 pictures"
-    assert "100% of validation (10 of 10 pictures)" in found["data-validation-apart"].findings[0].message
+    assert found["data-images-readable"].says == "40 images (JPEG), all readable"
+    assert found["data-labels-sound"].says == "40 objects on 40 of 40 images"
+    assert "100% of validation (10 of 10 images)" in found["data-validation-apart"].findings[0].message
 
 
 def test_the_split_that_is_written_has_no_leak(filmed, found):
@@ -82,9 +82,9 @@ def test_ultralytics_trains_on_the_split_that_is_written(filmed, found):
     from ultralytics.data.utils import check_det_dataset
 
     data = check_det_dataset(str(filmed.parent / "apart" / "data.yaml"), autodownload=False)
-    pictures = [YOLODataset(data[split], data=data, task="detect", imgsz=64).labels for split in ("train", "val")]
-    assert [len(part) for part in pictures] == [32, 8]
-    assert all(len(label["cls"]) == 1 for part in pictures for label in part)
+    images = [YOLODataset(data[split], data=data, task="detect", imgsz=64).labels for split in ("train", "val")]
+    assert [len(part) for part in images] == [32, 8]
+    assert all(len(label["cls"]) == 1 for part in images for label in part)
 
 
 def test_nothing_is_overwritten(filmed, found):
@@ -98,7 +98,7 @@ def test_without_being_asked_nothing_is_written(filmed, found):
     before = sorted(filmed.parent.rglob("*"))
     told = answers(filmed)["data-validation-apart"].findings[0]
     assert sorted(filmed.parent.rglob("*")) == before
-    assert "a split by group: 32 pictures for train, 8 for val (20%), from 5 groups" in " ".join(told.evidence)
+    assert "a split by group: 32 images for train, 8 for val (20%), from 5 groups" in " ".join(told.evidence)
 
 
 def test_a_spoiled_data_set_is_named_for_what_it_is(tmp_path):
@@ -108,18 +108,18 @@ def test_a_spoiled_data_set_is_named_for_what_it_is(tmp_path):
     cut = tmp_path / "images" / "train" / "a0q.png"
     cut.write_bytes(cut.read_bytes()[:-500])
     found = answers(described(tmp_path))
-    assert found["data-pictures-readable"].status == "warn"
+    assert found["data-images-readable"].status == "warn"
     labels = [(finding.severity, finding.message) for finding in found["data-labels-sound"].findings]
     assert [severity for severity, _ in labels] == ["fatal", "fatal"]
-    assert "Not one of the 6 pictures of val has a label" in labels[0][1]
-    assert "6 pictures (100% of train) have a label line that cannot be used" in labels[1][1]
+    assert "Not one of the 6 images of val has a label" in labels[0][1]
+    assert "6 images (100% of train) have a label line that cannot be used" in labels[1][1]
 
 
 def test_a_data_set_that_is_not_there_is_fatal_once(tmp_path):
     found = answers(tmp_path / "nowhere.yaml")
-    assert found["data-pictures-readable"].status == "fatal"
-    assert "There is no data set at" in found["data-pictures-readable"].findings[0].message
-    assert {result.status for name, result in found.items() if name != "data-pictures-readable"} == {"not checked"}
+    assert found["data-images-readable"].status == "fatal"
+    assert "There is no data set at" in found["data-images-readable"].findings[0].message
+    assert {result.status for name, result in found.items() if name != "data-images-readable"} == {"not checked"}
 
 
 def test_the_largest_image_size_of_all_stages_counts(tmp_path):
@@ -150,6 +150,6 @@ def test_progress_is_told_and_no_reader_is_left_behind(tmp_path):
     told = []
     here = ground(described(tmp_path), tell=lambda *words: told.append(words))
     chosen(["data-labels-sound"])[0].run(here)
-    assert told[0] == (0, 6, "pictures")
-    assert told[-1] == (6, 6, "pictures")
-    assert "picture-reader" not in {thread.name for thread in threading.enumerate()}
+    assert told[0] == (0, 6, "images")
+    assert told[-1] == (6, 6, "images")
+    assert "image-reader" not in {thread.name for thread in threading.enumerate()}

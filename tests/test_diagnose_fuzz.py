@@ -80,7 +80,7 @@ def outcome(path, exit_code):
     assert found.explanation.story
     json.loads(to_json(as_builtins(found)))
     Console(file=io.StringIO(), width=120).print(panel(found))
-    for finding in found.picture.findings:
+    for finding in found.state.findings:
         assert "This rule failed" not in finding.message, finding.message
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from running import AGAIN, SAVES, holdfast_run, training
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.schema import events
 from holdfast.schema.plan import Budget, Plan
 from holdfast.schema.verdicts import Outcome
@@ -97,7 +97,7 @@ def test_resume_goes_on_too(tmp_path, monkeypatch):
 def seen(folder):
     """An attempt that failed, as the judge sees it."""
     attempt = events.AttemptStarted(at=0.0, attempt=1, pid=1, command=["x"])
-    return picture_of(entries([attempt, events.AttemptEnded(at=1.0, attempt=1, code=1)]))
+    return load_run_state(entries([attempt, events.AttemptEnded(at=1.0, attempt=1, code=1)]))
 
 
 def hostile_headers():
@@ -126,9 +126,9 @@ def test_hostile_files_among_checkpoints_are_passed_over(tmp_path, data):
     good.write_bytes(struct.pack("<Q", len(header)) + header + b"abcd")
     os.utime(good, (10, 10))
     plan = Plan(cwd=str(tmp_path), command=["x"], checkpoint="*.safetensors", resume_with="--resume {checkpoint}")
-    picture = seen(tmp_path)
-    assert how_to_go_on(picture, plan).checkpoint == str(good.resolve())
-    assert saved_files(picture, plan)
+    state = seen(tmp_path)
+    assert how_to_go_on(state, plan).checkpoint == str(good.resolve())
+    assert saved_files(state, plan)
 
 
 def test_a_link_to_itself_does_not_end_a_real_run(tmp_path):

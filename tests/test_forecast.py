@@ -11,7 +11,7 @@ from holdfast.diagnosis.aggregators.memory import KEPT_POINTS, Memory
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.growth import Growth, growth, meets
 from holdfast.diagnosis.rules import by_id
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
 from holdfast.testing.histories import entries
 from holdfast.testing.resources import life
@@ -183,9 +183,9 @@ def test_limit_that_is_passed_is_met_now():
 
 def said(rule, history):
     """All that a rule said, with the epoch in which it said it."""
-    picture = Picture()
-    engine = Engine(picture, [by_id()[rule]])
-    found = [(finding, picture.attempt.epoch) for entry in entries(history) for finding in engine.take(entry)]
+    state = RunState()
+    engine = Engine(state, [by_id()[rule]])
+    found = [(finding, state.attempt.epoch) for entry in entries(history) for finding in engine.take(entry)]
     return [(finding.severity, epoch or 0, finding.message) for finding, epoch in found]
 
 

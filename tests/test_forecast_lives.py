@@ -15,7 +15,7 @@ import pytest
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.memory_forecast import memory_forecast
 from holdfast.diagnosis.rules import by_id
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
 from holdfast.testing.histories import entries
 
@@ -44,18 +44,18 @@ CACHES = {
 
 
 def lived(life, epochs):
-    """The picture after so many epochs, and how often the rule warned."""
-    picture = Picture()
-    engine = Engine(picture, [by_id()["memory-leak"]])
+    """The image after so many epochs, and how often the rule warned."""
+    state = RunState()
+    engine = Engine(state, [by_id()["memory-leak"]])
     found = [finding for entry in entries(life.events(epochs)) for finding in engine.take(entry)]
-    return picture, [finding.message for finding in found if finding.severity != "note"]
+    return state, [finding.message for finding in found if finding.severity != "note"]
 
 
 @pytest.mark.parametrize("life", LEAKS.values(), ids=LEAKS)
 def test_kill_is_foretold_once_half_of_the_memory_is_used(life):
     killed_at = life.killed_at()
-    picture, _ = lived(life, life.half_used_at())
-    forecast = memory_forecast(picture)
+    state, _ = lived(life, life.half_used_at())
+    forecast = memory_forecast(state)
     assert forecast.sure
     assert forecast.at == pytest.approx(killed_at, rel=0.1)
     assert forecast.earliest <= killed_at <= forecast.latest
@@ -64,12 +64,12 @@ def test_kill_is_foretold_once_half_of_the_memory_is_used(life):
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
 def test_cache_that_fills_and_stops_is_no_leak(cache):
-    picture = Picture()
-    engine = Engine(picture, [by_id()["memory-leak"]])
+    state = RunState()
+    engine = Engine(state, [by_id()["memory-leak"]])
     for entry in entries(replace(VALIDATED, cache=cache).events(25.0)):
         assert [finding.message for finding in engine.take(entry) if finding.severity != "note"] == []
-        if isinstance(entry.event, events.Sample) and picture.attempt.memory.count % 10 == 0:
-            forecast = memory_forecast(picture)
+        if isinstance(entry.event, events.Sample) and state.attempt.memory.count % 10 == 0:
+            forecast = memory_forecast(state)
             assert forecast is None or not forecast.sure or forecast.at > 1000 * LIFE.steps
 
 

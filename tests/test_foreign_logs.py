@@ -159,7 +159,7 @@ def test_log_with_a_hole(tmp_path):
 def test_line_without_an_end(tmp_path):
     """A single line of many megabytes is no trouble."""
     found = diagnose(written(tmp_path, "train.log", "epoch 1/2 loss: 1.0\n" + "x" * (6 << 20) + "\nKilled\n"))
-    assert found.picture.attempt.ended.signal == "SIGKILL"
+    assert found.state.attempt.ended.signal == "SIGKILL"
 
 
 NMS = "WARNING ⚠️ NMS time limit 2.050s exceeded\n"
@@ -174,7 +174,7 @@ def test_two_gigabytes_are_read_by_their_ends(tmp_path):
         file.write(b"epoch 90/100 loss: 1.1\nzsh: killed     python train.py\n")
     found = diagnose(path)
     assert found.reading.position == "epoch 90 of 100"
-    assert found.picture.attempt.ended.signal == "SIGKILL"
+    assert found.state.attempt.ended.signal == "SIGKILL"
     assert "2.1 GB" in found.reading.notes[0]
     assert "were not read at all" in found.reading.notes[0]
 

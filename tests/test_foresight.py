@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.diagnosis.planned_restart import memory_forecast, plans_restart, too_fast
-from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy
 from holdfast.testing.histories import entries
@@ -24,15 +24,15 @@ LEAK = Life("a leak", leak=0.9, epoch_s=40.0, steps=100, planned=100)
 
 
 def asked(life, epochs, plan=PLAN, every=3):
-    """Step and reason of the first planned restart within so many epochs, and the picture then."""
-    picture = Picture()
+    """Step and reason of the first planned restart within so many epochs, and the image then."""
+    state = RunState()
     for entry in entries(life.events(epochs)):
-        picture.fold(entry)
-        if isinstance(entry.event, events.Sample) and picture.attempt.memory.count % every == 0:
-            reason = plans_restart(picture, plan)
+        state.fold(entry)
+        if isinstance(entry.event, events.Sample) and state.attempt.memory.count % every == 0:
+            reason = plans_restart(state, plan)
             if reason is not None:
-                return picture.attempt.last_step, reason, picture
-    return None, None, picture
+                return state.attempt.last_step, reason, state
+    return None, None, state
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ def test_what_does_not_end_in_a_kill_is_left_alone(life):
     ids=["observe only", "only warn", "not wanted"],
 )
 def test_plan_may_forbid_it(plan):
-    step, _, picture = asked(LEAK, 20.0)
+    step, _, state = asked(LEAK, 20.0)
     assert step is not None
-    assert plans_restart(picture, plan) is None
+    assert plans_restart(state, plan) is None
 
 
 def test_it_needs_snapshots_that_succeed():
-    step, _, picture = asked(LEAK, 20.0)
+    step, _, state = asked(LEAK, 20.0)
     assert step is not None
-    picture.attempt.snapshots.fold_failed(events.SnapshotFailed(at=1.0, step=1, why="no room"))
-    assert plans_restart(picture, PLAN) is None
+    state.attempt.snapshots.fold_failed(events.SnapshotFailed(at=1.0, step=1, why="no room"))
+    assert plans_restart(state, PLAN) is None
     assert asked(replace(LEAK, snapshots=False), 14.4)[1] is None
 
 
@@ -102,9 +102,9 @@ def test_growth_that_fills_a_fresh_process_at_once_is_for_the_ladder():
     """Two minutes from the first step to the limit, and twelve seconds for each start; and nobody knows yet whether it stops."""
     fast = replace(LEAK, leak=13.0 / 2.2)
     killed_at = fast.killed_at()
-    step, _, picture = asked(fast, killed_at / fast.steps, every=1)
+    step, _, state = asked(fast, killed_at / fast.steps, every=1)
     assert step is None
-    assert too_fast(picture)
+    assert too_fast(state)
     assert not too_fast(asked(LEAK, 10.0)[2])
 
 
@@ -117,11 +117,11 @@ def test_validation_that_would_not_fit_any_more_is_not_begun():
     assert "the next validation, near step 300, would need" in reason
 
 
-def swapping(*, grown: float) -> Picture:
+def swapping(*, grown: float) -> RunState:
     """The training has grown by so many GiB; then steps become slow, and what it holds moves to swap."""
     life = replace(LEAK, leak=grown / 10.0, base=8.0, limit=24.0)
-    picture = picture_of(entries(life.events(10.0)))
-    now, step = picture.last_at, picture.attempt.last_step
+    state = load_run_state(entries(life.events(10.0)))
+    now, step = state.last_at, state.attempt.last_step
     for n in range(1, 60):
         history = [
             events.Step(at=now + n, step=step + n, seconds=4.0, loss=1.0),
@@ -136,8 +136,8 @@ def swapping(*, grown: float) -> Picture:
             ),
         ]
         for entry in entries(history):
-            picture.fold(entry)
-    return picture
+            state.fold(entry)
+    return state
 
 
 def test_swap_that_the_training_itself_has_brought_about_is_left():
@@ -150,13 +150,13 @@ def test_budget_of_the_plan_is_the_limit():
         return msgspec.structs.replace(event, memory_budget=10 * GIB) if event.__class__ is events.RunStarted else event
 
     history = [budget(event) for event in LEAK.events(6.0)]
-    picture = picture_of(entries(history))
-    assert picture.memory_limit == 10 * GIB
-    forecast = memory_forecast(picture)
+    state = load_run_state(entries(history))
+    assert state.memory_limit == 10 * GIB
+    forecast = memory_forecast(state)
     assert forecast.limit == 10 * GIB
     assert forecast.why == "the plan's budget is 10.0 GiB"
     assert forecast.at == pytest.approx(100 * 7.0 / 0.9, rel=0.05)
-    assert memory_forecast(picture_of(entries(LEAK.events(8.0)))).limit == pytest.approx(16 * GIB, rel=0.01)
+    assert memory_forecast(load_run_state(entries(LEAK.events(8.0)))).limit == pytest.approx(16 * GIB, rel=0.01)
 
 
 def test_young_attempt_knows_the_end_from_the_one_before():
@@ -164,10 +164,10 @@ def test_young_attempt_knows_the_end_from_the_one_before():
     life = replace(LEAK, leak=2.6, planned=9)
     before = [*LEAK.events(5.0)]
     begun = events.AttemptStarted(at=before[-1].at, attempt=2, pid=101, command=["python"])
-    picture = picture_of(entries([*(replace_planned(event, 9) for event in before), begun]))
+    state = load_run_state(entries([*(replace_planned(event, 9) for event in before), begun]))
     for entry in entries(event for event in later(life.events(4.0), before[-1].at, 500)):
-        picture.fold(entry)
-        assert not isinstance(entry.event, events.Sample) or plans_restart(picture, PLAN) is None
+        state.fold(entry)
+        assert not isinstance(entry.event, events.Sample) or plans_restart(state, PLAN) is None
 
 
 def replace_planned(event, planned):

@@ -122,8 +122,8 @@ def test_values_count_as_often_as_they_are_repeated():
         load_yaml((thousand + f"b: [{', '.join(['*a'] * (times + 1))}]").encode())
 
 
-def test_a_pipe_as_a_label_or_a_picture_is_not_waited_for(folder):
-    """Neither by `init`, which looks at some labels, nor by the readers of pictures."""
+def test_a_pipe_as_a_label_or_a_image_is_not_waited_for(folder):
+    """Neither by `init`, which looks at some labels, nor by the readers of images."""
     (folder / "labels/train/a.txt").unlink()
     os.mkfifo(folder / "labels/train/a.txt")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
@@ -157,7 +157,7 @@ def test_a_split_that_is_half_the_disk_is_not_walked(folder, monkeypatch):
         yolo_data.read(folder / "data.yaml")
 
 
-def test_a_list_of_pictures_is_read_line_by_line(folder):
+def test_a_list_of_images_is_read_line_by_line(folder):
     """With a mark at its start, as editors leave it, and names from its own folder."""
     (folder / "list.txt").write_text("﻿./images/train/a.jpg\n\nimages/train/ä.png\nnotes.txt\n", encoding="utf-8")
     (folder / "data.yaml").write_text("train: list.txt\nval: images/val\nnames: [a]")
@@ -185,7 +185,7 @@ def test_no_home_and_no_such_user_are_no_failure(monkeypatch, variable):
     assert yolo_data.own_folder("datasets_dir") is None
 
 
-def test_a_link_to_a_picture_with_a_long_name_can_be_made(tmp_path):
+def test_a_link_to_a_image_with_a_long_name_can_be_made(tmp_path):
     """A name of 255 bytes has no room for the number that a dry run puts before it."""
     long = tmp_path / ("ä" * 125 + ".jpg")
     long.touch()
@@ -193,19 +193,19 @@ def test_a_link_to_a_picture_with_a_long_name_can_be_made(tmp_path):
     assert yolo_data.name_of_link(7, Path("a/b.jpg")) == "00007-b.jpg"
 
 
-def test_a_name_too_long_for_any_file_is_a_picture_that_is_missing(folder):
+def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):
     """`Path.is_file` raises for such a name: `init` ended in a traceback."""
     (folder / "names.txt").write_text("x" * 300 + ".jpg\n")
     (folder / "data.yaml").write_text("train: names.txt\nval: images/val\nnames: [a]\n")
     command = [sys.executable, "-m", "holdfast", "init", "data.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 of 1 pictures for train that were looked at do not exist" in done.stdout
+    assert "1 of 1 images for train that were looked at do not exist" in done.stdout
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
 def test_the_kernels_folders_are_not_walked(tmp_path):
-    """/proc has links to every folder of the machine: a picture that is reached only through it is none of the data set."""
+    """/proc has links to every folder of the machine: an image that is reached only through it is none of the data set."""
     (tmp_path / "1.jpg").touch()
     (tmp_path / "link").symlink_to("/proc/self")
     assert list(yolo_data._walked(tmp_path, 10)) == [tmp_path / "1.jpg"]

@@ -32,7 +32,7 @@ def _of_its_own(tmp_path, monkeypatch):
 
 
 def data_set(folder, *, train=6, val=2, label="0 0.5 0.5 0.2 0.2\n", yaml="names: [a, b]"):
-    """Pictures that are none: only their names count here."""
+    """Images that are none: only their names count here."""
     for split, count in (("train", train), ("val", val)):
         (folder / "images" / split).mkdir(parents=True)
         (folder / "labels" / split).mkdir(parents=True)
@@ -51,11 +51,11 @@ def survey_of(folder, more="", **settings):
 
 
 class TestDataSet:
-    def test_pictures_names_and_root(self, tmp_path):
+    def test_images_names_and_root(self, tmp_path):
         found = yolo_data.read(data_set(tmp_path))
         assert found.root == tmp_path
         assert found.names == ["a", "b"]
-        assert {split: len(pictures) for split, pictures in found.splits.items()} == {"train": 6, "val": 2}
+        assert {split: len(images) for split, images in found.splits.items()} == {"train": 6, "val": 2}
         label = yolo_data.label_of(found.splits["train"][3])
         assert label == tmp_path / "labels" / "train" / "3.txt"
 
@@ -107,12 +107,12 @@ class TestDataSet:
         [
             ("val: images/val\nnames: [a]", ["add train: images/train"]),
             ("train: images/train\nval: images/vall\nnames: [a]", ["images/vall does not exist"]),
-            ("train: images\nval: labels\nnames: [a]", ["no picture for val"]),
+            ("train: images\nval: labels\nnames: [a]", ["no image for val"]),
             ("train: images\nval: images", ["names no classes"]),
             ("train: images\nval: images\nnames: [a]\nnc: 2", ["nc: 2 but names 1"]),
             ("train: images\nval: images\nnames: {0: a, 2: b}", ["from 0 to 1 without a gap"]),
             ("train: images\nval: images\nnames: {x: a}", ["is no number"]),
-            ("train: 3\nval: data.yaml\nnames: [a]", ["train: is no path", "no picture for val"]),
+            ("train: 3\nval: data.yaml\nnames: [a]", ["train: is no path", "no image for val"]),
             ("train: [images\nval: images", ["line 2", "no YAML"]),
             ("just text", ["no data yaml"]),
             ("train: images/x\nval: images/y\nnames: []", ["images/x", "images/y", "names no classes"]),
@@ -202,7 +202,7 @@ class TestGround:
         data_set(tmp_path)
         shutil.rmtree(tmp_path / "labels" / "val")
         (problem,) = survey_of(tmp_path).problems
-        assert "No picture for val has a label" in problem
+        assert "No image for val has a label" in problem
         assert str(tmp_path / "labels/val/0.txt") in problem
 
     def test_missing_pieces(self, tmp_path):
@@ -384,7 +384,7 @@ class TestCommand:
         data_set(tmp_path, label="9 0.5 0.5 0.1 0.1")
         said = json.loads(self.run("--json", "--model", "yolo11s.yaml").output)
         assert said["plan"] == "plan.toml"
-        assert said["pictures"] == {"train": 6, "val": 2}
+        assert said["images"] == {"train": 6, "val": 2}
         assert ["class 9" in problem for problem in said["problems"]] == [True, True]
         assert open_plan(tmp_path / "plan.toml").settings["model"] == "yolo11s.yaml"
 

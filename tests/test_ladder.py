@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis.rules import by_id
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.slowdown import SWAPPED, WAITED
 from holdfast.remedies import applied, remedy_for
 from holdfast.remedies.command_line import rewritten, settings_in, spelling_of, values_in
@@ -42,7 +42,7 @@ class Run:
             "message": "",
             **how,
         }
-        self.picture = Picture()
+        self.state = RunState()
         self.torch = torch
         run, _ = started()
         platform = "macOS-15.5-arm64" if mac else "linux"
@@ -52,11 +52,11 @@ class Run:
 
     def fold(self, history):
         for entry in entries(history):
-            self.picture.fold(entry)
+            self.state.fold(entry)
 
     def attempt(self):
         """One more attempt that ends with the finding; its steps are as many as `steps` says, the last number again and again."""
-        number = len(self.picture.attempts) + 1
+        number = len(self.state.attempts) + 1
         steps = self.how["steps"][min(number, len(self.how["steps"])) - 1]
         settings = {**DEFAULTS, **self.plan.settings, "device": self.device, **self.plan.overrides}
         device = (
@@ -91,17 +91,17 @@ class Run:
             since=self.how["since"],
             remedies=self.how.get("advice", []),
         )
-        self.picture.fold(Entry(events.FindingMade(at=99.0, finding=severe), 1))
+        self.state.fold(Entry(events.FindingMade(at=99.0, finding=severe), 1))
 
     def answer(self):
         self.attempt()
-        remedy = remedy_for(self.picture, self.plan, self.cause)
+        remedy = remedy_for(self.state, self.plan, self.cause)
         if remedy is not None:
             self.plan = applied(self.plan, remedy.changes)
             decision = Decision(
                 action=Action.RETRY, attempt=1, why=remedy.says, cause=self.cause, changes=remedy.changes
             )
-            self.picture.fold(Entry(events.DecisionMade(at=100.0, decision=decision), 1))
+            self.state.fold(Entry(events.DecisionMade(at=100.0, decision=decision), 1))
         return remedy
 
 
@@ -193,8 +193,8 @@ def test_an_exception_out_of_the_validator_is_an_end_in_a_validation():
     ]
     run = Run(yolo(batch=8), "device-out-of-memory", device="0", mac=False, words=words)
     run.attempt()
-    run.picture.attempt.ended = events.AttemptEnded(**{**_fields(run.picture.attempt.ended), "signal": None, "code": 1})
-    assert remedy_for(run.picture, run.plan, run.cause).id == "validation-batch"
+    run.state.attempt.ended = events.AttemptEnded(**{**_fields(run.state.attempt.ended), "signal": None, "code": 1})
+    assert remedy_for(run.state, run.plan, run.cause).id == "validation-batch"
 
 
 def test_memory_of_a_cuda_device():
@@ -228,7 +228,7 @@ def test_memory_of_a_cuda_device():
             )
         ]
     )
-    assert told([remedy_for(run.picture, run.plan, run.cause)]) == ["micro-batch batch=8"]
+    assert told([remedy_for(run.state, run.plan, run.cause)]) == ["micro-batch batch=8"]
 
 
 def test_a_driver_that_keeps_memory():
@@ -253,16 +253,16 @@ def test_a_training_that_lives_or_was_stopped_did_not_end_in_a_validation():
     cause = "killed-out-of-memory"
     run = Run(yolo(batch=8), cause, validating=True)
     run.attempt()
-    died = run.picture.attempt.ended
+    died = run.state.attempt.ended
     for end in (None, {"stopped_by": cause}, {"planned": "memory would run out"}):
-        run.picture.attempt.ended = end and events.AttemptEnded(**{**_fields(died), **end})
-        assert remedy_for(run.picture, run.plan, cause).id == "fresh-process"
-    run.picture.attempt.ended = died
-    assert remedy_for(run.picture, run.plan, cause).id == "validation-batch"
+        run.state.attempt.ended = end and events.AttemptEnded(**{**_fields(died), **end})
+        assert remedy_for(run.state, run.plan, cause).id == "fresh-process"
+    run.state.attempt.ended = died
+    assert remedy_for(run.state, run.plan, cause).id == "validation-batch"
     run.fold([events.Evaluation(at=310.0, step=10, seconds=9.0, fetches=4)])
-    assert remedy_for(run.picture, run.plan, cause).id == "fresh-process"
-    run.picture.attempt.planned_epochs = 2
-    assert remedy_for(run.picture, run.plan, cause).id == "validation-batch"
+    assert remedy_for(run.state, run.plan, cause).id == "fresh-process"
+    run.state.attempt.planned_epochs = 2
+    assert remedy_for(run.state, run.plan, cause).id == "validation-batch"
 
 
 def test_a_validation_spike():
@@ -319,7 +319,7 @@ def test_ultralytics_still_does_so():
 
 @pytest.mark.parametrize(("nbs", "most"), [(64, 0.035), (16, 0.1), (100, 0.025)])
 def test_half_the_batch_is_the_same_update(nbs, most):
-    """Even batches: the same pictures an update and the same decay. Of odd ones some have no part that fits, and come near."""
+    """Even batches: the same images an update and the same decay. Of odd ones some have no part that fits, and come near."""
     for batch in range(2, 257):
         before = Update(batch, nbs, 0.0005)
         after = halved(before)
@@ -334,7 +334,7 @@ def test_half_the_batch_is_the_same_update(nbs, most):
 
 
 def test_larger_batches_than_nbs_keep_their_update():
-    """128 pictures were one batch and one update: nbs and weight_decay go with the batch."""
+    """128 images were one batch and one update: nbs and weight_decay go with the batch."""
     remedy = walk(yolo(batch=128, weight_decay=0.0005), "killed-out-of-memory", steps=[0])[0]
     assert told([remedy]) == ["micro-batch batch=64 nbs=128 weight_decay=0.001"]
     assert "the effective batch stays 128" in remedy.says
@@ -419,9 +419,9 @@ def test_half_the_rate_of_an_optimizer_that_chose_itself():
     """Under optimizer=auto lr0 is ignored: what was seen to step is named with half the rate that was seen."""
     run = Run(yolo(), "loss-not-finite", device="cpu", since=1)
     run.attempt()
-    assert remedy_for(run.picture, run.plan, run.cause) is None
+    assert remedy_for(run.state, run.plan, run.cause) is None
     run.fold([events.Observed(at=1.0, kinds={}, step_source="optimizer", optimizers=["AdamW"])])
-    remedy = remedy_for(run.picture, run.plan, run.cause)
+    remedy = remedy_for(run.state, run.plan, run.cause)
     assert told([remedy]) == ["half-rate optimizer=AdamW momentum=0.9 warmup_bias_lr=0.0 lr0=0.005"]
 
 

@@ -11,8 +11,8 @@ from holdfast.testing.histories import started
 
 
 def run(*parts):
-    picture = seen(*parts)
-    ledger = ledger_of(picture)
+    state = seen(*parts)
+    ledger = ledger_of(state)
     assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s)
     return {name: round(seconds, 6) for name, seconds in ledger.buckets.items() if seconds > 1e-9}
 

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.process.process_identity import is_alive
 from holdfast.schema import events
 from holdfast.storage.folder import RunFolder
@@ -24,7 +24,7 @@ def notifier(folder, program):
 
 
 def tell(notifier, reason="over"):
-    notifier(events.RunEnded(at=1.0, verdict="learned", reason=reason), Picture())
+    notifier(events.RunEnded(at=1.0, verdict="learned", reason=reason), RunState())
 
 
 def below():

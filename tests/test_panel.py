@@ -102,12 +102,12 @@ def killed_and_restored(compared=3, differs_at=None):
 
 def test_what_was_done_again_is_told_in_one_wording(tmp_path):
     """Four steps were lost and the losses of three could be compared: panel, report and live line say the same of it."""
-    picture = seen(killed_and_restored())
+    state = seen(killed_and_restored())
     told = "4 steps had to be done again; 3 batches could be compared with the first time: bit for bit the same"
-    assert told in _unframed(printed(panel(RunFolder(tmp_path), picture)))
-    assert told in as_markdown(report_of(picture, title="x"))
+    assert told in _unframed(printed(panel(RunFolder(tmp_path), state)))
+    assert told in as_markdown(report_of(state, title="x"))
     stream = io.StringIO()
-    Narrator(RunFolder(tmp_path), stream)(picture.attempt.snapshots.replayed, picture)
+    Narrator(RunFolder(tmp_path), stream)(state.attempt.snapshots.replayed, state)
     assert stream.getvalue() == f"holdfast: {told}\n"
 
 
@@ -293,12 +293,12 @@ def test_another_folder_is_said(tmp_path):
     again = events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["yolo"], resume=over)
     killed = [*started(), *trains(), *trained_into("runs/e")[:1], *ended(signal="SIGKILL", last_step=0)]
     settings = trained_into("runs/e-2")[0]
-    picture = seen(killed, [again], trains(), [settings])
+    state = seen(killed, [again], trains(), [settings])
     told = "attempt 2 took another folder and started over; what attempt 1 wrote is in runs/e"
-    assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), picture), 200))
-    assert told in as_markdown(report_of(picture, title="x"))
+    assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), state), 200))
+    assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")
     narrator = Narrator(RunFolder(tmp_path), stream)
-    Recorder(journal, Engine(picture), [narrator], lambda: 101.0).saw([Entry(settings, 2, 0)])  # as the probe writes it
+    Recorder(journal, Engine(state), [narrator], lambda: 101.0).saw([Entry(settings, 2, 0)])  # as the probe writes it
     journal.close()
     assert f"holdfast: {told}\n" in stream.getvalue()

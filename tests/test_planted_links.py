@@ -43,9 +43,9 @@ def _later_output(folder):
 
 
 def _snapshot_now(folder):
-    picture = SimpleNamespace(attempt=SimpleNamespace(observed=SimpleNamespace(kinds={"snapshots": "seen"})))
+    image = SimpleNamespace(attempt=SimpleNamespace(observed=SimpleNamespace(kinds={"snapshots": "seen"})))
     before = (folder / "victim").stat().st_mtime_ns
-    assert Leaving(RunFolder(folder), lambda: picture, 0.0).ask_for_snapshot() is False
+    assert Leaving(RunFolder(folder), lambda: image, 0.0).ask_for_snapshot() is False
     assert (folder / "victim").stat().st_mtime_ns == before
 
 

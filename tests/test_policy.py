@@ -21,8 +21,8 @@ OVER = events.Resume(how="start over", why="not known")
 FROM_FILE = events.Resume(how="command", checkpoint="/work/last.pt", step=8)
 
 
-def decided(picture, plan=PLAN, *, left=2, resume=OVER):
-    return after_end(picture, plan, attempts_left=left, resume=resume)
+def decided(state, plan=PLAN, *, left=2, resume=OVER):
+    return after_end(state, plan, attempts_left=left, resume=resume)
 
 
 def again(number, last_step, **how):
@@ -70,13 +70,13 @@ def test_starting_over_is_said_plainly():
 
 def test_exception_before_the_first_step_is_not_retried():
     """A mistake in the command fails the same way each time."""
-    picture = seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, "NameError: name 'x' is not defined"]))
-    assert decided(picture).action is Action.STOP
+    state = seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, "NameError: name 'x' is not defined"]))
+    assert decided(state).action is Action.STOP
 
 
 def test_transient_exception_before_the_first_step_is_retried():
-    picture = seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, "OSError: Connection reset by peer"]))
-    assert decided(picture).action is Action.RESTART
+    state = seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, "OSError: Connection reset by peer"]))
+    assert decided(state).action is Action.RESTART
 
 
 def test_exception_after_progress_is_retried_once_then_given_up():
@@ -93,51 +93,51 @@ def test_exception_after_progress_is_retried_once_then_given_up():
 
 def test_kills_from_outside_spend_attempts_only():
     """Two kills at the same step are nobody's fault: only the number of attempts bounds them."""
-    picture = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"), again(2, 10, signal="SIGKILL"))
-    assert decided(picture).action is Action.RESTART
-    assert decided(picture, left=0).action is Action.STOP
+    state = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"), again(2, 10, signal="SIGKILL"))
+    assert decided(state).action is Action.RESTART
+    assert decided(state, left=0).action is Action.STOP
 
 
 def test_the_last_attempt_says_what_goes_on_all_the_same():
-    picture = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
+    state = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
     three = msgspec.structs.replace(PLAN, budget=Budget(attempts=3))
     assert (
-        decided(picture, three, left=0, resume=FROM_FILE).why
+        decided(state, three, left=0, resume=FROM_FILE).why
         == "no attempt is left of 3 (--max-attempts); holdfast resume goes on from step 8"
     )
-    assert decided(picture, three, left=0).why == "no attempt is left of 3 (--max-attempts)"
+    assert decided(state, three, left=0).why == "no attempt is left of 3 (--max-attempts)"
 
 
 def test_the_users_wish_is_final():
-    picture = seen(started(), trains(), losses(1.0), ended(signal="SIGINT", stopped_by="user"))
-    assert decided(picture).action is Action.STOP
-    assert verdict(picture).exit_status == 130
+    state = seen(started(), trains(), losses(1.0), ended(signal="SIGINT", stopped_by="user"))
+    assert decided(state).action is Action.STOP
+    assert verdict(state).exit_status == 130
     assert verdict(seen(started(), ended(signal="SIGTERM", stopped_by="terminate"))).exit_status == 143
 
 
 def test_full_disk_is_not_retried():
-    picture = seen(
+    state = seen(
         started(), trains(), losses(1.0), ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])
     )
-    assert "disk-full" in decided(picture).why
-    assert decided(picture).action is Action.STOP
+    assert "disk-full" in decided(state).why
+    assert decided(state).action is Action.STOP
 
 
 def test_nothing_is_started_over_while_the_saved_files_are_at_risk():
     """Where the vault could not keep a file, a restart that goes on is allowed and one that starts over is not."""
     kept = events.Vaulted(at=99.5, attempt=1, left_out=["/work/last.pt: no room"])
-    picture = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"), [kept])
-    assert decided(picture).action is Action.STOP
-    assert decided(picture, resume=FROM_FILE).action is Action.RESTART
+    state = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"), [kept])
+    assert decided(state).action is Action.STOP
+    assert decided(state, resume=FROM_FILE).action is Action.RESTART
 
 
 def test_waits_grow_and_are_bounded():
-    picture = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
+    state = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
     waits = []
     for number in range(2, 12):
-        waits.append(decided(picture, left=99).wait_s)
+        waits.append(decided(state, left=99).wait_s)
         for entry in entries(again(number, 10 * number, signal="SIGKILL")):
-            picture.fold(entry)
+            state.fold(entry)
     assert waits == sorted(waits)
     assert waits[0] == PLAN.backoff_s
     assert waits[-1] == 60.0
@@ -186,8 +186,8 @@ def test_verdict_learned_needs_a_positive_proof():
 def test_verdict_unproven_names_what_is_missing():
     """A loss that only jitters proves nothing, and neither does a run whose inside was not seen; both exit with 0."""
     noise = losses(*[1.0 + 0.1 * ((n * 7919) % 13) for n in range(100)])
-    for picture in (seen(started(), trains(), noise, ended(0, last_step=100)), seen(started(), ended(0, last_step=0))):
-        reached = verdict(picture)
+    for state in (seen(started(), trains(), noise, ended(0, last_step=100)), seen(started(), ended(0, last_step=0))):
+        reached = verdict(state)
         assert (reached.outcome, reached.exit_status) == (Outcome.UNPROVEN, 0)
         assert reached.reason
 
@@ -200,14 +200,12 @@ def test_verdict_not_learned_even_when_the_command_exits_with_0():
 
 def test_verdict_solved_task_is_learned():
     """A loss that falls to exactly zero because the task is solved is no failure."""
-    picture = seen(
-        started(), trains(), losses(*[1.0 - n / 20 for n in range(20)], *[0.0] * 100), ended(0, last_step=120)
-    )
-    assert verdict(picture).outcome is Outcome.LEARNED
+    state = seen(started(), trains(), losses(*[1.0 - n / 20 for n in range(20)], *[0.0] * 100), ended(0, last_step=120))
+    assert verdict(state).outcome is Outcome.LEARNED
 
 
 def test_verdict_takes_back_a_nan_that_was_recovered_from():
-    picture = seen(
+    state = seen(
         started(),
         trains(),
         FALLING,
@@ -215,8 +213,8 @@ def test_verdict_takes_back_a_nan_that_was_recovered_from():
         losses(*[0.1] * 50, first=107),
         ended(0, last_step=156),
     )
-    assert any(f.rule == "loss-not-finite" and f.severity == "fatal" for f in picture.findings)
-    assert verdict(picture).outcome is Outcome.LEARNED
+    assert any(f.rule == "loss-not-finite" and f.severity == "fatal" for f in state.findings)
+    assert verdict(state).outcome is Outcome.LEARNED
 
 
 def test_verdict_failed_says_why():

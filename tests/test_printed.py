@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.process.output_forwarder import Source
 from holdfast.process.output_log import OutputLog
 from holdfast.process.output_matcher import LONGEST_LINE, Heard, LineWatch, Tally
@@ -137,8 +137,8 @@ def test_secrets_do_not_come_into_the_record(tmp_path):
     journal = JournalWriter(tmp_path / "journal.jsonl")
     recorder = Recorder(
         journal,
-        Engine(Picture()),
-        [lambda event, _picture: heard.append(event)],
+        Engine(RunState()),
+        [lambda event, _state: heard.append(event)],
         lambda: 1.0,
         Redactor((), {"API_KEY": "s3cr3t-value"}),
     )
@@ -150,7 +150,7 @@ def test_secrets_do_not_come_into_the_record(tmp_path):
     assert b"s3cr3t" not in (tmp_path / "journal.jsonl").read_bytes()
     assert heard[-2].text == "***: NMS time limit 2.800s exceeded"
     assert isinstance(heard[-1], events.FindingMade)
-    assert recorder.picture.attempt.printed["nms-cut-short"].text == text
+    assert recorder.state.attempt.printed["nms-cut-short"].text == text
 
 
 def test_supervised_command_is_heard(tmp_path, capfd):

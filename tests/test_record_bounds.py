@@ -10,7 +10,7 @@ import pytest
 from diagnosed import judged, severities, written
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.run_state import MAX_FINDINGS, picture_of
+from holdfast.diagnosis.run_state import MAX_FINDINGS, load_run_state
 from holdfast.importers import plain_log, table, text, transformers
 from holdfast.render.status import print_status, status_of
 from holdfast.schema import events
@@ -42,7 +42,7 @@ def test_a_table_is_read_from_both_ends(tmp_path, monkeypatch):
     assert any(
         "the first and the last 50 rows were read; 250 between were not" in note for note in diagnosis.reading.notes
     )
-    assert len(diagnosis.picture.attempt.metrics.history) == 100
+    assert len(diagnosis.state.attempt.metrics.history) == 100
 
 
 def test_rules_are_not_asked_after_every_row_of_a_long_table(tmp_path, asked):
@@ -82,7 +82,7 @@ def test_states_of_a_bar_count_as_lines(tmp_path, monkeypatch):
     assert len(taken) <= 101
     assert "batch 5000 of 5000" in diagnosis.reading.position
     assert any("4,901 between" in note or "4,900 between" in note for note in diagnosis.reading.notes)
-    assert diagnosis.picture.attempt.printed
+    assert diagnosis.state.attempt.printed
 
 
 def finding(number):
@@ -115,7 +115,7 @@ def test_events_that_are_kept_one_by_one_are_bounded(tmp_path):
     began = events.AttemptStarted(at=2.0, attempt=1, pid=1, command=["x"])
     several = [events.Reloaded(at=3.0, path=str(number), loads=True) for number in range(1200)]
     several += [events.Signalled(at=3.0, signal="SIGINT", action="stop") for _ in range(1200)]
-    attempt = picture_of(Entry(event, 1) for event in (began, *several)).attempt
+    attempt = load_run_state(Entry(event, 1) for event in (began, *several)).attempt
     assert len(attempt.reloaded) <= 1000
     assert len(attempt.signals) <= 1000
 

@@ -12,7 +12,7 @@ import pytest
 from running import AGAIN, environment, holdfast, holdfast_run, training
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.schema.plan import Budget, Plan, Stage
@@ -69,7 +69,7 @@ def test_password_that_is_a_word_of_ours_does_no_harm(word, tmp_path):
     """Every event is read back with its tags, names, verdicts and paths as they were; the rules judge what really happened."""
     journal = JournalWriter(tmp_path / "journal.jsonl")
     recorder = Recorder(
-        journal, Engine(Picture()), [], lambda: 1.0, redactor_for(None, {"DB_PASSWORD": word}, [tmp_path])
+        journal, Engine(RunState()), [], lambda: 1.0, redactor_for(None, {"DB_PASSWORD": word}, [tmp_path])
     )
     recorded = every_kind(str(tmp_path / "python training memory-checkpoint.pt"))
     for event in recorded:
@@ -80,7 +80,7 @@ def test_password_that_is_a_word_of_ours_does_no_harm(word, tmp_path):
         event for event in read if not isinstance(event, events.FindingMade) or event.finding.rule == "loss-all-zero"
     ]
     assert [vocabulary(event) for event in kept] == [vocabulary(event) for event in recorded]
-    assert recorder.picture.attempts[-1].ended.last_words == ["CUDA out of memory"]
+    assert recorder.state.attempts[-1].ended.last_words == ["CUDA out of memory"]
 
 
 def test_all_these_words_at_once_in_a_real_run(tmp_path):
@@ -216,10 +216,10 @@ def test_commands_in_events_are_bounded(tmp_path):
     )  # fmt: skip
     run = folder.create(["python"], root=tmp_path)
     supervisor.start(run, plan)
-    picture = picture_of(replay(run))
-    assert picture.started is not None
-    assert picture.attempt.ended.code == 0
-    assert sum(map(len, picture.started.command)) < 120_000
+    state = load_run_state(replay(run))
+    assert state.started is not None
+    assert state.attempt.ended.code == 0
+    assert sum(map(len, state.started.command)) < 120_000
 
 
 def test_environment_of_this_test_is_kept_out(tmp_path):

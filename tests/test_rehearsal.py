@@ -119,7 +119,7 @@ def test_the_device_is_changed_where_the_command_names_it():
     assert device_word(["python", "t.py", "--devices", "2"]) is None
 
 
-def test_a_large_data_set_is_rehearsed_on_a_few_of_its_pictures(tmp_path, monkeypatch):
+def test_a_large_data_set_is_rehearsed_on_a_few_of_its_images(tmp_path, monkeypatch):
     """With links: Ultralytics would read every label before its first batch."""
     monkeypatch.setattr(environment, "FEW", {"train": 3, "val": 2})
     for split in ("train", "val"):
@@ -137,7 +137,7 @@ def test_a_large_data_set_is_rehearsed_on_a_few_of_its_pictures(tmp_path, monkey
     few = Path(environment.ultralytics_settings(asked, tmp_path / "root", made)["data"])
     read = yolo_data.read(few)
     assert [len(read.splits[split]) for split in ("train", "val")] == [3, 2]
-    assert all(picture.exists() and yolo_data.label_of(picture).exists() for picture in read.splits["train"])
+    assert all(image.exists() and yolo_data.label_of(image).exists() for image in read.splits["train"])
 
 
 # --- the user's files -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.verdict import _checkpoint_reloads
 from holdfast.probe.holdfast_probe import verify_checkpoint
 from holdfast.schema import events
@@ -133,10 +133,10 @@ def test_the_reader_gets_ready_while_a_training_comes_to_its_end(monkeypatch, se
 
     monkeypatch.setattr(subprocess, "Popen", Process)
     attempt = SimpleNamespace(hello=SimpleNamespace(executable="python"), saves=SimpleNamespace(by_path={"last.pt": 1}))
-    picture = SimpleNamespace(attempts=[attempt], attempt=attempt)
+    state = SimpleNamespace(attempts=[attempt], attempt=attempt)
     reader = Reader()
     for name in seen:
-        reader(_event_called(name), picture)
+        reader(_event_called(name), state)
     assert bool(started) is ready
 
 
@@ -265,12 +265,12 @@ def test_reading_a_file_only_reads(tmp_path):
 
 def test_what_is_not_read_back_is_told_and_held_against_nothing():
     """The proof does not apply, and the checkpoint stays usable."""
-    picture = Picture()
+    state = RunState()
     for event in (
         events.AttemptStarted(at=0.0, attempt=1, pid=1, command=["x"]),
         events.Reloaded(at=1.0, path="m.pt", step=1, loads=None, why="a TorchScript archive runs code when it loads"),
     ):
-        picture.fold(Entry(event, 1))
-    proof = _checkpoint_reloads(picture.attempt)
+        state.fold(Entry(event, 1))
+    proof = _checkpoint_reloads(state.attempt)
     assert proof.answer == "does not apply"
     assert "m.pt was not read back: a TorchScript archive" in proof.detail

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.series import Series
 from holdfast.diagnosis.verdict import verdict
 from holdfast.render.report import write_report
@@ -40,33 +40,33 @@ DAY = 1_757_999_000.0
 
 
 def played(history, *, conclude=True):
-    """The picture of a history, with what the rules say about it and its verdict."""
-    picture = Picture()
-    engine = Engine(picture)
+    """The state of a history, with what the rules say about it and its verdict."""
+    state = RunState()
+    engine = Engine(state)
     for entry in entries(history):
         for finding in engine.take(entry):
-            picture.fold(Entry(events.FindingMade(at=picture.last_at, finding=finding), 1))
-    if conclude and picture.attempts:
-        reached = verdict(picture)
+            state.fold(Entry(events.FindingMade(at=state.last_at, finding=finding), 1))
+    if conclude and state.attempts:
+        reached = verdict(state)
         end = events.RunEnded(
-            at=picture.last_at,
+            at=state.last_at,
             verdict=reached.outcome.value,
             reason=reached.reason,
             proofs=reached.proofs,
             exit_status=reached.exit_status,
         )
-        picture.fold(Entry(end, 1))
-    return picture
+        state.fold(Entry(end, 1))
+    return state
 
 
-def found(picture, *findings):
+def found(state, *findings):
     for finding in findings:
-        picture.fold(Entry(events.FindingMade(at=picture.last_at, finding=finding), 1))
-    return picture
+        state.fold(Entry(events.FindingMade(at=state.last_at, finding=finding), 1))
+    return state
 
 
-def report(picture, **more):
-    return report_of(picture, title=more.pop("title", "case-1"), **more)
+def report(state, **more):
+    return report_of(state, title=more.pop("title", "case-1"), **more)
 
 
 def restarted():
@@ -267,9 +267,9 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
                 at=n * 1e4 + 9e3, attempt=n + 1, code=1, last_step=first + 9_999, seconds=9e3, last_words=[long] * 200
             )
         )
-    picture = Picture()
+    state = RunState()
     for entry in entries(history):
-        picture.fold(entry)
+        state.fold(entry)
     for n in range(500):
         rule = "loss-all-zero" if n % 2 else f"rule-{n}"
         finding = Finding(
@@ -281,8 +281,8 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
             evidence=[long] * 20,
             remedies=[long] * 20,
         )
-        found(picture, finding)
-    files = write_report(picture, tmp_path, title=long, beside=picture)
+        found(state, finding)
+    files = write_report(state, tmp_path, title=long, beside=state)
     assert all(file.stat().st_size < 1_000_000 for file in files), [file.stat().st_size for file in files]
     page = files[1].read_text("utf-8")
     assert "Attempts 3 to 94 are in the journal." in page
@@ -308,9 +308,9 @@ def test_finding_is_marked_where_its_evidence_is():
 def test_neighbouring_marks_do_not_cover_each_other():
     line = Line("x", ((Dot(0, 1, 1, 1), Dot(100, 2, 2, 2)),))
     findings = [Finding(rule="loss-diverging", severity="warn", step=50 + n, message="m", attempt=1) for n in range(3)]
-    picture = found(played([*started(), *losses(*[1.0] * 100)], conclude=False), *findings)
-    picture.attempt.findings[-1] = Finding(rule="loss-constant", severity="warn", step=51, message="m", attempt=1)
-    loss = next(chart for chart in report(picture).charts if chart.name == "loss")
+    state = found(played([*started(), *losses(*[1.0] * 100)], conclude=False), *findings)
+    state.attempt.findings[-1] = Finding(rule="loss-constant", severity="warn", step=51, message="m", attempt=1)
+    loss = next(chart for chart in report(state).charts if chart.name == "loss")
     places = [(badge.at, badge.row) for badge in draw(loss).badges]
     assert len({row for _, row in places}) == len(places) > 1
     assert draw(Chart("x", "x", "", (line,))).badges == ()
@@ -506,9 +506,9 @@ def test_command_prints_json(recorded):
 def test_report_is_light():
     """At the end of a run, in the supervisor: no plotting library, no torch, no numpy."""
     code = (
-        "import sys; from pathlib import Path; import tempfile; from holdfast.diagnosis.run_state import Picture; "
+        "import sys; from pathlib import Path; import tempfile; from holdfast.diagnosis.run_state import Image; "
         "from holdfast.render.report import write_report; before = 'jinja2' in sys.modules; "
-        "write_report(Picture(), Path(tempfile.mkdtemp()), title='x'); "
+        "write_report(Image(), Path(tempfile.mkdtemp()), title='x'); "
         "print(before, {'matplotlib', 'numpy', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -526,8 +526,8 @@ def test_a_log_of_epochs_alone_is_told_by_epochs():
         ]
         for n in range(1, 6)
     ]
-    picture = played([*started(), *(event for row in rows for event in row), *ended(0, last_step=0)])
-    told = report(found(picture, Finding(rule="overfitting", severity="warn", attempt=1, epoch=3, message="m")))
+    state = played([*started(), *(event for row in rows for event in row), *ended(0, last_step=0)])
+    told = report(found(state, Finding(rule="overfitting", severity="warn", attempt=1, epoch=3, message="m")))
     charts = {chart.name: chart for chart in told.charts}
     assert charts["loss"].title == "Training loss"
     assert charts["loss"].across == "epoch"

@@ -116,10 +116,10 @@ def test_the_name_of_an_axis_is_not_broken():
 
 
 def found(*findings):
-    picture = seen(started(), trains(), losses(*[1.0 - n / 1000 for n in range(500)]))
+    state = seen(started(), trains(), losses(*[1.0 - n / 1000 for n in range(500)]))
     for finding in findings:
-        picture.fold(Entry(events.FindingMade(at=picture.last_at, finding=finding), 1))
-    return report_of(picture, title="x")
+        state.fold(Entry(events.FindingMade(at=state.last_at, finding=finding), 1))
+    return report_of(state, title="x")
 
 
 def killed(attempt, step):
@@ -178,16 +178,16 @@ def test_epochs_go_on_where_a_command_goes_on():
     first = [*started(), *trains(), *losses(1.0), *passes(100, 200, 300), *killed]
     second = [*by_command(2, 300), *losses(1.0, first=301), *passes(400, 500), *killed]
     third = [*by_command(3, 400), *losses(1.0, first=401), *passes(500, 600, 700, 800), *ended(0, last_step=800)]
-    picture = seen(first, second)
-    assert picture.attempt.epoch == 5
-    assert progress(picture, "").startswith("epoch 5")
+    state = seen(first, second)
+    assert state.attempt.epoch == 5
+    assert progress(state, "").startswith("epoch 5")
     assert "800 steps, 8 epochs in 3 attempts" in explain(seen(first, second, third)).story[0]
 
 
 def test_epochs_that_nobody_can_count_are_not_counted():
     """The step of the checkpoint is not known."""
-    picture = seen(started(), trains(), passes(100, 200), ended(1, last_step=250), by_command(2, 0), passes(100))
-    assert picture.attempt.epoch is None
+    state = seen(started(), trains(), passes(100, 200), ended(1, last_step=250), by_command(2, 0), passes(100))
+    assert state.attempt.epoch is None
 
 
 def test_what_is_said_of_training_is_the_sum_of_its_rows():

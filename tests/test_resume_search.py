@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.render.summary import summary_of, write_summary
 from holdfast.schema import events
 from holdfast.schema.errors import UnknownRun
@@ -30,7 +30,7 @@ def run_with(root, verdict, at=1.0):
     )
     journal.append(events.RunEnded(at=2.0, verdict=verdict, reason="", proofs=[], exit_status=0))
     journal.close()
-    write_summary(run, summary_of(run, picture_of(replay(run))))
+    write_summary(run, summary_of(run, load_run_state(replay(run))))
     return run
 
 

@@ -10,7 +10,7 @@ from holdfast.diagnosis import rule_config
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rule import Rule
 from holdfast.diagnosis.rules import all_rules
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
 from holdfast.schema.errors import UsageError
 from holdfast.schema.verdicts import Finding
@@ -20,8 +20,8 @@ from holdfast.testing.series import validations
 
 
 def findings_of(history, rules=None):
-    picture = seen(history, rules=rules)
-    return picture.findings
+    state = seen(history, rules=rules)
+    return state.findings
 
 
 CASES = [(rule, case) for rule in all_rules() for case in rule.cases]
@@ -54,7 +54,7 @@ def test_every_finding_says_what_to_look_at():
 def test_rule_that_raises_becomes_a_note():
     """A faulty rule is noted once and costs nobody a training."""
 
-    def judge(picture):
+    def judge(state):
         raise ZeroDivisionError("a bug")
 
     rule = Rule(id="faulty", kind="learning", on=(events.Step,), judge=judge, cases=[], page="")
@@ -107,19 +107,19 @@ def test_what_is_no_longer_so_at_the_end_is_taken_back(history, stands):
 
 
 def test_the_journal_keeps_what_was_taken_back():
-    """What is taken back is an event of its own: the picture follows from the journal alone."""
+    """What is taken back is an event of its own: the image follows from the journal alone."""
     told = list(made_of([*started(), *validations(fitness=[*JUMPS, *STEADY]), *ended(0, last_step=1900)]))
     of_it = [(finding.again, finding.withdrawn) for finding in told if finding.rule == "metrics-unstable"]
     assert of_it == [(False, False), (True, True)]
 
 
 def made_of(history):
-    picture = Picture()
-    engine = Engine(picture)
+    state = RunState()
+    engine = Engine(state)
     for entry in entries(history):
         for finding in list(engine.take(entry)):
             yield finding
-            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
+            state.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
 
 
 @pytest.mark.parametrize(

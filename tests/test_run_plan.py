@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from running import HOLDFAST, SAVES, training
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.diagnosis.stages import course_of
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import replay
@@ -262,7 +262,7 @@ if_it_fits = true
 
 @pytest.mark.long
 def test_yolo_in_two_stages_is_measured_before_the_second(tmp_path):
-    """What it reached is carried on, and the larger pictures are tried out before they are begun with."""
+    """What it reached is carried on, and the larger images are tried out before they are begun with."""
     pytest.importorskip("ultralytics")
     from squares import make_squares
 
@@ -278,5 +278,5 @@ def test_yolo_in_two_stages_is_measured_before_the_second(tmp_path):
     assert "a short trial at 64 px, batch 4, held" in second["expects"]
     assert (tmp_path / "runs/detect/shapes-two/results.csv").is_file()
     two = RunFolder(tmp_path / ".holdfast/runs/shapes-1/stages/2-two")
-    assert picture_of(replay(two)).attempt.metrics.final.source == "best.pt on the CPU"
+    assert load_run_state(replay(two)).attempt.metrics.final.source == "best.pt on the CPU"
     assert f"{second['results']}/weights/best.pt" == summary["deliverables"]["best"]

@@ -11,7 +11,7 @@ from holdfast.diagnosis.aggregators import Losses, Metrics, Rates
 from holdfast.diagnosis.aggregators.metrics import best_of, is_known_score, is_score, over_attempts
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rules.loss_constant import has_few_digits
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.series import Series, fall
 from holdfast.diagnosis.verdict import verdict
 from holdfast.schema import events
@@ -71,7 +71,7 @@ def folded(*steps):
     return losses, rates
 
 
-def test_components_on_pictures_without_objects_do_not_count_as_zero():
+def test_components_on_images_without_objects_do_not_count_as_zero():
     """Box may rightly be 0 where nothing is labelled; only labelled steps speak."""
     losses, _ = folded(*parts(5, instances=0, box_loss=0.0), *parts(7, first=6, instances=3, box_loss=0.0))
     assert losses.parts["box_loss"].zeros_at_first == 12
@@ -209,12 +209,12 @@ def test_run_that_ends_well_with_no_score_has_not_learned():
         *validations(metrics__mAP50=[0.0] * 10),
         *ended(0, last_step=200),
     ]
-    picture = Picture()
-    engine = Engine(picture)
+    state = RunState()
+    engine = Engine(state)
     for entry in entries(history):
         for finding in engine.take(entry):
-            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
-    assert verdict(picture).outcome is Outcome.NOT_LEARNED
+            state.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
+    assert verdict(state).outcome is Outcome.NOT_LEARNED
 
 
 def test_half_precision_is_recognised_as_it_is_written():
@@ -226,5 +226,5 @@ def test_half_precision_is_recognised_as_it_is_written():
 
 
 def findings_of(history):
-    engine = Engine(Picture())
+    engine = Engine(RunState())
     return [finding for entry in entries(history) for finding in engine.take(entry)][:1]

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from holdfast.diagnosis.explanation import explain
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.render.status import print_status, status_of
 from holdfast.render.text import printable
 from holdfast.schema import events
@@ -119,6 +119,6 @@ def test_a_rule_to_warn_quotes_the_command_of_the_run():
     )
     began = events.AttemptStarted(at=2.0, attempt=1, pid=1, command=["python"])
     ended = events.AttemptEnded(at=3.0, attempt=1, code=1, stopped_by="loss-all-zero")
-    picture = picture_of(Entry(event, 1) for event in (started, began, ended))
-    command = next(step.command for step in explain(picture).next_steps if step.command)
+    state = load_run_state(Entry(event, 1) for event in (started, began, ended))
+    command = next(step.command for step in explain(state).next_steps if step.command)
     assert command == "holdfast run --rule loss-all-zero=warn -- python $'a\\012b;c'"

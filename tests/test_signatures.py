@@ -11,7 +11,7 @@ from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.exits import exception_line, exception_words, frames_of, own_frame, raised
 from holdfast.diagnosis.output_patterns import needle_in, needles, rules_speaking_of
 from holdfast.diagnosis.rules import all_rules, by_id
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.versions import KNOWN_FAULTS, Versions
 from holdfast.remedies.policy import ends_attempt
 from holdfast.schema import events
@@ -22,16 +22,16 @@ from holdfast.testing.signatures import device, on_mac, printed, unknown_machine
 
 
 def seen(*parts):
-    picture = Picture()
-    engine = Engine(picture)
+    state = RunState()
+    engine = Engine(state)
     for entry in entries([event for part in parts for event in part]):
         for finding in engine.take(entry):
-            picture.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
-    return picture
+            state.fold(Entry(events.FindingMade(at=0.0, finding=finding), 1))
+    return state
 
 
-def found(picture, rule):
-    return next(finding for finding in picture.findings if finding.rule == rule)
+def found(state, rule):
+    return next(finding for finding in state.findings if finding.rule == rule)
 
 
 SITE = "/Users/bob/.venv/lib/python3.12/site-packages"
@@ -197,9 +197,9 @@ GENERAL = ("python-exception", "crashed-segfault", "disk-full")
 def test_recorded_end_has_its_cause(before, how, text, cause):
     """The specific explanation outranks the general one, and says where it comes from."""
     end = ended(signal=how, words=text.split("\n")) if isinstance(how, str) else ended(how, words=text.split("\n"))
-    picture = seen(before, losses(1.0), end)
-    assert cause_of(picture.attempt) == cause
-    finding = found(picture, cause)
+    state = seen(before, losses(1.0), end)
+    assert cause_of(state.attempt) == cause
+    finding = found(state, cause)
     assert finding.remedies
     if cause not in GENERAL:
         assert finding.evidence[0] in text
@@ -446,9 +446,9 @@ def test_version_is_read(text, version):
 
 
 def test_run_tells_its_versions():
-    picture = seen(on_mac("2.2.1", "14.4.1"))
-    assert versions.versions_of(picture) == Versions(torch=(2, 2, 1), macos=(14, 4, 1))
-    assert versions.on_mps(picture) is None
+    state = seen(on_mac("2.2.1", "14.4.1"))
+    assert versions.versions_of(state) == Versions(torch=(2, 2, 1), macos=(14, 4, 1))
+    assert versions.on_mps(state) is None
     assert versions.on_mps(seen(on_mac(), device("mps:0"))) is True
     assert versions.on_mps(seen(LINUX)) is False
     assert versions.on_mps(seen(SOMEWHERE)) is None

@@ -13,7 +13,7 @@ import tracemalloc
 import pytest
 
 from holdfast import __main__ as way_in
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.remedies.policy import is_over
 from holdfast.schema import events
@@ -106,9 +106,9 @@ def all_commands(run, monkeypatch, capsys):
 
 def read_for_resume(run):
     plan = read_plan(run, [])
-    picture = picture_of(replay(run))
-    if not is_over(picture) and picture.attempts:
-        how_to_go_on(picture, plan, None)
+    state = load_run_state(replay(run))
+    if not is_over(state) and state.attempts:
+        how_to_go_on(state, plan, None)
 
 
 def put(path, kind):

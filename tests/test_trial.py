@@ -145,7 +145,7 @@ def made_of(base, each, *, dies_above=None, mosaic_costs=0.0):
         peak = base + each * batch * imgsz * imgsz + (mosaic_costs if mosaic else 0.0)
         if dies_above is not None and peak > dies_above:
             return Measured(batch, imgsz, failed="it was ended by SIGKILL")
-        return Measured(batch, imgsz, training=int(peak), wall=Pace(batch=0.1 * batch), pictures=batch, validated=1)
+        return Measured(batch, imgsz, training=int(peak), wall=Pace(batch=0.1 * batch), images=batch, validated=1)
 
     trial.tried = tried
     return trial
@@ -169,7 +169,7 @@ def test_what_fits_keeps_the_plans_own_where_it_does(with_memory):
 
 
 def test_what_is_recommended_was_tried_and_holds(with_memory):
-    """16 pictures are too many: the smaller batch that is named was tried itself, at the plan's own size."""
+    """16 images are too many: the smaller batch that is named was tried itself, at the plan's own size."""
     with_memory(6)
     trial = made_of(GIB, 1000.0, dies_above=6 * GIB)
     answer = what_fits(planned(), trial=trial)
@@ -180,7 +180,7 @@ def test_what_is_recommended_was_tried_and_holds(with_memory):
     assert (16, 640, "it was ended by SIGKILL") in answer.too_large
 
 
-def test_smaller_pictures_where_no_batch_fits(with_memory):
+def test_smaller_images_where_no_batch_fits(with_memory):
     with_memory(1.4)
     answer = what_fits(planned(), trial=made_of(GIB, 1000.0))
     assert answer.recommended.batch == 1
@@ -385,7 +385,7 @@ def really(tmp_path_factory):
 def test_real_trial_measures_every_part(really):
     _, _, one = really
     assert one.failed == ""
-    assert (one.batch, one.size, one.pictures, one.validated, one.closes) == (2, 32, 6, 4, True)
+    assert (one.batch, one.size, one.images, one.validated, one.closes) == (2, 32, 6, 4, True)
     assert 100 << 20 < one.training < 4 * GIB
     assert one.validation > 100 << 20
     assert one.checkpoint > 5_000_000

@@ -23,7 +23,7 @@ pytest.importorskip("ultralytics")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Eight pictures of one square each, and the script that trains on them."""
+    """Eight images of one square each, and the script that trains on them."""
     return make_squares(tmp_path_factory.mktemp("squares"))
 
 
@@ -79,7 +79,7 @@ def test_steps_carry_their_loss_components(killed):
 
 
 def test_steps_count_their_labelled_objects(killed):
-    """Each picture of the four in a batch is a mosaic of up to four squares."""
+    """Each image of the four in a batch is a mosaic of up to four squares."""
     assert all(1 <= step.instances <= 16 for step in of(events.Step, killed))
 
 

@@ -7,7 +7,7 @@ from histories import seen
 
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
 from holdfast.diagnosis.explanation import explain
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.verdict import proofs_of, verdict
 from holdfast.schema import events
 from holdfast.schema.verdicts import Action, Decision, Outcome
@@ -30,8 +30,8 @@ def saved(path, step, matches="equal", bad=0):
     return events.Saved(at=50.0, step=step, path=path, tensors=4, compared=4, matches=matches, bad=bad)
 
 
-def answers(picture):
-    return {proof.name: proof.answer for proof in proofs_of(picture)}
+def answers(state):
+    return {proof.name: proof.answer for proof in proofs_of(state)}
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def answers(picture):
 )
 def test_metrics_prove_what_they_can(values, final, rose, reproduced):
     """A score that rose is a proof; one that the saved file does not reproduce is against it; none proves nothing."""
-    picture = seen(started(), trains(), validations(*values, final=final), ended(0))
-    assert (answers(picture)["metric-rose"], answers(picture)["metric-reproduced"]) == (rose, reproduced)
+    state = seen(started(), trains(), validations(*values, final=final), ended(0))
+    assert (answers(state)["metric-rose"], answers(state)["metric-reproduced"]) == (rose, reproduced)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_metrics_prove_what_they_can(values, final, rose, reproduced):
 def test_learned_needs_a_checkpoint_that_loads(reloaded, answer):
     """Where one was saved and could be read back."""
     told = [] if reloaded is None else [events.Reloaded(at=60.0, path="m.pt", step=100, **reloaded)]
-    picture = seen(started(), trains(), FALLING, [saved("m.pt", 100)], ended(0, last_step=100), told)
-    assert answers(picture)["checkpoint-reloads"] == answer
-    assert (verdict(picture).outcome is Outcome.LEARNED) == (answer != "fails")
+    state = seen(started(), trains(), FALLING, [saved("m.pt", 100)], ended(0, last_step=100), told)
+    assert answers(state)["checkpoint-reloads"] == answer
+    assert (verdict(state).outcome is Outcome.LEARNED) == (answer != "fails")
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_learned_needs_a_checkpoint_that_loads(reloaded, answer):
 def test_the_proof_says_how_many_checkpoints_were_read_back(of, said):
     """Only the newest few are: it does not speak for the others."""
     told = [events.Reloaded(at=60.0, path=f"{n}.pt", step=n, loads=True, tensors=4, of=of) for n in (99, 100)]
-    picture = seen(started(), trains(), FALLING, [saved("100.pt", 100)], ended(0, last_step=100), told)
-    (proof,) = [proof for proof in verdict(picture).proofs if proof.name == "checkpoint-reloads"]
+    state = seen(started(), trains(), FALLING, [saved("100.pt", 100)], ended(0, last_step=100), told)
+    (proof,) = [proof for proof in verdict(state).proofs if proof.name == "checkpoint-reloads"]
     assert proof.detail.endswith(said)
 
 
 def test_checkpoints_from_before_the_fault_are_good():
     """A NaN at step 11 spoils what was saved from there on, and nothing before it."""
-    picture = seen(
+    state = seen(
         started(),
         trains(),
         losses(*[1.0] * 10),
@@ -90,29 +90,29 @@ def test_checkpoints_from_before_the_fault_are_good():
         [saved("b.pt", 15), saved("c.pt", 20, bad=4)],
         ended(signal="SIGTERM", last_step=20, stopped_by="loss-not-finite"),
     )
-    assert [(c.path, c.usable) for c in checkpoints(picture)] == [("a.pt", True), ("b.pt", False), ("c.pt", False)]
-    good = last_good(picture)
+    assert [(c.path, c.usable) for c in checkpoints(state)] == [("a.pt", True), ("b.pt", False), ("c.pt", False)]
+    good = last_good(state)
     assert good is not None
     assert (good.path, good.step) == ("a.pt", 10)
-    assert "a.pt" in explain(picture).next_steps[0].text
+    assert "a.pt" in explain(state).next_steps[0].text
 
 
 def test_all_checkpoints_of_a_run_that_never_learned_are_marked():
     """The first field report: files were made, and nothing was in them."""
-    picture = seen(started(), trains(), losses(*[0.0] * 30), [saved("best.pt", 25)], ended(0, last_step=30))
-    assert [c.usable for c in checkpoints(picture)] == [False]
-    assert "loss-all-zero" in checkpoints(picture)[0].why
+    state = seen(started(), trains(), losses(*[0.0] * 30), [saved("best.pt", 25)], ended(0, last_step=30))
+    assert [c.usable for c in checkpoints(state)] == [False]
+    assert "loss-all-zero" in checkpoints(state)[0].why
 
 
 def test_torn_checkpoint_is_not_usable():
     vaulted = events.Vaulted(at=99.0, attempt=1, files=[events.VaultedFile("m.pt", "saved/m.pt", 10, 5, torn=True)])
-    picture = seen(started(), trains(), losses(1.0), [saved("m.pt", 5)], ended(signal="SIGKILL"), [vaulted])
-    assert not checkpoints(picture)[0].usable
+    state = seen(started(), trains(), losses(1.0), [saved("m.pt", 5)], ended(signal="SIGKILL"), [vaulted])
+    assert not checkpoints(state)[0].usable
 
 
 def test_explanation_of_a_crash_names_cause_and_next_step():
-    picture = seen(started(), trains(), losses(1.0), ended(1, words=[*TRACEBACK, "ValueError: bad shape"]))
-    told = explain(picture)
+    state = seen(started(), trains(), losses(1.0), ended(1, words=[*TRACEBACK, "ValueError: bad shape"]))
+    told = explain(state)
     assert (told.cause, told.confidence) == ("python-exception", "proven")
     assert "bad shape" in " ".join(told.story)
     assert told.next_steps
@@ -127,15 +127,15 @@ def test_explanation_says_what_was_not_recorded():
 
 def test_stopped_run_says_how_to_let_it_run_on():
     """Whoever disagrees with a finding gets the command for it."""
-    picture = seen(
+    state = seen(
         started(), trains(), losses(*[0.0] * 20), ended(signal="SIGTERM", last_step=20, stopped_by="loss-all-zero")
     )
-    commands = [step.command for step in explain(picture).next_steps if step.command]
+    commands = [step.command for step in explain(state).next_steps if step.command]
     assert commands == ["holdfast run --rule loss-all-zero=warn -- python train.py"]
 
 
 def test_explanation_of_nothing():
-    assert explain(Picture()).story == ["Nothing was started."]
+    assert explain(RunState()).story == ["Nothing was started."]
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_explanation_of_nothing():
 )
 def test_no_proof_holds_beside_what_contradicts_it(history, proof, answer):
     """The training may have gone well, but `learned` promises that all that applies was kept."""
-    picture = seen(started(), trains(), history, ended(0, last_step=100))
-    assert answers(picture)[proof] == answer
-    assert (verdict(picture).outcome is Outcome.LEARNED) == (answer == "holds")
+    state = seen(started(), trains(), history, ended(0, last_step=100))
+    assert answers(state)[proof] == answer
+    assert (verdict(state).outcome is Outcome.LEARNED) == (answer == "holds")
 
 
 def test_a_table_of_epochs_shows_that_the_loss_fell():
@@ -184,8 +184,8 @@ def goes_on(step, how="ultralytics"):
     return [events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["python", "train.py"], resume=resume)]
 
 
-def proof_of(picture, name):
-    return next(proof for proof in proofs_of(picture) if proof.name == name)
+def proof_of(state, name):
+    return next(proof for proof in proofs_of(state) if proof.name == name)
 
 
 RISES = [7e-05, 0.01, 0.1, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.72, 0.73, 0.74]
@@ -338,19 +338,19 @@ def test_the_rate_is_named_in_the_attempt_that_started_over_too():
     """As with a rate of 50: lost, begun anew, and lost again at the same place."""
     stopped = ended(signal="SIGTERM", last_step=8, stopped_by="loss-not-finite")
     lost = [*losses(1.0, 2e4), *losses(*["nan"] * 6, first=3), *stopped]
-    picture = seen(started(), trains(), lost, goes_on(0, "start over"), trains(), lost)
-    assert explain(picture).next_steps[0].text.startswith("lower the learning rate (it was 0.01)")
+    state = seen(started(), trains(), lost, goes_on(0, "start over"), trains(), lost)
+    assert explain(state).next_steps[0].text.startswith("lower the learning rate (it was 0.01)")
 
 
 def test_a_gap_in_our_own_record_is_no_missing_work():
     """The run folder's disk was full after 40 steps; the heartbeat knows of all 100, and the losses that there are fell."""
     epochs = [events.Epoch(at=40.0, epoch=4, step=40, seconds=4.0, batches=10, planned=10, source="ultralytics")]
     falls = losses(*[3.0 - n / 20 for n in range(40)])
-    picture = seen(started(), trains(), falls, epochs, ended(0, last_step=100))
-    assert [finding.rule for finding in picture.findings if finding.rule == "steps-missing"] == []
-    proof = next(proof for proof in proofs_of(picture) if proof.name == "planned-steps-done")
+    state = seen(started(), trains(), falls, epochs, ended(0, last_step=100))
+    assert [finding.rule for finding in state.findings if finding.rule == "steps-missing"] == []
+    proof = next(proof for proof in proofs_of(state) if proof.name == "planned-steps-done")
     assert (proof.answer, "gap after step 40" in proof.detail) == ("does not apply", True)
-    assert verdict(picture).outcome is Outcome.LEARNED
+    assert verdict(state).outcome is Outcome.LEARNED
 
 
 def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():

@@ -10,7 +10,7 @@ from squares import make_squares
 from yolo_lives import PLACES, Lives, import_ultralytics
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
-PICTURES, BATCHES, EPOCHS = 22, 6, 4
+IMAGES, BATCHES, EPOCHS = 22, 6, 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,7 +27,7 @@ def bare(tmp_path_factory):
     def result(**options):
         key = tuple(sorted(options.items()))
         if key not in known:
-            folder = make_squares(tmp_path_factory.mktemp("bare"), PICTURES)
+            folder = make_squares(tmp_path_factory.mktemp("bare"), IMAGES)
             known[key] = Lives(folder, bare=True, **options).to_the_end()
         return known[key]
 
@@ -35,7 +35,7 @@ def bare(tmp_path_factory):
 
 
 def lives(folder, **options):
-    return Lives(make_squares(folder, PICTURES), **options)
+    return Lives(make_squares(folder, IMAGES), **options)
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(20, marks=pytest.mark.long)])
@@ -87,9 +87,9 @@ def test_work_that_is_done_again_comes_out_the_same(tmp_path, bare):
 
 def test_an_epoch_of_full_batches(tmp_path):
     """Its sampler draws once more after the last: killed there, that draw is made too."""
-    pictures = 8
-    whole = Lives(make_squares(tmp_path / "whole", pictures), bare=True).to_the_end()
-    training = Lives(make_squares(tmp_path / "killed", pictures))
+    images = 8
+    whole = Lives(make_squares(tmp_path / "whole", images), bare=True).to_the_end()
+    training = Lives(make_squares(tmp_path / "killed", images))
     assert training.to_the_end([("in a validation", 2), ("in a backward", 4)]) == whole
 
 
@@ -127,9 +127,9 @@ def test_another_training_does_not_go_on_from_it(tmp_path):
 @pytest.mark.long
 def test_going_back_after_a_nan_is_the_same(tmp_path, bare):
     """Ultralytics then reloads last.pt. Killed after a later save and before the NaN is met again, it must find the older one."""
-    whole = Lives(make_squares(tmp_path / "whole", PICTURES), bare=True, nan_at=15).to_the_end()
+    whole = Lives(make_squares(tmp_path / "whole", IMAGES), bare=True, nan_at=15).to_the_end()
     assert whole["weights"] != bare()["weights"]
-    training = Lives(make_squares(tmp_path / "killed", PICTURES), nan_at=15)
+    training = Lives(make_squares(tmp_path / "killed", IMAGES), nan_at=15)
     assert training.live(("after a batch", 14)) is None
     later = Lives(training.folder, nan_at=15, most_lost=3600.0)
     assert later.live(("in a backward", 20)) is None  # the NaN was met, and its epoch was made again and saved

@@ -16,7 +16,7 @@ from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
 from holdfast.probe.holdfast_probe.snapshots.store import Store
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
-PICTURES, BATCHES, EPOCHS = 22, 6, 2
+IMAGES, BATCHES, EPOCHS = 22, 6, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,12 +28,12 @@ def loaded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """What comes out of Ultralytics as it is."""
-    return Lives(make_squares(tmp_path_factory.mktemp("bare"), PICTURES), bare=True, epochs=EPOCHS).to_the_end()
+    return Lives(make_squares(tmp_path_factory.mktemp("bare"), IMAGES), bare=True, epochs=EPOCHS).to_the_end()
 
 
-def killed(folder, at=8, pictures=PICTURES, **options):
+def killed(folder, at=8, images=IMAGES, **options):
     """A training that died in its second epoch."""
-    training = Lives(make_squares(folder, pictures), **{"epochs": EPOCHS, **options})
+    training = Lives(make_squares(folder, images), **{"epochs": EPOCHS, **options})
     assert training.live(("after a batch", at)) is None
     return training
 
@@ -64,7 +64,7 @@ def test_layers_frozen_from_now_on(tmp_path):
     then = Store(str(tmp_path / "snapshots")).newest(torch).state["trainer"]["objects"]["model"]
     assert then["gradients"]
     out = training.live(None, freeze=10)
-    from_the_start = Lives(make_squares(tmp_path / "bare", PICTURES), bare=True, epochs=1, freeze=10).to_the_end()
+    from_the_start = Lives(make_squares(tmp_path / "bare", IMAGES), bare=True, epochs=1, freeze=10).to_the_end()
     assert out["frozen"] == from_the_start["frozen"]
     assert out["backbone"] == backbone(then["state"])
     assert training.exact == [False]
@@ -97,10 +97,10 @@ def test_rows_of_results_outlive_a_restart_that_dies(tmp_path, bare):
     assert training.live(None) == bare
 
 
-def test_a_picture_that_is_gone(tmp_path):
-    """As many batches as before, of other pictures: the buffer for mosaics would name one that is not there."""
-    training = killed(tmp_path, pictures=PICTURES + 2)
-    (tmp_path / "images" / f"{PICTURES + 1}.png").unlink()
+def test_a_image_that_is_gone(tmp_path):
+    """As many batches as before, of other images: the buffer for mosaics would name one that is not there."""
+    training = killed(tmp_path, images=IMAGES + 2)
+    (tmp_path / "images" / f"{IMAGES + 1}.png").unlink()
     assert training.live(None) is not None
     assert training.exact == [False]
 
@@ -142,7 +142,7 @@ def test_a_state_that_cannot_be_given_back_ends_it(tmp_path, bare, monkeypatch):
 
 def test_last_pt_is_the_snapshots_however_many_were_saved_since(tmp_path):
     """After a NaN Ultralytics goes back to that file: it is not to be one of an epoch that is still to come."""
-    whole = Lives(make_squares(tmp_path / "whole", PICTURES), bare=True, nan_at=9).to_the_end()
+    whole = Lives(make_squares(tmp_path / "whole", IMAGES), bare=True, nan_at=9).to_the_end()
     training = killed(tmp_path / "killed", nan_at=9, epochs=4)
     later = Lives(training.folder, nan_at=9, most_lost=3600.0)
     assert later.live(("in a backward", 3 * BATCHES + 2)) is None  # two epochs later, and no snapshot of them

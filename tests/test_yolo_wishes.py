@@ -28,7 +28,7 @@ from holdfast.probe.holdfast_probe.adapters.ultralytics.validation import Valida
 from holdfast.schema import events
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
-PICTURES = 14
+IMAGES = 14
 OF_THE_TRAINING = {"weights", "averages", "optimizer", "gradients", "schedule", "random numbers", "last.pt"}
 RARELY = {"validation": {"every": 2, "best_by": "mAP50", "batch": 3, "max_det": 50}}
 
@@ -51,7 +51,7 @@ def loaded(tmp_path_factory):
 
 
 def lives(folder, **options):
-    return Lives(make_squares(folder, PICTURES), **options)
+    return Lives(make_squares(folder, IMAGES), **options)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_best_is_the_best_by_what_was_asked_for(rarely):
 
 def test_killed_with_wishes_it_ends_the_same(tmp_path, rarely):
     """In epochs that are and that are not validated, in a validation, and after saves."""
-    batches = (PICTURES + 3) // 4
+    batches = (IMAGES + 3) // 4
     deaths = [
         ("after a save", batches),
         ("in a validation", 2 * batches),
@@ -185,7 +185,7 @@ def test_when_a_validation_is_due(watcher):
 
 
 class Pictures:
-    """A data set that draws so often for each of its ten pictures."""
+    """A data set that draws so often for each of its ten images."""
 
     def __init__(self, *draws):
         self.draws = draws

@@ -1,6 +1,6 @@
-"""How long the checks of a data set take, against Ultralytics' own scan of the same pictures. See README.md.
+"""How long the checks of a data set take, against Ultralytics' own scan of the same images. See README.md.
 
-python bench/data_check/run.py [--pictures N] [--rounds N] [--check] [--folder DIR]
+python bench/data_check/run.py [--images N] [--rounds N] [--check] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 SIZE = (640, 480)
 LIMIT_S = 60.0
-"""For 10,000 pictures on two cores."""
+"""For 10,000 images on two cores."""
 
 
 def make(folder: Path, count: int) -> dict[str, list[str]]:
@@ -32,7 +32,7 @@ def make(folder: Path, count: int) -> dict[str, list[str]]:
             (folder / kind / split).mkdir(parents=True, exist_ok=True)
     absent = [path for split in paths.values() for path in split if not Path(path).exists()]
     if absent:
-        print(f"making {len(absent):,} pictures in {folder} ...", flush=True)
+        print(f"making {len(absent):,} images in {folder} ...", flush=True)
         with ProcessPoolExecutor() as pool:
             list(pool.map(draw, absent, chunksize=100))
     return paths
@@ -79,7 +79,7 @@ def holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
 
 
 def ultralytics(paths: dict[str, list[str]]) -> float:
-    """Its scan of pictures and labels, as it makes its label cache, with as many threads as it takes."""
+    """Its scan of images and labels, as it makes its label cache, with as many threads as it takes."""
     from ultralytics.data.utils import img2label_paths, verify_image_label
     from ultralytics.utils import NUM_THREADS
 
@@ -96,7 +96,7 @@ def ultralytics(paths: dict[str, list[str]]) -> float:
 
 
 def decoding(paths: dict[str, list[str]]) -> float:
-    """What a training does with each picture in every epoch, without any augmentation: OpenCV's whole decode, in threads."""
+    """What a training does with each image in every epoch, without any augmentation: OpenCV's whole decode, in threads."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -109,14 +109,12 @@ def decoding(paths: dict[str, list[str]]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "holdfast-bench-pictures")
-    parser.add_argument(
-        "--check", action="store_true", help="exit with 1 where 10,000 pictures take more than a minute"
-    )
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "holdfast-bench-images")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where 10,000 images take more than a minute")
     options = parser.parse_args()
-    paths = make(options.folder, options.pictures)
+    paths = make(options.folder, options.images)
     ultralytics(paths)  # the first reading is from the disk, for whoever comes first
     looked, judged, theirs, decoded = [], [], [], []
     for number in range(options.rounds):
@@ -131,19 +129,19 @@ def main() -> int:
         )
     whole = statistics.median(a + b for a, b in zip(looked, judged, strict=True))
     ratio = statistics.median((a + b) / c for a, b, c in zip(looked, judged, theirs, strict=True))
-    size = sum(Path(path).stat().st_size for split in paths.values() for path in split) / options.pictures
-    allowed = LIMIT_S * options.pictures / 10_000
+    size = sum(Path(path).stat().st_size for split in paths.values() for path in split) / options.images
+    allowed = LIMIT_S * options.images / 10_000
     print(
-        f"{options.pictures:,} JPEGs of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB each, on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+        f"{options.images:,} JPEGs of {SIZE[0]} x {SIZE[1]}, {size / 1000:.0f} kB each, on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
     print(
-        f"holdfast     {whole:6.1f} s  {options.pictures / whole:7,.0f} pictures/s, decoded, hashed, compared with each other"
+        f"holdfast     {whole:6.1f} s  {options.images / whole:7,.0f} images/s, decoded, hashed, compared with each other"
     )
     print(
-        f"ultralytics  {statistics.median(theirs):6.1f} s  {options.pictures / statistics.median(theirs):7,.0f} pictures/s, headers only"
+        f"ultralytics  {statistics.median(theirs):6.1f} s  {options.images / statistics.median(theirs):7,.0f} images/s, headers only"
     )
     print(
-        f"cv2.imread   {statistics.median(decoded):6.1f} s  {options.pictures / statistics.median(decoded):7,.0f} pictures/s, decoded only"
+        f"cv2.imread   {statistics.median(decoded):6.1f} s  {options.images / statistics.median(decoded):7,.0f} images/s, decoded only"
     )
     to_decoding = statistics.median((a + b) / c for a, b, c in zip(looked, judged, decoded, strict=True))
     print(

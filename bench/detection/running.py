@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import Entry, replay
@@ -87,19 +87,19 @@ def judged_again(run: RunFolder) -> dict[tuple[str, str], int]:
     """(rule, severity) -> the step up to which events were needed. The supervisor reads what the child wrote in portions, so
     that a training of a thousand steps a second is far ahead of it when it speaks; the journal knows what it rested on.
     """
-    engine = Engine(Picture())
+    engine = Engine(RunState())
     needed: dict[tuple[str, str], int] = {}
     for entry in replay(run):
         if isinstance(entry.event, events.FindingMade):
             continue
         for finding in engine.take(entry):
-            step = engine.picture.attempt.last_step
+            step = engine.state.attempt.last_step
             if isinstance(
                 entry.event, events.Checksum
             ):  # ranks that do not wait for one another are at different steps
                 step = entry.event.step
             needed.setdefault((finding.rule, finding.severity), step)
-            engine.picture.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), entry.attempt))
+            engine.state.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), entry.attempt))
     return needed
 
 

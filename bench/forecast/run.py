@@ -17,7 +17,7 @@ from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.memory_forecast import MemoryForecast, memory_forecast
 from holdfast.diagnosis.planned_restart import plans_restart
 from holdfast.diagnosis.rules import by_id
-from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
 from holdfast.schema.plan import Plan
 from holdfast.storage.journal import Entry
@@ -139,8 +139,8 @@ class Foretold:
 def foretell(life: Life) -> Foretold:
     killed_at = life.killed_at()
     assert killed_at is not None
-    picture = picture_of(entries(life.events(min(life.half_used_at(), killed_at / life.steps))))
-    return Foretold(life, killed_at, memory_forecast(picture))
+    state = load_run_state(entries(life.events(min(life.half_used_at(), killed_at / life.steps))))
+    return Foretold(life, killed_at, memory_forecast(state))
 
 
 # --- what fills and stops ---------------------------------------------------------------------------------------------
@@ -217,19 +217,19 @@ class Said:
 
 
 def listen(life: Life, epochs: float = 40.0) -> Said:
-    picture = Picture()
-    engine = Engine(picture, [by_id()["memory-leak"]])
+    state = RunState()
+    engine = Engine(state, [by_id()["memory-leak"]])
     said = Said(life, [], [], [])
     for entry in entries(life.events(epochs)):
         for finding in engine.take(entry):
-            picture.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), 1))
+            state.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), 1))
             if finding.severity != "note":
                 said.warned.append(finding.message)
-        memory = picture.attempts[-1].memory if picture.attempts else None
+        memory = state.attempts[-1].memory if state.attempts else None
         if memory is not None and isinstance(entry.event, events.Sample) and memory.time_to_look:
-            forecast = memory_forecast(picture)
+            forecast = memory_forecast(state)
             if forecast is not None and (forecast.at <= (life.planned or math.inf) * life.steps):
-                (said.forecasts if forecast.sure else said.unsure).append(picture.attempt.epoch or 0)
+                (said.forecasts if forecast.sure else said.unsure).append(state.attempt.epoch or 0)
     return said
 
 
@@ -248,12 +248,12 @@ class Asked:
 
 def asked(life: Life, epochs: float) -> Asked:
     """Looked at with every third sample, to save time."""
-    picture = Picture()
+    state = RunState()
     for entry in entries(life.events(epochs)):
-        picture.fold(entry)
-        due = isinstance(entry.event, events.Sample) and picture.attempt.memory.count % 3 == 0
-        if due and plans_restart(picture, PLAN) is not None:
-            step = picture.attempt.last_step
+        state.fold(entry)
+        due = isinstance(entry.event, events.Sample) and state.attempt.memory.count % 3 == 0
+        if due and plans_restart(state, PLAN) is not None:
+            step = state.attempt.last_step
             return Asked(step / (epochs * life.steps), life.trains_with(step / life.steps) / life.limit)
     return Asked(None)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from holdfast.preflight import yolo_data
-from holdfast.preflight.checks.forecast_trial import pictures_of
+from holdfast.preflight.checks.forecast_trial import images_of
 from holdfast.preflight.cost_estimate import memory_of, settings_of, times_of, total_of
 from holdfast.preflight.short_run import measure
 from holdfast.preflight.short_run_metrics import figures_of
@@ -121,7 +121,7 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
     plan = open_plan(path)
     stage = stages_of(plan)[0]
     settings = settings_of(plan, stage)
-    counted = pictures_of(settings, {settings["data"]: yolo_data.read(args.data.absolute(), cwd=folder)})
+    counted = images_of(settings, {settings["data"]: yolo_data.read(args.data.absolute(), cwd=folder)})
     print(f"a short trial: {args.imgsz} px, batch {args.batch} ...", flush=True)
     one = measure(stage_plan(plan, stage))
     if one.failed:
@@ -129,7 +129,7 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
         return 1
     memory = memory_of(one, settings, counted)
     print(
-        f"it took {one.seconds:.0f} s; now the training, {args.epochs} epochs of {counted.train} pictures ...",
+        f"it took {one.seconds:.0f} s; now the training, {args.epochs} epochs of {counted.train} images ...",
         flush=True,
     )
     told, tree, took = trained(path, folder)

@@ -17,7 +17,7 @@ from typing import Any
 import contenders
 import table
 from contenders import RunFailed
-from pictures import SIDE, make_pictures
+from images import SIDE, make_pictures
 
 README = contenders.HERE / "README.md"
 RESULTS = contenders.ROOT / "bench/results"
@@ -118,8 +118,8 @@ class Bench:
         if self.options.quick:
             config["epochs"] = QUICK_EPOCHS
         if program != "plain loop":
-            pictures = config["batches"] * config["batch"]
-            config["data"] = str(make_pictures(shared / f"pictures-{config['epochs']}", pictures, config["validated"]))
+            images = config["batches"] * config["batch"]
+            config["data"] = str(make_pictures(shared / f"images-{config['epochs']}", images, config["validated"]))
         return config
 
     def measure_program(self, program: str, config: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class Kind:
     """Whether a FIFO, a link, a folder may stand where the target was."""
     only_place: bool = False
     reader: str = "command"
-    """`command`: the command line; `snapshot`, `checkpoint`: what reads these in a training, with torch; `picture`: what looks at pictures."""
+    """`command`: the command line; `snapshot`, `checkpoint`: what reads these in a training, with torch; `image`: what looks at images."""
 
 
 def make(scratch: Path, *, quick: bool = False) -> dict[str, Kind]:
@@ -300,7 +300,7 @@ PLANTED = {
 
 def _of_data(data: dict[str, bytes], *, asked: bool) -> list[Kind]:
     labels = [name for name in data if name.startswith("labels/")]
-    pictures = [name for name in data if name.startswith("images/")]
+    images = [name for name in data if name.startswith("images/")]
     check = ["check", "--only", "data", "--data", "data.yaml", "--", "/nonexistent/python", "train.py"]
     init = ["init", "data.yaml", "--out", "new.toml"]
     real = [[*check[:-2], sys.executable, "train.py"]] if asked else []
@@ -309,10 +309,10 @@ def _of_data(data: dict[str, bytes], *, asked: bool) -> list[Kind]:
     return [
         Kind("data.yaml", data, ["data.yaml"], [init] * 5 + [check, check, *real], weight=14, **yaml),
         Kind("label file", data, labels, [init, check], weight=3),
-        Kind("label file, looked at", data, labels, [["look"]], weight=8, reader="picture"),
-        Kind("picture", data, pictures, [["look"]], weight=10, mutators=mutators.BINARY, reader="picture"),
-        Kind("picture in a data set", data, pictures, [init, check], weight=2, mutators=mutators.BINARY),
-        Kind("list of pictures", {**data, "data.yaml": data["data.yaml"].replace(b"images/train", b"train.txt"), "train.txt": b"./images/train/train0.png\n./images/train/train1.jpg\n"},
+        Kind("label file, looked at", data, labels, [["look"]], weight=8, reader="image"),
+        Kind("image", data, images, [["look"]], weight=10, mutators=mutators.BINARY, reader="image"),
+        Kind("image in a data set", data, images, [init, check], weight=2, mutators=mutators.BINARY),
+        Kind("list of images", {**data, "data.yaml": data["data.yaml"].replace(b"images/train", b"train.txt"), "train.txt": b"./images/train/train0.png\n./images/train/train1.jpg\n"},
              ["train.txt"], [init, check], weight=3),
     ]  # fmt: skip
 

@@ -239,7 +239,7 @@ def work_of(case: Case, folder: Path):
 
         Store(str(folder / corpus.RUN / "snapshots"), 0, 1).newest(torch)
 
-    def picture() -> None:
+    def image() -> None:
         from holdfast.probe.holdfast_probe import image_scan
 
         looker = image_scan.Looker()
@@ -247,7 +247,7 @@ def work_of(case: Case, folder: Path):
             label = Path(str(path).replace("/images/", "/labels/")).with_suffix(".txt")
             json.dumps(image_scan.answer(looker, [0, str(path), str(label)], 2, None))
 
-    return {"command": command, "checkpoint": checkpoint, "snapshot": snapshot, "picture": picture}[case.reader]
+    return {"command": command, "checkpoint": checkpoint, "snapshot": snapshot, "image": image}[case.reader]
 
 
 # --- the judgement ----------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def serve(kinds_path: Path, worker: Path, seed: int, numbers: range, store: Path
     (worker / "tmp").mkdir(exist_ok=True)
     _import_everything()
     cases = [made_case(kinds, seed, number) for number in numbers]
-    plain = [case for case in cases if case.reader in ("command", "picture")]
+    plain = [case for case in cases if case.reader in ("command", "image")]
     with_torch = [case for case in cases if case.reader in ("checkpoint", "snapshot")]
     stranger = _stranger()
     for case in plain:

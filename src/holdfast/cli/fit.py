@@ -11,7 +11,7 @@ def fit(
     plan: Path = typer.Argument(..., metavar="PLAN.toml", help="A plan of Ultralytics; its largest stage is tried."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Say which batch and picture size fit into memory here, from a few short trials in a scratch folder. Takes some minutes.
+    """Say which batch and image size fit into memory here, from a few short trials in a scratch folder. Takes some minutes.
 
     What is recommended was tried for real. Exit status: 0 something fits, 2 usage, 3 nothing does, or a trial did not run.
     """

@@ -9,7 +9,7 @@ from holdfast.diagnosis.exits import exception_words
 from holdfast.diagnosis.rules import by_id
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
 
 UNSEEN_PROGRESS_S = 60.0
 """Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
@@ -32,7 +32,7 @@ _TRANSIENT = re.compile(
 )
 
 
-def cause_of(attempt: AttemptPicture) -> str | None:
+def cause_of(attempt: AttemptState) -> str | None:
     """The rule that explains best why an attempt ended."""
     rules = by_id()
     stopped_by = attempt.ended.stopped_by if attempt.ended is not None else None
@@ -45,12 +45,12 @@ def cause_of(attempt: AttemptPicture) -> str | None:
     return best.id if best is not None and best.cause else None
 
 
-def is_out_of_attempts(attempt: AttemptPicture) -> bool:
+def is_out_of_attempts(attempt: AttemptState) -> bool:
     """Nothing but the number of attempts keeps it from being started again."""
     return attempt.decision is not None and attempt.decision.why.startswith((NO_ATTEMPT_LEFT, ONLY_ATTEMPT))
 
 
-def is_mistake(attempt: AttemptPicture) -> bool:
+def is_mistake(attempt: AttemptState) -> bool:
     """It failed before the first step, and not for a reason that passes."""
     resume = attempt.started.resume
     # Another attempt may take another file, but only if Holdfast chose this one.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.rules import by_id
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.events import Saved
     from holdfast.schema.verdicts import Finding
 
@@ -22,10 +22,10 @@ class Checkpoint:
     why: str
 
 
-def checkpoints(picture: Picture) -> list[Checkpoint]:
+def checkpoints(state: RunState) -> list[Checkpoint]:
     """The newest state of each path, oldest first, as the latest attempt that wrote it left it."""
     found: dict[str, Checkpoint] = {}
-    for attempt in picture.attempts:
+    for attempt in state.attempts:
         torn = {file.path for file in attempt.vaulted.files if file.torn} if attempt.vaulted is not None else set()
         for path, saved in attempt.saves.by_path.items():
             why_not = _why_not(attempt, saved, torn=path in torn)
@@ -34,11 +34,11 @@ def checkpoints(picture: Picture) -> list[Checkpoint]:
     return sorted(found.values(), key=lambda checkpoint: (checkpoint.attempt, checkpoint.step))
 
 
-def last_good(picture: Picture) -> Checkpoint | None:
-    return next((checkpoint for checkpoint in reversed(checkpoints(picture)) if checkpoint.usable), None)
+def last_good(state: RunState) -> Checkpoint | None:
+    return next((checkpoint for checkpoint in reversed(checkpoints(state)) if checkpoint.usable), None)
 
 
-def _why_not(attempt: AttemptPicture, saved: Saved, *, torn: bool) -> str:
+def _why_not(attempt: AttemptState, saved: Saved, *, torn: bool) -> str:
     reloaded = attempt.reloaded.get(saved.path or "")
     if torn:
         return "torn: it was being written when the training ended"
@@ -50,7 +50,7 @@ def _why_not(attempt: AttemptPicture, saved: Saved, *, torn: bool) -> str:
     return f"{spoiled.rule}: {spoiled.message}" if spoiled is not None else ""
 
 
-def _spoiled(attempt: AttemptPicture, step: int) -> Finding | None:
+def _spoiled(attempt: AttemptState, step: int) -> Finding | None:
     """A fatal finding about learning that was already true when the file was saved."""
     rules = by_id()
     for finding in attempt.findings:
@@ -62,7 +62,7 @@ def _spoiled(attempt: AttemptPicture, step: int) -> Finding | None:
     return None
 
 
-def _why(attempt: AttemptPicture, saved: Saved) -> str:
+def _why(attempt: AttemptState, saved: Saved) -> str:
     reloaded = attempt.reloaded.get(saved.path or "")
     said = {
         "equal": "it is what was live",

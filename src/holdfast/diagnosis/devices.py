@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
 
 
-def device_kind(attempt: AttemptPicture, settings: Mapping[str, Any]) -> str:
+def device_kind(attempt: AttemptState, settings: Mapping[str, Any]) -> str:
     """`cpu`, `mps`, `cuda`; empty where it is not known."""
     seen = attempt.memory.device
     if seen is not None and seen.device != "cpu":

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.diagnosis.rule import Rule
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import Event
     from holdfast.storage.journal import Entry
 
 WEIGHT = {"note": 0, "warn": 1, "fatal": 2}
 
 
-def ask(rule: Rule, picture: Picture) -> Finding | None:
+def ask(rule: Rule, state: RunState) -> Finding | None:
     """What a rule says, within what the user lets it say."""
-    most = picture.most_severe(rule.id)
+    most = state.most_severe(rule.id)
     if most == "off":
         return None
     try:
-        finding = rule.judge(picture)
+        finding = rule.judge(state)
     except Exception as error:  # noqa: BLE001 - a faulty rule must not cost anybody a training
         return Finding(rule=rule.id, severity="note", message=f"This rule failed and was ignored: {error!r}")
     if finding is not None and WEIGHT[finding.severity] > WEIGHT[most]:
@@ -38,14 +38,14 @@ def ask(rule: Rule, picture: Picture) -> Finding | None:
 
 
 class Engine:
-    """Folds entries into a picture and asks each rule after the events that concern it.
+    """Folds entries into a run state and asks each rule after the events that concern it.
 
     A rule speaks once an attempt, and again only if what it has to say became more severe. At an attempt's end what it said is told
     with the numbers of then, and taken back where it is about the newest course and no longer so. A rule that raises is a note.
     """
 
-    def __init__(self, picture: Picture, rules: Iterable[Rule] | None = None) -> None:
-        self.picture = picture
+    def __init__(self, state: RunState, rules: Iterable[Rule] | None = None) -> None:
+        self.state = state
         self._rules = rules
 
     @cached_property
@@ -63,8 +63,8 @@ class Engine:
 
     def take(self, entry: Entry, *, asking: bool = True) -> Iterator[Finding]:
         """Fold one entry and yield what follows from it. Without `asking`, nothing is judged after it."""
-        self.picture.fold(entry)
-        if not self.picture.attempts or not asking:
+        self.state.fold(entry)
+        if not self.state.attempts or not asking:
             return
         yield from self.judge(type(entry.event))
         if isinstance(entry.event, AttemptEnded):
@@ -79,11 +79,11 @@ class Engine:
 
     def _as_they_stand(self) -> Iterator[Finding]:
         """What was found while it ran, with its numbers as they are at the end, where the rule still says it."""
-        attempt = self.picture.attempt
+        attempt = self.state.attempt
         newest = {finding.rule: finding for finding in attempt.findings}
         for rule_id, before in newest.items():
             rule = self._by_id.get(rule_id)
-            now = ask(rule, self.picture) if rule is not None else None
+            now = ask(rule, self.state) if rule is not None else None
             if now is not None and now.severity == before.severity and now.message != before.message:
                 yield msgspec.structs.replace(
                     now, attempt=before.attempt, step=before.step, epoch=before.epoch, again=True
@@ -91,15 +91,15 @@ class Engine:
         yield from self._no_longer_so()
 
     def _no_longer_so(self) -> Iterator[Finding]:
-        made = {finding.rule: finding for attempt in self.picture.lineage for finding in attempt.findings}
+        made = {finding.rule: finding for attempt in self.state.lineage for finding in attempt.findings}
         for rule_id, before in made.items():
             rule = self._by_id.get(rule_id)
-            if rule is not None and rule.of_now and before.severity != "fatal" and ask(rule, self.picture) is None:
+            if rule is not None and rule.of_now and before.severity != "fatal" and ask(rule, self.state) is None:
                 yield msgspec.structs.replace(before, again=True, withdrawn=True)
 
     def _ask(self, rule: Rule) -> Finding | None:
-        attempt = self.picture.attempt
-        finding = ask(rule, self.picture)
+        attempt = self.state.attempt
+        finding = ask(rule, self.state)
         if finding is None:
             return None
         before = attempt.found(rule.id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.events import AttemptEnded
 
 _EXCEPTION = re.compile(
@@ -35,9 +35,9 @@ _PASSED_ON = {134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
 """128 + n, where n is the same on every system."""
 
 
-def death(picture: Picture) -> AttemptEnded | None:
+def death(state: RunState) -> AttemptEnded | None:
     """The end of the newest attempt, where it was neither a success nor somebody's wish."""
-    ended = picture.attempt.ended
+    ended = state.attempt.ended
     if ended is None or ended.code == 0 or ended.stopped_by is not None:
         return None
     return ended
@@ -52,7 +52,7 @@ def killed_by(ended: AttemptEnded) -> str | None:
     return next((match[0] for match in told if match), _PASSED_ON.get(ended.code or 0))
 
 
-def where(attempt: AttemptPicture) -> str:
+def where(attempt: AttemptState) -> str:
     """For a sentence: at which step, in which epoch."""
     if not attempt.steps:
         if attempt.epoch:

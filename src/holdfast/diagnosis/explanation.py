@@ -14,7 +14,7 @@ from holdfast.diagnosis.rules import by_id
 from holdfast.schema.shell_text import shell_joined, shell_quoted
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.verdicts import Confidence, Finding
 
 MOST_STEPS = 8
@@ -50,26 +50,26 @@ def resume_command(reference: str) -> str:
     return f"holdfast resume {shell_quoted(reference)}"
 
 
-def explain(picture: Picture, reference: str | None = None) -> Explanation:
+def explain(state: RunState, reference: str | None = None) -> Explanation:
     """`reference` is what `holdfast resume` calls this run by; without it nothing can be resumed."""
-    if not picture.attempts:
+    if not state.attempts:
         return Explanation(["Nothing was started."], None, "unknown", [], [], [])
-    finding = decisive(picture)
-    steps = _next_steps(picture, finding, reference)
-    died = _died(picture.attempt)
+    finding = decisive(state)
+    steps = _next_steps(state, finding, reference)
+    died = _died(state.attempt)
     return Explanation(
-        story=_story(picture, finding, steps),
+        story=_story(state, finding, steps),
         cause=finding.rule if finding is not None and finding.severity == "fatal" else None,
         confidence=finding.confidence if finding is not None and finding.severity == "fatal" else "unknown",
         why=list(finding.evidence) if finding is not None else [],
-        unknown=_unknown(picture, finding, died=died),
+        unknown=_unknown(state, finding, died=died),
         next_steps=steps,
     )
 
 
-def decisive(picture: Picture) -> Finding | None:
+def decisive(state: RunState) -> Finding | None:
     """The one finding that says most about what the run came to: of why it ended, else the gravest."""
-    attempt = picture.attempt
+    attempt = state.attempt
     cause = cause_of(attempt)
     found = attempt.found(cause) if cause is not None else None
     if found is not None:
@@ -79,15 +79,15 @@ def decisive(picture: Picture) -> Finding | None:
     return max(grave, key=lambda finding: WEIGHT[finding.severity], default=None)
 
 
-def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> list[str]:
-    attempt = picture.attempt
-    death = _gone_on_from(picture)
-    story = [_what_ran(picture), *([death] if death is not None else [])]
+def _story(state: RunState, finding: Finding | None, steps: list[NextStep]) -> list[str]:
+    attempt = state.attempt
+    death = _gone_on_from(state)
+    story = [_what_ran(state), *([death] if death is not None else [])]
     if finding is not None:
         doubt = {"proven": "", "likely": "Most likely: ", "possible": "Possibly: "}[finding.confidence]
         story.append(finding.message if "likely" in finding.message else doubt + finding.message)
-    elif picture.ended is not None:
-        story.append(f"The verdict is {picture.ended.verdict}: {picture.ended.reason}.")
+    elif state.ended is not None:
+        story.append(f"The verdict is {state.ended.verdict}: {state.ended.reason}.")
     elif _died(attempt):
         story.append("The record does not say why it ended.")
     else:
@@ -98,23 +98,23 @@ def _story(picture: Picture, finding: Finding | None, steps: list[NextStep]) -> 
     return story
 
 
-def _what_ran(picture: Picture) -> str:
-    attempt = picture.attempt
-    name = picture.started.run if picture.started is not None else "The run"
-    tries = f"{len(picture.attempts)} attempts" if len(picture.attempts) > 1 else "one attempt"
+def _what_ran(state: RunState) -> str:
+    attempt = state.attempt
+    name = state.started.run if state.started is not None else "The run"
+    tries = f"{len(state.attempts)} attempts" if len(state.attempts) > 1 else "one attempt"
     epochs = ""
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         epochs = f", {attempt.epoch}{of} epochs"
-    steps = f"{picture.last_step} steps{epochs}" if picture.last_step else epochs.removeprefix(", ") or "no step"
+    steps = f"{state.last_step} steps{epochs}" if state.last_step else epochs.removeprefix(", ") or "no step"
     return f"{name} made {steps} in {tries} and {_how_it_ended(attempt)}."
 
 
-def _gone_on_from(picture: Picture) -> str | None:
+def _gone_on_from(state: RunState) -> str | None:
     """The death that the attempt which is under way comes after."""
-    if picture.attempt.ended is not None or len(picture.attempts) < 2:
+    if state.attempt.ended is not None or len(state.attempts) < 2:
         return None
-    before, now = picture.attempts[-2:]
+    before, now = state.attempts[-2:]
     if not _died(before):
         return None
     cause = cause_of(before)
@@ -125,7 +125,7 @@ def _gone_on_from(picture: Picture) -> str | None:
     return f"Attempt {before.number} died: {why} Attempt {now.number} {'starts over' if now.starts_over else how}."
 
 
-def _how_it_ended(attempt: AttemptPicture) -> str:
+def _how_it_ended(attempt: AttemptState) -> str:
     ended = attempt.ended
     if ended is None:
         return "has not ended"
@@ -143,14 +143,14 @@ def _how_it_ended(attempt: AttemptPicture) -> str:
     return f"ended with exit code {ended.code}" if ended.code is not None else "ended in a way that was not recorded"
 
 
-def _died(attempt: AttemptPicture) -> bool:
+def _died(attempt: AttemptState) -> bool:
     ended = attempt.ended
     asked = ended is not None and (ended.planned or ended.stopped_by in ("user", "terminate", "budget"))
     return ended is not None and ended.code != 0 and not asked
 
 
-def _unknown(picture: Picture, finding: Finding | None, *, died: bool) -> list[str]:
-    attempt, ended = picture.attempt, picture.attempt.ended
+def _unknown(state: RunState, finding: Finding | None, *, died: bool) -> list[str]:
+    attempt, ended = state.attempt, state.attempt.ended
     open_questions = []
     if died and ended is not None and ended.code is None and ended.signal is None and not ended.stopped_by:
         open_questions.append(
@@ -163,7 +163,7 @@ def _unknown(picture: Picture, finding: Finding | None, *, died: bool) -> list[s
         open_questions.append(
             f"Whether it really was {finding.rule}: the evidence fits, but does not exclude another cause."
         )
-    observed = next((each.observed for each in reversed(picture.attempts) if each.observed is not None), None)
+    observed = next((each.observed for each in reversed(state.attempts) if each.observed is not None), None)
     kinds = observed.kinds if observed is not None else {}
     unseen = [kind for kind in ESSENTIAL if kinds.get(kind, "not seen").startswith("not seen")]
     # A process that has only just started has not had the time to say hello.
@@ -174,54 +174,54 @@ def _unknown(picture: Picture, finding: Finding | None, *, died: bool) -> list[s
     return open_questions
 
 
-def _next_steps(picture: Picture, finding: Finding | None, reference: str | None) -> list[NextStep]:
+def _next_steps(state: RunState, finding: Finding | None, reference: str | None) -> list[NextStep]:
     order = [finding] if finding is not None else []
     order += sorted(
-        (other for other in picture.attempt.findings if other is not finding and other.severity != "note"),
+        (other for other in state.attempt.findings if other is not finding and other.severity != "note"),
         key=lambda other: -WEIGHT[other.severity],
     )
     steps = [NextStep(text) for found in order for text in found.remedies]
-    known = checkpoints(picture)
-    good = last_good(picture)
+    known = checkpoints(state)
+    good = last_good(state)
     if good is not None and not all(checkpoint.usable for checkpoint in known):
         steps.insert(0, NextStep(f"the last good checkpoint is {good.path}, of step {good.step}: go back to it"))
-    stopped_by = picture.attempt.ended.stopped_by if picture.attempt.ended is not None else None
-    if stopped_by in by_id() and picture.started is not None:
-        again = f"holdfast run --rule {stopped_by}=warn -- {shell_joined(picture.started.command)}"
+    stopped_by = state.attempt.ended.stopped_by if state.attempt.ended is not None else None
+    if stopped_by in by_id() and state.started is not None:
+        again = f"holdfast run --rule {stopped_by}=warn -- {shell_joined(state.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
-    if reference is not None and _can_be_resumed(picture):
-        said = _how_it_would_go_on(picture)
-        said = f"once that is mended, {said}" if is_mistake(picture.attempt) else said
+    if reference is not None and _can_be_resumed(state):
+        said = _how_it_would_go_on(state)
+        said = f"once that is mended, {said}" if is_mistake(state.attempt) else said
         resume = NextStep(said, resume_command(reference), resumes=True)
-        if is_out_of_attempts(picture.attempt) and finding is not None and finding.rule in OUTSIDE:
+        if is_out_of_attempts(state.attempt) and finding is not None and finding.rule in OUTSIDE:
             more = "give the next run more attempts from its start: --max-attempts N (in a plan: [budget] attempts)"
             steps[:0] = [resume, NextStep(more)]
         else:
             steps.insert(min(1, len(steps)), resume)
-    if _died(picture.attempt) and picture.attempt.steps and is_plain_loop(picture):
+    if _died(state.attempt) and state.attempt.steps and is_plain_loop(state):
         steps.insert(min(2, len(steps)), NextStep(GUARD))
     seen: set[str] = set()
     return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MOST_STEPS]  # type: ignore[func-returns-value]
 
 
-def _can_be_resumed(picture: Picture) -> bool:
+def _can_be_resumed(state: RunState) -> bool:
     """A mistake comes again, and needs a person first; what earlier attempts saved is worth going on from after that."""
-    ended = picture.ended
+    ended = state.ended
     if ended is None:
         return False
-    worth_it = not is_mistake(picture.attempt) or _something_is_kept(picture)
+    worth_it = not is_mistake(state.attempt) or _something_is_kept(state)
     return ended.verdict == "interrupted" or (ended.verdict == "failed" and worth_it)
 
 
-def _how_it_would_go_on(picture: Picture) -> str:
-    snapshot = next((each.snapshots.newest for each in reversed(picture.attempts) if each.snapshots.newest), None)
+def _how_it_would_go_on(state: RunState) -> str:
+    snapshot = next((each.snapshots.newest for each in reversed(state.attempts) if each.snapshots.newest), None)
     if snapshot is not None:
         return f"go on from its snapshot of step {snapshot.step}"
-    if not _something_is_kept(picture):
+    if not _something_is_kept(state):
         return "try it again"
-    told = " (as --checkpoint and --resume-with tell; without them it starts over)" if is_plain_loop(picture) else ""
+    told = " (as --checkpoint and --resume-with tell; without them it starts over)" if is_plain_loop(state) else ""
     return f"go on from what was saved{told}"
 
 
-def _something_is_kept(picture: Picture) -> bool:
-    return any(attempt.saves.count or attempt.snapshots.newest is not None for attempt in picture.attempts)
+def _something_is_kept(state: RunState) -> bool:
+    return any(attempt.saves.count or attempt.snapshots.newest is not None for attempt in state.attempts)

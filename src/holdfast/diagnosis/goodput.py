@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 BUCKETS = (
     "start_up",  # from the first start of the command to its first step
@@ -34,22 +34,22 @@ class Ledger(NamedTuple):
         return min(1.0, self.useful_s / self.wall_s) if self.wall_s else 0.0
 
 
-def ledger_of(picture: Picture) -> Ledger:
+def ledger_of(state: RunState) -> Ledger:
     buckets = dict.fromkeys(BUCKETS, 0.0)
-    if picture.started is None or not picture.attempts:
+    if state.started is None or not state.attempts:
         return Ledger(0.0, buckets)
-    wall = max(picture.last_at - picture.started.at - picture.away, 1e-9)
-    for attempt, following in zip(picture.attempts, [*picture.attempts[1:], None], strict=True):
-        for name, seconds in _spent(attempt, following, first=attempt is picture.attempts[0]).items():
+    wall = max(state.last_at - state.started.at - state.away, 1e-9)
+    for attempt, following in zip(state.attempts, [*state.attempts[1:], None], strict=True):
+        for name, seconds in _spent(attempt, following, first=attempt is state.attempts[0]).items():
             buckets[name] += seconds
         if following is not None and attempt.ended is not None:
             buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)
-    buckets["waiting"] = max(0.0, buckets["waiting"] - picture.away)
+    buckets["waiting"] = max(0.0, buckets["waiting"] - state.away)
     buckets["other"] = max(0.0, wall - sum(buckets.values()))
     return Ledger(wall, buckets)
 
 
-def _spent(attempt: AttemptPicture, following: AttemptPicture | None, *, first: bool) -> dict[str, float]:
+def _spent(attempt: AttemptState, following: AttemptState | None, *, first: bool) -> dict[str, float]:
     lost = _lost_part(attempt, following)
     computing = max(0.0, attempt.pace.step_seconds - attempt.pace.data_wait)
     spent = {
@@ -72,7 +72,7 @@ def _spent(attempt: AttemptPicture, following: AttemptPicture | None, *, first: 
     return spent
 
 
-def _snapshot_taken_at(attempt: AttemptPicture, following: AttemptPicture) -> float:
+def _snapshot_taken_at(attempt: AttemptState, following: AttemptState) -> float:
     """When the snapshot was taken that the next life went on from; 0 where it is not known of."""
     restored = following.snapshots.restored
     taken = [
@@ -81,13 +81,13 @@ def _snapshot_taken_at(attempt: AttemptPicture, following: AttemptPicture) -> fl
     return taken[-1].at - taken[-1].seconds if taken else 0.0
 
 
-def _until_the_first_step(attempt: AttemptPicture) -> float:
+def _until_the_first_step(attempt: AttemptState) -> float:
     if attempt.first_step_at is None:
         return attempt.ended.seconds if attempt.ended is not None else 0.0
     return max(0.0, attempt.first_step_at - attempt.first_step_s - attempt.started.at)
 
 
-def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> float:
+def _lost_part(attempt: AttemptState, following: AttemptState | None) -> float:
     """Of the steps that the record tells of: what came after them is unfinished in any case."""
     if following is None or attempt.first_step is None or not attempt.pace.last_step:
         return 0.0
@@ -95,12 +95,12 @@ def _lost_part(attempt: AttemptPicture, following: AttemptPicture | None) -> flo
     return max(0, min(told, attempt.pace.last_step - _kept_until(following))) / told if told > 0 else 0.0
 
 
-def lost_steps(attempt: AttemptPicture, following: AttemptPicture | None) -> int:
+def lost_steps(attempt: AttemptState, following: AttemptState | None) -> int:
     """Steps of an attempt that the next one had to make again."""
     if following is None or not attempt.steps:
         return 0
     return max(0, min(attempt.steps, attempt.last_step - _kept_until(following)))
 
 
-def _kept_until(following: AttemptPicture) -> int:
+def _kept_until(following: AttemptState) -> int:
     return following.resumed.step if following.resumed is not None else 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
 
 HANDOVER = "another optimizer's steps are the run's steps from here on"
 """What the probe notes when the training moves on to another optimizer."""
 
 
-def is_one(attempt: AttemptPicture) -> bool:
+def is_one(attempt: AttemptState) -> bool:
     """One optimizer from the first step to the newest."""
     observed = attempt.observed
     return (
@@ -25,17 +25,17 @@ def is_one(attempt: AttemptPicture) -> bool:
     )
 
 
-def is_positive(attempt: AttemptPicture) -> bool:
+def is_positive(attempt: AttemptState) -> bool:
     return bool(attempt.loss.count) and attempt.loss.lowest >= 0.0
 
 
-def from_a_loader(attempt: AttemptPicture) -> bool:
+def from_a_loader(attempt: AttemptState) -> bool:
     """Batches come from a loader, as they do where a fixed set of data is learned. Loops that make their own data
     (reinforcement learning, for one) may change it while they learn, and the loss with it.
     """
     return bool(attempt.batches.hashed)
 
 
-def is_detector(attempt: AttemptPicture) -> bool:
+def is_detector(attempt: AttemptState) -> bool:
     """Its very first loss says little: before it proposes boxes, none is matched with an object."""
     return attempt.adapter == "ultralytics"

@@ -1,4 +1,4 @@
-"""When the training's memory will be used up: the forecast of one picture, readable at any time.
+"""When the training's memory will be used up: the forecast of one image, readable at any time.
 
 Where epochs are known, growth is judged from one to the next, and what comes again in each of them (the highest places of an
 epoch, every validation) is carried along: the forecast is the step at which the first of these passes the limit. Where none
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.diagnosis.aggregators.memory import EpochMemory, EvaluationMemory, Look, Memory, Point
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {
     "least_mib": 128.0,
@@ -108,9 +108,9 @@ class Leak(NamedTuple):
         return (x - self.growth.until) * (self.last.at - self.first.at) / steps if steps > 0 else math.inf
 
 
-def memory_forecast(picture: Picture) -> MemoryForecast | None:
+def memory_forecast(state: RunState) -> MemoryForecast | None:
     """When memory will be used up; None where nothing grows, where it stops in time, or where it is too early to say."""
-    return forecast_of(leak_of(picture)) if picture.attempts else None
+    return forecast_of(leak_of(state)) if state.attempts else None
 
 
 def forecast_of(leak: Leak | None) -> MemoryForecast | None:
@@ -131,16 +131,16 @@ def forecast_of(leak: Leak | None) -> MemoryForecast | None:
     )
 
 
-def leak_of(picture: Picture) -> Leak | None:
+def leak_of(state: RunState) -> Leak | None:
     """What grows: the memory of the machine first, else that of a device with memory of its own."""
-    limits = picture.tuned("memory-leak", LIMITS)
-    return _on_machine(picture, limits) or _on_device(picture, limits)
+    limits = state.tuned("memory-leak", LIMITS)
+    return _on_machine(state, limits) or _on_device(state, limits)
 
 
-def planned_end(picture: Picture) -> float | None:
+def planned_end(state: RunState) -> float | None:
     """The last step that is planned, where that is known; by the attempts before this one where it is too young to tell."""
-    planned = next((attempt.planned_epochs for attempt in reversed(picture.attempts) if attempt.planned_epochs), None)
-    ends = (attempt.pace.last_step_of(planned) for attempt in reversed(picture.attempts))
+    planned = next((attempt.planned_epochs for attempt in reversed(state.attempts) if attempt.planned_epochs), None)
+    ends = (attempt.pace.last_step_of(planned) for attempt in reversed(state.attempts))
     return next((end for end in ends if end is not None), None)
 
 
@@ -152,14 +152,14 @@ def host_series(memory: Memory) -> Series:
     return "both" if memory.blind else "rss"
 
 
-def machine_limit(picture: Picture, series: Series, budget_gib: float = 0.0) -> Limit | None:
+def machine_limit(state: RunState, series: Series, budget_gib: float = 0.0) -> Limit | None:
     """What the training can hold on this machine: its budget, else all there is but what others hold."""
-    memory = picture.attempt.memory
+    memory = state.attempt.memory
     if not memory.points:
         return None
     recent = memory.points[-LOOKS_AT_LIMIT:]
     free = median(held_by(point, series) + point.available for point in recent)
-    started = picture.started
+    started = state.started
     total = started.memory_total if started is not None else None
     budget = (started.memory_budget if started is not None else None) or 0
     candidates = [
@@ -171,7 +171,7 @@ def machine_limit(picture: Picture, series: Series, budget_gib: float = 0.0) -> 
     return min(candidates, key=lambda limit: limit.bytes)
 
 
-def device_limit(attempt: AttemptPicture) -> Limit | None:
+def device_limit(attempt: AttemptState) -> Limit | None:
     """Of a device with memory of its own, where it says what it can hold."""
     device = attempt.memory.device
     if device is None or not device.limit or device.allocated is None or attempt.memory.on_mps:
@@ -179,24 +179,24 @@ def device_limit(attempt: AttemptPicture) -> Limit | None:
     return Limit(device.limit, f"{device.device} can hold {size(device.limit)}")
 
 
-def _on_machine(picture: Picture, limits: Mapping[str, float]) -> Leak | None:
-    series = host_series(picture.attempt.memory)
-    found = _growing(picture.attempt, series, WHICH[series])
+def _on_machine(state: RunState, limits: Mapping[str, float]) -> Leak | None:
+    series = host_series(state.attempt.memory)
+    found = _growing(state.attempt, series, WHICH[series])
     if found is None:
         return None
-    return _with_forecast(picture, found, machine_limit(picture, series, limits["budget_gib"]), limits)
+    return _with_forecast(state, found, machine_limit(state, series, limits["budget_gib"]), limits)
 
 
-def _on_device(picture: Picture, limits: Mapping[str, float]) -> Leak | None:
+def _on_device(state: RunState, limits: Mapping[str, float]) -> Leak | None:
     """A device with memory of its own; there is a forecast where it says what it can hold."""
-    device = picture.attempt.memory.device
-    if device is None or device.allocated is None or picture.attempt.memory.on_mps:
+    device = state.attempt.memory.device
+    if device is None or device.allocated is None or state.attempt.memory.on_mps:
         return None
-    found = _growing(picture.attempt, "allocated", f"tensors on {device.device}")
-    return _with_forecast(picture, found, device_limit(picture.attempt), limits) if found is not None else None
+    found = _growing(state.attempt, "allocated", f"tensors on {device.device}")
+    return _with_forecast(state, found, device_limit(state.attempt), limits) if found is not None else None
 
 
-def _growing(attempt: AttemptPicture, series: Series, which: str) -> Leak | None:
+def _growing(attempt: AttemptState, series: Series, which: str) -> Leak | None:
     by_step = attempt.first_step_at is not None
     points = [point for point in attempt.memory.points if point.at >= (attempt.first_step_at or 0.0)]
     if not points:
@@ -217,8 +217,8 @@ def _growing(attempt: AttemptPicture, series: Series, which: str) -> Leak | None
     return Leak(series, which, by_step, found, first, now, points[0], by_epoch, settled=False)
 
 
-def _with_forecast(picture: Picture, leak: Leak, limit: Limit | None, limits: Mapping[str, float]) -> Leak:
-    attempt = picture.attempt
+def _with_forecast(state: RunState, leak: Leak, limit: Limit | None, limits: Mapping[str, float]) -> Leak:
+    attempt = state.attempt
     epochs = attempt.pace.epochs_done
     goes_on = _goes_on(attempt.memory, leak) if leak.by_epoch and epochs <= limits["epochs"] else None
     settled = leak.by_epoch and (epochs > limits["epochs"] or (epochs == limits["epochs"] and goes_on is True))
@@ -258,7 +258,7 @@ def _goes_on(memory: Memory, leak: Leak) -> bool | None:
     return bool(now - getattr(newest.held, leak.series) >= STILL_GROWING * leak.growth.rate * passed)
 
 
-def _usual_spike(attempt: AttemptPicture, leak: Leak) -> float:
+def _usual_spike(attempt: AttemptState, leak: Leak) -> float:
     """How far a validation, or else single samples, stand above the points that they are in."""
     if leak.series == "allocated":
         return 0.0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 
-def is_plain_loop(picture: Picture) -> bool:
+def is_plain_loop(state: RunState) -> bool:
     """No framework was recognised, nothing of guard was seen, and nobody told how it goes on from a checkpoint."""
-    trains = any(attempt.hello is not None for attempt in picture.attempts)
-    return trains and not any(map(_goes_on_otherwise, picture.attempts))
+    trains = any(attempt.hello is not None for attempt in state.attempts)
+    return trains and not any(map(_goes_on_otherwise, state.attempts))
 
 
-def _goes_on_otherwise(attempt: AttemptPicture) -> bool:
+def _goes_on_otherwise(attempt: AttemptState) -> bool:
     snapshots = attempt.snapshots
     guarded = snapshots.newest is not None or snapshots.failed is not None or snapshots.restored is not None
     return attempt.adapter is not None or guarded or not attempt.starts_over

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.aggregators.memory import Point
     from holdfast.diagnosis.memory_forecast import Limit
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.plan import Plan
 
 __all__ = ["MemoryForecast", "memory_forecast", "plans_restart", "too_fast"]
@@ -83,40 +83,40 @@ class Standing(NamedTuple):
         return (self.held - self.start) / room if room > 0.0 else 1.0
 
 
-def plans_restart(picture: Picture, plan: Plan) -> str | None:
+def plans_restart(state: RunState, plan: Plan) -> str | None:
     """The reason to stop this attempt after a snapshot and to go on at that point in a fresh process; None: there is none.
 
     It may be asked every second: nothing is computed while there is plenty of memory.
     """
-    if not _may_restart(picture, plan) or _is_done_within(picture, _restart_s(picture.attempt)):
+    if not _may_restart(state, plan) or _is_done_within(state, _restart_s(state.attempt)):
         return None
-    for standing in _standings(picture):
-        reason = _reason(picture, standing)
+    for standing in _standings(state):
+        reason = _reason(state, standing)
         if reason is not None:
-            return None if too_fast(picture) else reason
+            return None if too_fast(state) else reason
     return None
 
 
-def too_fast(picture: Picture) -> bool:
+def too_fast(state: RunState) -> bool:
     """Memory is used up so soon after a start that fresh processes would spend their time on starting."""
-    attempt = picture.attempt if picture.attempts else None
+    attempt = state.attempt if state.attempts else None
     if attempt is None or attempt.first_step_at is None:
         return False
-    lived = picture.last_at - attempt.first_step_at
+    lived = state.last_at - attempt.first_step_at
     if lived >= UNSURE_WORTH * _restart_s(attempt):
         return False
-    forecast = memory_forecast(picture)
-    near = any(standing.held >= LATE * standing.limit for standing in _standings(picture))
+    forecast = memory_forecast(state)
+    near = any(standing.held >= LATE * standing.limit for standing in _standings(state))
     if forecast is None:
         return near or _is_slowed_by_swap(attempt)
     worth = RESTARTS_WORTH if forecast.sure else UNSURE_WORTH
     return lived + forecast.seconds < worth * _restart_s(attempt)
 
 
-def _may_restart(picture: Picture, plan: Plan) -> bool:
-    if not picture.attempts or plan.observe_only or plan.on_finding != "act" or not plan.policy.planned_restarts:
+def _may_restart(state: RunState, plan: Plan) -> bool:
+    if not state.attempts or plan.observe_only or plan.on_finding != "act" or not plan.policy.planned_restarts:
         return False
-    attempt = picture.attempt
+    attempt = state.attempt
     snapshots = attempt.snapshots
     seen = attempt.observed is not None and attempt.observed.kinds.get("snapshots", "").startswith("seen")
     works = snapshots.failed is None and (snapshots.count > 0 or snapshots.restored is not None)
@@ -126,32 +126,32 @@ def _may_restart(picture: Picture, plan: Plan) -> bool:
 # --- the reasons ------------------------------------------------------------------------------------------------------
 
 
-def _reason(picture: Picture, standing: Standing) -> str | None:
-    at_validation = _held_at_next_validation(picture.attempt, standing)
+def _reason(state: RunState, standing: Standing) -> str | None:
+    at_validation = _held_at_next_validation(state.attempt, standing)
     grew = standing.held - standing.start >= LEAST_ROOM * standing.limit
     if grew and max(standing.held, at_validation) >= NEVER_BELOW * standing.limit:
-        reason = _memory_ends(picture, standing) or _validation_would_not_fit(picture, standing, at_validation)
+        reason = _memory_ends(state, standing) or _validation_would_not_fit(state, standing, at_validation)
         if reason is not None:
             return reason
-    return _swap_slows(picture.attempt, standing)
+    return _swap_slows(state.attempt, standing)
 
 
-def _memory_ends(picture: Picture, standing: Standing) -> str | None:
+def _memory_ends(state: RunState, standing: Standing) -> str | None:
     """It grows, meets the limit before the end of the training, and it is as late as is safe."""
-    points = picture.attempt.memory.points
+    points = state.attempt.memory.points
     if standing.held - held_by(points[len(points) // 3], standing.series) < GROWS * standing.limit:
         return None
-    leak = leak_of(picture)
+    leak = leak_of(state)
     forecast = forecast_of(leak)
     if leak is None or forecast is None or leak.series != standing.series:
         return None
-    end = planned_end(picture)
+    end = planned_end(state)
     in_time = end is not None and forecast.by_step
     if in_time and forecast.earliest > (end or 0.0):
         return None
     late = (LATE if forecast.sure else VERY_LATE) * standing.limit
     is_late = forecast.level >= late and standing.used >= USED and not (in_time and forecast.at > (end or 0.0))
-    if not is_late and forecast.seconds_earliest > _time_to_leave(picture.attempt):
+    if not is_late and forecast.seconds_earliest > _time_to_leave(state.attempt):
         return None
     when = f"near step {forecast.at:.0f}" if forecast.by_step else f"in {duration(forecast.seconds)}"
     return (
@@ -160,9 +160,9 @@ def _memory_ends(picture: Picture, standing: Standing) -> str | None:
     )
 
 
-def _validation_would_not_fit(picture: Picture, standing: Standing, at_validation: float) -> str | None:
+def _validation_would_not_fit(state: RunState, standing: Standing, at_validation: float) -> str | None:
     """What the last validation held, and what has been added since, is more than there is; and the next one is near."""
-    attempt = picture.attempt
+    attempt = state.attempt
     every = evaluated_every(list(attempt.memory.evaluations)[-EVALUATIONS:])
     if at_validation < standing.limit or every is None:
         return None
@@ -170,7 +170,7 @@ def _validation_would_not_fit(picture: Picture, standing: Standing, at_validatio
     if standing.start + spike >= (1.0 - LEAST_ROOM) * standing.limit:
         return None
     step = attempt.memory.evaluations[-1].step + every
-    end = planned_end(picture)
+    end = planned_end(state)
     if end is not None and step > end:
         return None
     if (step - attempt.last_step) * _seconds_a_step(attempt) > _time_to_leave(attempt):
@@ -181,7 +181,7 @@ def _validation_would_not_fit(picture: Picture, standing: Standing, at_validatio
     )
 
 
-def _swap_slows(attempt: AttemptPicture, standing: Standing) -> str | None:
+def _swap_slows(attempt: AttemptState, standing: Standing) -> str | None:
     """The machine swaps, steps have become slow, and what this process has added is what is missing."""
     if standing.series == "allocated" or not _is_slowed_by_swap(attempt):
         return None
@@ -196,7 +196,7 @@ def _swap_slows(attempt: AttemptPicture, standing: Standing) -> str | None:
     )
 
 
-def _is_slowed_by_swap(attempt: AttemptPicture) -> bool:
+def _is_slowed_by_swap(attempt: AttemptState) -> bool:
     pace = attempt.pace
     if pace.windows:
         window = pace.windows[-1]
@@ -213,11 +213,11 @@ def _is_slowed_by_swap(attempt: AttemptPicture) -> bool:
 # --- where it stands --------------------------------------------------------------------------------------------------
 
 
-def _standings(picture: Picture) -> Iterator[Standing]:
-    attempt = picture.attempt
+def _standings(state: RunState) -> Iterator[Standing]:
+    attempt = state.attempt
     host = host_series(attempt.memory)
     limits: list[tuple[Series, Limit | None]] = [
-        (host, machine_limit(picture, host)),
+        (host, machine_limit(state, host)),
         ("allocated", device_limit(attempt)),
     ]
     points = attempt.memory.points
@@ -231,7 +231,7 @@ def _standings(picture: Picture) -> Iterator[Standing]:
             yield Standing(series, held_by(now, series), start, limit.bytes, limit.why)
 
 
-def _in_training(attempt: AttemptPicture, step: int) -> Point:
+def _in_training(attempt: AttemptState, step: int) -> Point:
     """The newest point before a step that no validation is in: while it evaluates, no step is done."""
     points = attempt.memory.points
     evaluations = list(attempt.memory.evaluations)[-EVALUATIONS:]
@@ -240,7 +240,7 @@ def _in_training(attempt: AttemptPicture, step: int) -> Point:
     return found if found.at >= (attempt.first_step_at or 0.0) else points[-1]
 
 
-def _held_at_next_validation(attempt: AttemptPicture, standing: Standing) -> float:
+def _held_at_next_validation(attempt: AttemptState, standing: Standing) -> float:
     evaluations = attempt.memory.evaluations
     if not evaluations or standing.series == "allocated":
         return 0.0
@@ -252,29 +252,29 @@ def _held_at_next_validation(attempt: AttemptPicture, standing: Standing) -> flo
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def _restart_s(attempt: AttemptPicture) -> float:
+def _restart_s(attempt: AttemptState) -> float:
     """What a restart costs: a snapshot, and all that comes before a first step."""
     start = (attempt.first_step_at or attempt.started.at) - attempt.started.at
     return max(1.0, start) + _snapshot_s(attempt)
 
 
-def _snapshot_s(attempt: AttemptPicture) -> float:
+def _snapshot_s(attempt: AttemptState) -> float:
     newest = attempt.snapshots.newest
     return newest.stall + newest.seconds if newest is not None else SNAPSHOT_S
 
 
-def _time_to_leave(attempt: AttemptPicture) -> float:
+def _time_to_leave(attempt: AttemptState) -> float:
     """Until a snapshot is taken and written, with some to spare: it begins after the step under way, not in a validation."""
     samples = attempt.memory.samples
     between = samples[-1].at - samples[-2].at if len(samples) > 1 else 0.0
     return 2.0 * _snapshot_s(attempt) + 3.0 * _seconds_a_step(attempt) + LOOKS * between + LOOKS_S
 
 
-def _seconds_a_step(attempt: AttemptPicture) -> float:
+def _seconds_a_step(attempt: AttemptState) -> float:
     pace = attempt.pace
     return pace.windows[-1].step_time if pace.windows else pace.step_seconds / max(1, attempt.steps)
 
 
-def _is_done_within(picture: Picture, seconds: float) -> bool:
-    end = planned_end(picture)
-    return end is not None and (end - picture.attempt.last_step) * _seconds_a_step(picture.attempt) <= seconds
+def _is_done_within(state: RunState, seconds: float) -> bool:
+    end = planned_end(state)
+    return end is not None and (end - state.attempt.last_step) * _seconds_a_step(state.attempt) <= seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
 
 LOST_LINES = "events were lost"
 """How the probe's note begins when the disk takes its lines again."""
@@ -13,7 +13,7 @@ UNDER_WAY = 1
 """Steps by which the heartbeat may be ahead of the record without anything being missing."""
 
 
-def gap_after(attempt: AttemptPicture) -> int | None:
+def gap_after(attempt: AttemptState) -> int | None:
     """The last step that the record tells of before it misses some; None where nothing is missing that is known of."""
     told = max(
         attempt.pace.last_step,

@@ -1,6 +1,6 @@
 """What a rule is: one diagnosis, with its page of documentation and its own cases.
 
-A rule reports, the engine collects, the policy decides: a rule never acts. Its `judge` is a pure function of the picture
+A rule reports, the engine collects, the policy decides: a rule never acts. Its `judge` is a pure function of the run state
 and is asked after each event of the kinds in `on`. Its cases are short histories that must make it speak or leave it
 silent; tests and documentation are made from them.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import AnyEvent, Event
     from holdfast.schema.verdicts import Finding, Severity
 
@@ -36,13 +36,13 @@ class Rule:
     """Stable, kebab-case, states the fact."""
     kind: Kind
     on: tuple[type[Event], ...]
-    judge: Callable[[Picture], Finding | None]
+    judge: Callable[[RunState], Finding | None]
     cases: list[Case]
     page: str
     """The module's docstring: what it means, why it happens, what to do, sources."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Numbers that a user may set for one run (`--rule ID.NAME=VALUE`), with their defaults. `judge` reads them with
-    `picture.tuned(id, LIMITS)`."""
+    `state.tuned(id, LIMITS)`."""
     words: tuple[str, ...] = ()
     """Regular expressions of output lines that this rule wants to be told of while the training runs, as `printed`."""
     of_now: bool = False

@@ -1,6 +1,6 @@
-"""The picture of a run that events add up to: what rules, policy, verdict and everything shown look at.
+"""The state of a run that events add up to: what rules, policy, verdict and everything shown look at.
 
-`fold` takes one entry of the journal after the other. The same journal always gives the same picture, live or replayed.
+`fold` takes one entry of the journal after the other. The same journal always gives the same state, live or replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.storage.journal import Entry
 
 
-class AttemptPicture:
+class AttemptState:
     """One life of the child process."""
 
     def __init__(self, started: events.AttemptStarted) -> None:
@@ -107,12 +107,12 @@ class AttemptPicture:
         return next((finding for finding in reversed(self.findings) if finding.rule == rule), None)
 
 
-class Picture:
+class RunState:
     """A whole run."""
 
     def __init__(self) -> None:
         self.started: events.RunStarted | None = None
-        self.attempts: list[AttemptPicture] = []
+        self.attempts: list[AttemptState] = []
         self.ended: events.RunEnded | None = None
         self.loss = Series()
         """Over all attempts, by the run's own step numbers; steps done again after a restart count again."""
@@ -123,12 +123,12 @@ class Picture:
         """Where the record of an attempt ends that nobody saw the end of."""
 
     @property
-    def attempt(self) -> AttemptPicture:
+    def attempt(self) -> AttemptState:
         """The newest."""
         return self.attempts[-1]
 
     @property
-    def lineage(self) -> list[AttemptPicture]:
+    def lineage(self) -> list[AttemptState]:
         """The attempts that the newest one's state comes from, itself last: what was before a start over is another training."""
         begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
         return self.attempts[begins[-1] :] if begins else self.attempts
@@ -204,7 +204,7 @@ class Picture:
             self.loss = Series()
         elif before is not None and before.back_to is not None and started.resume is not None:
             self.loss = self.loss.until(started.resume.step)
-        attempt = AttemptPicture(started)
+        attempt = AttemptState(started)
         attempt.epochs_before = self._epochs_before(started.resume)
         self.attempts.append(attempt)
         self.ended = None
@@ -224,7 +224,7 @@ class Picture:
         for attempt in self.lineage:
             attempt.findings = [made for made in attempt.findings if made.rule != rule or made.severity == "fatal"]
 
-    def _fold_into(self, attempt: AttemptPicture, entry: Entry) -> None:
+    def _fold_into(self, attempt: AttemptState, entry: Entry) -> None:
         event = entry.event
         if entry.rank is not None and not (entry.primary and entry.rank == 0):
             _fold_beside(attempt, event)
@@ -238,7 +238,7 @@ class Picture:
                 fold(attempt, event)
 
 
-def _fold_beside(attempt: AttemptPicture, event: events.AnyEvent) -> None:
+def _fold_beside(attempt: AttemptState, event: events.AnyEvent) -> None:
     """Rank 0 is the run's clock. Of other ranks and processes only what is compared with it counts."""
     if isinstance(event, events.Hello):
         _keep(attempt.others, event, MAX_KEPT)
@@ -246,7 +246,7 @@ def _fold_beside(attempt: AttemptPicture, event: events.AnyEvent) -> None:
         _checksum(attempt, event)
 
 
-def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> None:
+def _fold_steps(attempt: AttemptState, event: events.Step | events.Steps) -> None:
     first, last = (event.step, event.step) if isinstance(event, events.Step) else (event.first, event.last)
     if attempt.first_step is None:
         attempt.first_step = first
@@ -260,25 +260,25 @@ def _fold_steps(attempt: AttemptPicture, event: events.Step | events.Steps) -> N
     attempt.pace.fold(event)
 
 
-def _hello(attempt: AttemptPicture, event: events.Hello) -> None:
+def _hello(attempt: AttemptState, event: events.Hello) -> None:
     attempt.hello = event
     attempt.torch = event.torch
 
 
-def _observed(attempt: AttemptPicture, event: events.Observed) -> None:
+def _observed(attempt: AttemptState, event: events.Observed) -> None:
     attempt.observed = event
     if event.kinds.get("ultralytics", "").startswith("seen"):
         attempt.adapter = "ultralytics"
 
 
-def _restored(attempt: AttemptPicture, event: events.Restored) -> None:
+def _restored(attempt: AttemptState, event: events.Restored) -> None:
     """Before the first step, so that the steps go on from there."""
     attempt.snapshots.restored = event
     if attempt.first_step is None:
         attempt.last_step = event.step
 
 
-def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
+def _epoch(attempt: AttemptState, event: events.Epoch) -> None:
     if event.source != "loader":
         attempt.adapter = event.source
     elif attempt.epochs_before is None:
@@ -287,11 +287,11 @@ def _epoch(attempt: AttemptPicture, event: events.Epoch) -> None:
     attempt.planned_epochs = event.planned
 
 
-def _checksum(attempt: AttemptPicture, event: events.Checksum) -> None:
+def _checksum(attempt: AttemptState, event: events.Checksum) -> None:
     attempt.weights.fold_checksum(event, attempt.hello.world_size if attempt.hello is not None else 0)
 
 
-def _finding(attempt: AttemptPicture, event: events.FindingMade) -> None:
+def _finding(attempt: AttemptState, event: events.FindingMade) -> None:
     finding = event.finding
     if finding.again:
         places = [place for place, made in enumerate(attempt.findings) if made.rule == finding.rule]
@@ -301,23 +301,23 @@ def _finding(attempt: AttemptPicture, event: events.FindingMade) -> None:
     attempt.findings_left_out += _keep(attempt.findings, finding, MAX_FINDINGS)
 
 
-def _printed(attempt: AttemptPicture, event: events.Printed) -> None:
+def _printed(attempt: AttemptState, event: events.Printed) -> None:
     if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
         attempt.printed[event.rule] = event
 
 
-def _reloaded(attempt: AttemptPicture, event: events.Reloaded) -> None:
+def _reloaded(attempt: AttemptState, event: events.Reloaded) -> None:
     if len(attempt.reloaded) < MAX_KEPT or event.path in attempt.reloaded:
         attempt.reloaded[event.path] = event
 
 
-def _ended(attempt: AttemptPicture, event: events.AttemptEnded) -> None:
+def _ended(attempt: AttemptState, event: events.AttemptEnded) -> None:
     attempt.ended = event
     attempt.first_step = event.first_step if attempt.first_step is None else attempt.first_step
     attempt.last_step = max(attempt.last_step, event.last_step)
 
 
-def _decision(attempt: AttemptPicture, event: events.DecisionMade) -> None:
+def _decision(attempt: AttemptState, event: events.DecisionMade) -> None:
     attempt.decision = event.decision
     if event.decision.action is not Action.STOP:
         attempt.going_on = event.decision
@@ -339,7 +339,7 @@ def _keep(kept: list[Any], item: Any, most: int) -> int:
     return 1
 
 
-Fold = Callable[[AttemptPicture, Any], object]
+Fold = Callable[[AttemptState, Any], object]
 _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.Interpreter: (lambda attempt, event: _keep(attempt.interpreters, event, MAX_KEPT),),
     events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
@@ -401,8 +401,8 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
 }
 
 
-def picture_of(entries: Iterable[Entry]) -> Picture:
-    picture = Picture()
+def load_run_state(entries: Iterable[Entry]) -> RunState:
+    state = RunState()
     for entry in entries:
-        picture.fold(entry)
-    return picture
+        state.fold(entry)
+    return state

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.diagnosis.aggregators.metrics import Metrics
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Gate
     from holdfast.schema.verdicts import Change
     from holdfast.storage.journal import Entry
@@ -95,14 +95,14 @@ def course_of(entries: Iterable[Entry]) -> Course:
 CARRIED = re.compile(
     r"device|assigner|amp|workers|cache|plots|batch|nbs|weight_decay|(validation|clear_cache|environment)\..*|-.*|.*="
 )
-"""Changes that answer this machine or this data: the next stage would come to them again. Picture sizes and rates are each stage's own."""
+"""Changes that answer this machine or this data: the next stage would come to them again. Image sizes and rates are each stage's own."""
 
 
-def carried_on(pictures: Iterable[Picture]) -> list[Change]:
+def carried_on(states: Iterable[RunState]) -> list[Change]:
     """What the stages before had to do otherwise, the newest of each."""
     made: dict[str, Change] = {}
-    for picture in pictures:
-        for attempt in picture.attempts:
+    for state in states:
+        for attempt in state.attempts:
             for change in attempt.started.changes:
                 if CARRIED.fullmatch(change.what):
                     made[change.what] = change
@@ -120,25 +120,25 @@ class Result(NamedTuple):
     folder: str | None
 
 
-def result_of(picture: Picture, metric: str) -> Result:
+def result_of(state: RunState, metric: str) -> Result:
     """The best of a metric while the stage trained, and the files that it leaves."""
-    values = _values(picture, metric)
-    saved = {re.split(r"[\\/]", path)[-1]: path for attempt in picture.attempts for path in attempt.saves.by_path}
-    good = last_good(picture)
+    values = _values(state, metric)
+    saved = {re.split(r"[\\/]", path)[-1]: path for attempt in state.attempts for path in attempt.saves.by_path}
+    good = last_good(state)
     last = saved.get("last.pt") or (good.path if good is not None else None)
-    folder = next((a.settings.get("save_dir") for a in reversed(picture.attempts) if a.settings.get("save_dir")), None)
+    folder = next((a.settings.get("save_dir") for a in reversed(state.attempts) if a.settings.get("save_dir")), None)
     return Result(
         metric=metric if values else None,
         reached=max(values, default=None),
-        score=max(_values(picture, SCORE), default=None),
+        score=max(_values(state, SCORE), default=None),
         best=saved.get("best.pt") or last,
         last=last,
         folder=str(folder) if folder is not None else None,
     )
 
 
-def _values(picture: Picture, metric: str) -> list[float]:
-    several = picture.validated
+def _values(state: RunState, metric: str) -> list[float]:
+    several = state.validated
     if metric in ("F1", "F2"):
         weight = 1.0 if metric == "F1" else 4.0
         pairs = zip(_track(several, "precision"), _track(several, "recall"), strict=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 GROWN = 10.0
 """A loss that was so many times the first one before it was lost has been driven there."""
@@ -13,20 +13,20 @@ AT_ONCE = 5
 """Lost within so many steps after a first loss that was finite: nothing but the first updates lies in between."""
 
 
-def go_back(picture: Picture, since: int | None) -> list[str]:
+def go_back(state: RunState, since: int | None) -> list[str]:
     """To a checkpoint from before a step, where one is known. Where nobody watched, there may be one."""
-    if any(attempt.hello is not None for attempt in picture.lineage) and not _kept_before(picture, since):
+    if any(attempt.hello is not None for attempt in state.lineage) and not _kept_before(state, since):
         return []
     return [f"go back to a checkpoint from before {f'step {since}' if since is not None else 'that'}"]
 
 
-def _kept_before(picture: Picture, since: int | None) -> bool:
-    kept = [saved.step for attempt in picture.lineage for saved in attempt.saves.by_path.values()]
-    kept += [snapshot.step for attempt in picture.lineage for snapshot in attempt.snapshots.known]
+def _kept_before(state: RunState, since: int | None) -> bool:
+    kept = [saved.step for attempt in state.lineage for saved in attempt.saves.by_path.values()]
+    kept += [snapshot.step for attempt in state.lineage for snapshot in attempt.snapshots.known]
     return any(since is None or step < since for step in kept)
 
 
-def lower_the_rate(attempt: AttemptPicture, since: int | None) -> list[str]:
+def lower_the_rate(attempt: AttemptState, since: int | None) -> list[str]:
     """Where the losses before a step show that it is the learning rate."""
     loss = attempt.loss
     if loss.first is None or loss.first <= 0.0 or not attempt.starts_over:

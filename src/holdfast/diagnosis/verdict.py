@@ -25,7 +25,7 @@ from holdfast.schema.events import NO_FURTHER_ATTEMPT, as_number
 from holdfast.schema.verdicts import Outcome, Proof, Verdict
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 EXIT_STATUS = {
     Outcome.LEARNED: 0,
@@ -59,9 +59,9 @@ CONTRADICTED_BY = {
 """A warning that still stands at the end, and the proof that cannot hold beside it."""
 
 
-def verdict(picture: Picture) -> Verdict:
+def verdict(state: RunState) -> Verdict:
     """The verdict on a run whose last attempt is over."""
-    attempt = picture.attempt
+    attempt = state.attempt
     ended = attempt.ended
     stopped_by = ended.stopped_by if ended is not None else None
     if attempt.signals and attempt.signals[-1].action == NO_FURTHER_ATTEMPT:
@@ -70,8 +70,8 @@ def verdict(picture: Picture) -> Verdict:
         said = INTERRUPTED[stopped_by]
         status = EXIT_STATUS[Outcome.INTERRUPTED] if stopped_by == "user" else TERMINATED
         return Verdict(outcome=Outcome.INTERRUPTED, reason=f"{said} {where(attempt)}", exit_status=status)
-    proofs = proofs_of(picture)
-    against = standing_against_learning(picture)
+    proofs = proofs_of(state)
+    against = standing_against_learning(state)
     if against is not None:
         return _verdict(Outcome.NOT_LEARNED, against, proofs)
     if ended is None or ended.code != 0:
@@ -88,59 +88,59 @@ def _verdict(outcome: Outcome, reason: str, proofs: list[Proof]) -> Verdict:
     return Verdict(outcome=outcome, reason=reason, proofs=proofs, exit_status=EXIT_STATUS[outcome])
 
 
-def standing_against_learning(picture: Picture) -> str | None:
+def standing_against_learning(state: RunState) -> str | None:
     """A fatal finding about learning that the end of the run has not taken back."""
     rules = by_id()
-    for finding in reversed(picture.attempt.findings):
+    for finding in reversed(state.attempt.findings):
         rule = rules.get(finding.rule)
         if finding.severity == "fatal" and rule is not None and rule.kind in ("learning", "proof"):
-            now = ask(rule, picture)
+            now = ask(rule, state)
             if now is not None and now.severity == "fatal":
                 return now.message
     return None
 
 
-def _why_it_died(attempt: AttemptPicture) -> str:
+def _why_it_died(attempt: AttemptState) -> str:
     rules = by_id()
     fatal = [finding for finding in attempt.findings if finding.severity == "fatal" and finding.rule in rules]
     best = max(fatal, key=lambda finding: rules[finding.rule].cause, default=None)
     return best.message if best is not None else f"the attempt ended {where(attempt)}"
 
 
-def proofs_of(picture: Picture) -> list[Proof]:
-    return [_unless_contradicted(proof, picture) for proof in _proofs(picture)]
+def proofs_of(state: RunState) -> list[Proof]:
+    return [_unless_contradicted(proof, state) for proof in _proofs(state)]
 
 
-def _unless_contradicted(proof: Proof, picture: Picture) -> Proof:
+def _unless_contradicted(proof: Proof, state: RunState) -> Proof:
     if proof.answer in ("holds", "missing"):
         for rule_id in CONTRADICTED_BY.get(proof.name, ()):
-            now = ask(by_id()[rule_id], picture) if picture.attempt.found(rule_id) is not None else None
+            now = ask(by_id()[rule_id], state) if state.attempt.found(rule_id) is not None else None
             if now is not None and now.severity != "note":
                 return msgspec.structs.replace(proof, answer="fails", detail=f"{now.message} ({rule_id})")
     return proof
 
 
-def _proofs(picture: Picture) -> list[Proof]:
+def _proofs(state: RunState) -> list[Proof]:
     return [
-        _loss_fell(picture),
-        _metric_rose(picture),
-        _metric_above_zero(picture),
-        _metric_reproduced(picture),
-        _losses_finite(picture),
-        _losses_vary(picture),
-        _weights_moved(picture),
-        _plan_done(picture),
-        _saved_is_live(picture),
-        _checkpoint_reloads(picture.attempt),
+        _loss_fell(state),
+        _metric_rose(state),
+        _metric_above_zero(state),
+        _metric_reproduced(state),
+        _losses_finite(state),
+        _losses_vary(state),
+        _weights_moved(state),
+        _plan_done(state),
+        _saved_is_live(state),
+        _checkpoint_reloads(state.attempt),
     ]
 
 
-def _losses(picture: Picture) -> Series:
+def _losses(state: RunState) -> Series:
     """The loss by step; where only a table of epochs was seen, by epoch, all its components together."""
-    if picture.loss.count or picture.loss.bad:
-        return picture.loss
+    if state.loss.count or state.loss.bad:
+        return state.loss
     by_epoch = Series()
-    for validation in history_over(picture.validated):
+    for validation in history_over(state.validated):
         parts = [as_number(value) for name, value in validation.values.items() if is_training_loss(name)]
         seen = [part for part in parts if part is not None]
         if seen:
@@ -148,25 +148,25 @@ def _losses(picture: Picture) -> Series:
     return by_epoch
 
 
-def _loss_fell(picture: Picture) -> Proof:
-    losses = _losses(picture)
+def _loss_fell(state: RunState) -> Proof:
+    losses = _losses(state)
     if not losses.count:
-        why, _ = why_unseen(picture.attempt)
-        unseen = "no loss was seen" + (f" ({why})" if picture.attempt.hello is None else "")
+        why, _ = why_unseen(state.attempt)
+        unseen = "no loss was seen" + (f" ({why})" if state.attempt.hello is None else "")
         return Proof(name="loss-fell", positive=True, answer="missing", detail=unseen)
     move = fall(losses)
     if move is None:
         few = f"only {losses.count} losses: too few to tell a fall from noise"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=few)
     numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
-    if not is_one(picture.attempt):
+    if not is_one(state.attempt):
         said = f"several optimizers step: that a loss moved {numbers} proves nothing"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=said)
     if move.beyond_noise and move.early - move.late < LEAST_FALL * abs(move.early):
         little = f"the loss fell {numbers}: as little as a model falls that only loses its first overconfidence"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
     first = losses.first
-    leapt = first is not None and 0.0 < ABOVE_ITS_START * first < move.late and not is_detector(picture.attempt)
+    leapt = first is not None and 0.0 < ABOVE_ITS_START * first < move.late and not is_detector(state.attempt)
     if move.beyond_noise and leapt:
         worse = f"the loss fell {numbers}, but the untrained model's was {first:.4g}"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=worse)
@@ -175,11 +175,11 @@ def _loss_fell(picture: Picture) -> Proof:
     return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
 
 
-def _metric_rose(picture: Picture) -> Proof:
+def _metric_rose(state: RunState) -> Proof:
     """A score that ends well above where it was first measured, in whichever attempt that was."""
-    newest = newest_of(picture.validated)
+    newest = newest_of(state.validated)
     for name in newest.scores() if newest is not None else ():
-        values = over_attempts(picture.validated, name).values
+        values = over_attempts(state.validated, name).values
         if len(values) < FEWEST_VALIDATIONS or not all(map(math.isfinite, values)):
             continue
         first, late = values[0], values[-max(1, len(values) // 3) :]
@@ -193,13 +193,13 @@ def _metric_rose(picture: Picture) -> Proof:
     return Proof(name="metric-rose", answer="does not apply", detail=few)
 
 
-def _metric_reproduced(picture: Picture) -> Proof:
+def _metric_reproduced(state: RunState) -> Proof:
     """The trainer validated the file that it leaves: is that what it saw while it trained? The best may be of an earlier attempt."""
-    metrics = picture.attempt.metrics
+    metrics = state.attempt.metrics
     final = metrics.final
     for name in metrics.scores() if final is not None else ():
         again = as_number(final.values.get(name)) if final is not None else None
-        before = [value for value in over_attempts(picture.validated, name).values if math.isfinite(value)]
+        before = [value for value in over_attempts(state.validated, name).values if math.isfinite(value)]
         if again is None or not before:
             continue
         best = max(before)
@@ -213,8 +213,8 @@ def _metric_reproduced(picture: Picture) -> Proof:
     return Proof(name="metric-reproduced", answer="does not apply", detail=said)
 
 
-def _metric_above_zero(picture: Picture) -> Proof:
-    newest = next((metrics.latest for metrics in reversed(picture.validated) if metrics.latest is not None), None)
+def _metric_above_zero(state: RunState) -> Proof:
+    newest = next((metrics.latest for metrics in reversed(state.validated) if metrics.latest is not None), None)
     if newest is None:
         return Proof(name="metrics-not-zero", answer="does not apply", detail="no metric was seen")
     latest = newest.values
@@ -227,10 +227,10 @@ def _metric_above_zero(picture: Picture) -> Proof:
     return Proof(name="metrics-not-zero", answer="holds", detail="the last validation's metrics are not all 0")
 
 
-def _losses_finite(picture: Picture) -> Proof:
-    loss = picture.attempt.loss
+def _losses_finite(state: RunState) -> Proof:
+    loss = state.attempt.loss
     if not loss.count and not loss.bad:
-        loss = _losses(picture)
+        loss = _losses(state)
     if not loss.count and not loss.bad:
         return Proof(name="losses-finite", answer="missing", detail="no loss was seen")
     if loss.bad_in_a_row:
@@ -239,8 +239,8 @@ def _losses_finite(picture: Picture) -> Proof:
     return Proof(name="losses-finite", answer="holds", detail=detail)
 
 
-def _losses_vary(picture: Picture) -> Proof:
-    losses = _losses(picture)
+def _losses_vary(state: RunState) -> Proof:
+    losses = _losses(state)
     points = losses.points
     if losses.count < ENOUGH_TO_BE_CONSTANT:
         return Proof(name="losses-not-constant", answer="missing", detail="too few losses")
@@ -249,9 +249,9 @@ def _losses_vary(picture: Picture) -> Proof:
     return Proof(name="losses-not-constant", answer="holds", detail="the losses vary")
 
 
-def _weights_moved(picture: Picture) -> Proof:
+def _weights_moved(state: RunState) -> Proof:
     """An attempt that went on near the end may be over before its first look: then the one before it has looked."""
-    looked = [attempt.weights for attempt in picture.lineage if attempt.weights.movement is not None]
+    looked = [attempt.weights for attempt in state.lineage if attempt.weights.movement is not None]
     seen = looked[-1].movement if looked else None
     if seen is None:
         return Proof(name="weights-moved", answer="missing", detail="no weight was looked at")
@@ -275,13 +275,13 @@ def _weights_moved(picture: Picture) -> Proof:
     return Proof(name="weights-moved", answer="holds", detail=detail)
 
 
-def _plan_done(picture: Picture) -> Proof:
-    attempt = next((each for each in reversed(picture.lineage) if each.epoch is not None), picture.attempt)
+def _plan_done(state: RunState) -> Proof:
+    attempt = next((each for each in reversed(state.lineage) if each.epoch is not None), state.attempt)
     done = attempt.epoch is not None and attempt.planned_epochs is not None and attempt.epoch >= attempt.planned_epochs
-    gap = gap_after(picture.attempt)
+    gap = gap_after(state.attempt)
     if gap is not None and not done:
         place = f" after step {gap}" if gap else ""
-        said = f"not checkable: the record has a gap{place}, while {picture.attempt.last_step} steps were made"
+        said = f"not checkable: the record has a gap{place}, while {state.attempt.last_step} steps were made"
         return Proof(name="planned-steps-done", answer="does not apply", detail=said)
     if attempt.planned_epochs is None or attempt.epoch is None:
         return _schedule_done(attempt)
@@ -291,7 +291,7 @@ def _plan_done(picture: Picture) -> Proof:
     return Proof(name="planned-steps-done", answer="holds", detail=detail)
 
 
-def _schedule_done(attempt: AttemptPicture) -> Proof:
+def _schedule_done(attempt: AttemptState) -> Proof:
     """A schedule that was made for so many steps says how much was planned."""
     schedule = next((s for s in attempt.rates.schedules.values() if s.planned is not None and s.done is not None), None)
     if schedule is None or schedule.planned is None or schedule.done is None:
@@ -302,7 +302,7 @@ def _schedule_done(attempt: AttemptPicture) -> Proof:
     return Proof(name="planned-steps-done", answer=answer, detail=detail)
 
 
-def _checkpoint_reloads(attempt: AttemptPicture) -> Proof:
+def _checkpoint_reloads(attempt: AttemptState) -> Proof:
     tried = [reloaded for reloaded in attempt.reloaded.values() if reloaded.loads is not None]
     if not tried:
         for unread in attempt.reloaded.values():
@@ -324,8 +324,8 @@ def _checkpoint_reloads(attempt: AttemptPicture) -> Proof:
     return Proof(name="checkpoint-reloads", answer="holds", detail=detail)
 
 
-def _saved_is_live(picture: Picture) -> Proof:
-    compared = [saved for each in picture.lineage for saved in each.saves.by_path.values() if saved.compared]
+def _saved_is_live(state: RunState) -> Proof:
+    compared = [saved for each in state.lineage for saved in each.saves.by_path.values() if saved.compared]
     if not compared:
         return Proof(name="saved-equals-live", answer="does not apply", detail="no saved weights could be compared")
     newest = compared[-1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 Version = tuple[int, ...]
 
@@ -172,10 +172,10 @@ def parsed(text: str | None) -> Version | None:
     return tuple(int(part) for part in found[0].split(".")) if found else None
 
 
-def versions_of(picture: Picture) -> Versions:
-    platform = picture.started.platform if picture.started is not None else ""
+def versions_of(state: RunState) -> Versions:
+    platform = state.started.platform if state.started is not None else ""
     macos = _MACOS.match(platform)
-    torch = picture.attempt.torch if picture.attempts else None
+    torch = state.attempt.torch if state.attempts else None
     return Versions(torch=parsed(torch), macos=parsed(macos[1]) if macos else None)
 
 
@@ -198,27 +198,27 @@ def torchvision_for(torch: Version | None) -> Version | None:
     return 0, 15 + torch[1]
 
 
-def on_mps(picture: Picture) -> bool | None:
+def on_mps(state: RunState) -> bool | None:
     """Whether it trains on Apple's GPU; None where the record does not tell."""
-    device = picture.attempt.memory.device if picture.attempts else None
+    device = state.attempt.memory.device if state.attempts else None
     if device is not None and device.device != "cpu":
         return device.device.startswith("mps")
-    known = picture.started.platform.lower() if picture.started is not None else ""
+    known = state.started.platform.lower() if state.started is not None else ""
     return False if known.startswith(("linux", "windows", "freebsd")) else None
 
 
-def newer_torch(picture: Picture, mended: Version) -> str | None:
+def newer_torch(state: RunState, mended: Version) -> str | None:
     """The remedy, with what is installed; None where that is new enough already."""
-    have = versions_of(picture).torch
+    have = versions_of(state).torch
     if have is not None and have >= mended:
         return None
     used = f" (this run used {text_of(have)})" if have is not None else ""
     return f"install torch {text_of(mended)} or newer{used}"
 
 
-def newest_torch(picture: Picture) -> str:
+def newest_torch(state: RunState) -> str:
     """The remedy where no release is known to have mended it."""
-    have = versions_of(picture).torch
+    have = versions_of(state).torch
     used = f": this run used {text_of(have)}" if have is not None else ""
     return f"install the newest torch{used}"
 

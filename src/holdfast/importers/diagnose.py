@@ -18,7 +18,7 @@ from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.explanation import Explanation, NextStep, explain
 from holdfast.diagnosis.rules import all_rules, by_id
 from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.verdict import EXIT_STATUS, standing_against_learning, verdict
 from holdfast.importers import detect
 from holdfast.importers.exits import check_exit_code
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
     from holdfast.importers.base import Reading
     from holdfast.schema.verdicts import Finding, Verdict
 
@@ -51,7 +51,7 @@ FEW = 3
 class Diagnosis:
     path: str
     reading: Reading
-    picture: Picture
+    state: RunState
     verdict: Verdict | None
     """None where the run goes on, or nothing was run."""
     explanation: Explanation
@@ -65,26 +65,26 @@ def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
     check_exit_code(exit_code)
     lines = LineWatch(output_patterns.needles(), output_patterns.rules_speaking_of)
     reading = detect.read(path, exit_code=exit_code, lines=lines)
-    picture = _judged(reading, _settings_beside(path))
-    came_to = _verdict(reading, picture)
+    state = _judged(reading, _settings_beside(path))
+    came_to = _verdict(reading, state)
     if came_to is not None:
         ended = events.RunEnded(
-            at=picture.last_at,
+            at=state.last_at,
             verdict=came_to.outcome.value,
             reason=came_to.reason,
             proofs=came_to.proofs,
             exit_status=came_to.exit_status,
         )
-        picture.fold(Entry(ended, picture.attempt.number))
+        state.fold(Entry(ended, state.attempt.number))
     named = str(path) if path is not None else "-"
     return Diagnosis(
         path=named,
         reading=reading,
-        picture=picture,
+        state=state,
         verdict=came_to,
-        explanation=_explained(reading, picture, came_to, named),
-        facts=_facts(reading, picture),
-        exit_status=_exit_status(picture),
+        explanation=_explained(reading, state, came_to, named),
+        facts=_facts(reading, state),
+        exit_status=_exit_status(state),
     )
 
 
@@ -101,9 +101,9 @@ def _settings_beside(path: Path | None) -> events.Settings | None:
     return events.Settings(at=0.0, source="args.yaml", values={"device": device})
 
 
-def _judged(reading: Reading, settings: events.Settings | None) -> Picture:
-    picture = Picture()
-    engine = Engine(picture, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
+def _judged(reading: Reading, settings: events.Settings | None) -> RunState:
+    state = RunState()
+    engine = Engine(state, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
     senseless = 0
     sparing = _Sparing(engine, spares=not reading.own)
     for entry in redacted(reading.entries, Redactor()):
@@ -115,7 +115,7 @@ def _judged(reading: Reading, settings: events.Settings | None) -> Picture:
             _take(engine, Entry(settings, entry.event.attempt, 0))
     if senseless:
         reading.notes.append(f"{senseless} entries make no sense and were left out.")
-    return picture
+    return state
 
 
 class _Sparing:
@@ -152,18 +152,18 @@ def _note(engine: Engine, at: float, findings: Iterator[Finding]) -> None:
     for finding in list(findings):
         step = finding.step or None  # a record without steps has no step 0
         made = events.FindingMade(at=at, finding=msgspec.structs.replace(finding, step=step))
-        _take(engine, Entry(made, engine.picture.attempt.number))
+        _take(engine, Entry(made, engine.state.attempt.number))
 
 
 # --- what it came to --------------------------------------------------------------------------------------------------
 
 
-def _verdict(reading: Reading, picture: Picture) -> Verdict | None:
-    if not picture.attempts or picture.attempt.ended is None or not reading.over:
+def _verdict(reading: Reading, state: RunState) -> Verdict | None:
+    if not state.attempts or state.attempt.ended is None or not reading.over:
         return None
     if reading.own:
-        return verdict(picture)
-    came_to = verdict(picture)
+        return verdict(state)
+    came_to = verdict(state)
     end = reading.end
     if end is not None and not end.known and came_to.outcome is Outcome.FAILED:
         unknown = "the record does not say how it ended, or whether it has"
@@ -171,54 +171,52 @@ def _verdict(reading: Reading, picture: Picture) -> Verdict | None:
         reason = "; ".join([unknown, *shown])
         status = EXIT_STATUS[Outcome.UNPROVEN]
         came_to = msgspec.structs.replace(came_to, outcome=Outcome.UNPROVEN, reason=reason, exit_status=status)
-    return _without_probe(came_to, picture)
+    return _without_probe(came_to, state)
 
 
-def _without_probe(came_to: Verdict, picture: Picture) -> Verdict:
+def _without_probe(came_to: Verdict, state: RunState) -> Verdict:
     """Nobody expected a probe in a record like this: that it is not there is no news."""
-    why, _ = why_unseen(picture.attempt)
+    why, _ = why_unseen(state.attempt)
     proofs = [msgspec.structs.replace(proof, detail=proof.detail.replace(f" ({why})", "")) for proof in came_to.proofs]
     return msgspec.structs.replace(came_to, reason=came_to.reason.replace(f" ({why})", ""), proofs=proofs)
 
 
-def _exit_status(picture: Picture) -> int:
+def _exit_status(state: RunState) -> int:
     """3 where a fatal finding stands at the end."""
-    if not picture.attempts:
+    if not state.attempts:
         return 0
     rules = by_id()
     fatal = [
-        rules[found.rule].kind
-        for found in picture.attempt.findings
-        if found.severity == "fatal" and found.rule in rules
+        rules[found.rule].kind for found in state.attempt.findings if found.severity == "fatal" and found.rule in rules
     ]
     beyond_learning = any(kind not in ("learning", "proof") for kind in fatal)
-    return FATAL_FOUND if beyond_learning or standing_against_learning(picture) is not None else 0
+    return FATAL_FOUND if beyond_learning or standing_against_learning(state) is not None else 0
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _explained(reading: Reading, picture: Picture, came_to: Verdict | None, path: str) -> Explanation:
-    if not picture.attempts:
+def _explained(reading: Reading, state: RunState, came_to: Verdict | None, path: str) -> Explanation:
+    if not state.attempts:
         story = [f"{reading.name} is {reading.what}: nothing has run, so there is nothing to judge."]
         return Explanation([*story, *reading.notes], None, "unknown", [], [], [])
-    explained = explain(picture, reading.reference)
+    explained = explain(state, reading.reference)
     if reading.own:
         return explained
     steps = _next_steps(reading, path, explained.next_steps, came_to)
-    story = [_what_it_shows(reading, picture), *explained.story[1:]]
+    story = [_what_it_shows(reading, state), *explained.story[1:]]
     if steps and not explained.next_steps:
         story.append(f"Next: {steps[0].text}.")
-    return replace(explained, story=story, unknown=_unknown(reading, picture, explained), next_steps=steps)
+    return replace(explained, story=story, unknown=_unknown(reading, state, explained), next_steps=steps)
 
 
-def _what_it_shows(reading: Reading, picture: Picture) -> str:
-    attempt = picture.attempt
+def _what_it_shows(reading: Reading, state: RunState) -> str:
+    attempt = state.attempt
     came = f"it came to {reading.position}" if reading.position else "it does not say how far it came"
     return f"{reading.name} is {reading.what}; {came} and {_ended(reading, attempt)}."
 
 
-def _ended(reading: Reading, attempt: AttemptPicture) -> str:
+def _ended(reading: Reading, attempt: AttemptState) -> str:
     end, ended = reading.end, attempt.ended
     if end is None or ended is None:
         return "has not ended"
@@ -231,12 +229,12 @@ def _ended(reading: Reading, attempt: AttemptPicture) -> str:
     return f"ended with exit code {ended.code}" if "exit code" in end.how else "ended with an error"
 
 
-def _unknown(reading: Reading, picture: Picture, explained: Explanation) -> list[str]:
+def _unknown(reading: Reading, state: RunState, explained: Explanation) -> list[str]:
     found = list(explained.unknown)
     end = reading.end
     if end is not None and end.finished and "not recorded" in end.how:
         found.insert(0, f"Its exit code: it is taken to have finished, by {end.how}. If it died, give --exit-code N.")
-    metrics = picture.attempt.metrics
+    metrics = state.attempt.metrics
     tracked = [len(track.points) for name, track in metrics.tracks.items() if is_loss(name)]
     if tracked and max(tracked) < FEW <= len(metrics.history):
         found.append(
@@ -264,11 +262,11 @@ def _next_steps(reading: Reading, path: str, steps: list[NextStep], came_to: Ver
     return ordered
 
 
-def _facts(reading: Reading, picture: Picture) -> list[str]:
-    if not picture.attempts:
+def _facts(reading: Reading, state: RunState) -> list[str]:
+    if not state.attempts:
         return []
     found = []
-    best = best_of(picture.validated)
+    best = best_of(state.validated)
     if best is not None and math.isfinite(best.value):
         found.append(f"Best epoch: {best.epoch}, with {best.name} {best.value:.4g}.")
     if reading.end is not None and reading.end.known:

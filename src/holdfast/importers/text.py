@@ -47,8 +47,8 @@ _MAGIC = {
     b"\x80\x04": "a pickle",
     b"\x80\x05": "a pickle",
     b"\x1f\x8b": "a gzip file",
-    b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
     b"SQLite format 3": "a database",
 }
 

@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis import rule_config
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.launch.new_run_folder import claim
 from holdfast.render.console import print_json, say
 from holdfast.render.console_reporter import Narrator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import typer
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.verdicts import Verdict
     from holdfast.storage.folder import RunFolder
 
@@ -90,14 +90,14 @@ def _supervised(
     gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
     if not (run.is_there() and run.journal.is_file()):
         return tell_removed(run, verdict, as_json=as_json)
-    picture, summary = write_down(run, plan)
+    state, summary = write_down(run, plan)
     with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
         if as_json:
             print_json(summary)
         else:
             from holdfast.render.panel import print_panel
 
-            print_panel(run, picture)
+            print_panel(run, state)
     return verdict.exit_status
 
 
@@ -115,16 +115,16 @@ def tell_removed(run: RunFolder, verdict: Verdict, *, as_json: bool) -> int:
     return verdict.exit_status
 
 
-def write_down(run: RunFolder, plan: Plan) -> tuple[Picture, dict[str, Any]]:
+def write_down(run: RunFolder, plan: Plan) -> tuple[RunState, dict[str, Any]]:
     """The summary and the report of a run that is over."""
-    picture = picture_of(shown(run, plan))
-    summary = summary_of(run, picture)
+    state = load_run_state(shown(run, plan))
+    summary = summary_of(run, state)
     try:
         write_summary(run, summary)
     except OSError as error:
         say(f"{run.summary} cannot be written: {error.strerror}")
     try:
-        write_report(picture, run.path, title=run.name, reference=run.reference)
+        write_report(state, run.path, title=run.name, reference=run.reference)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
         say(f"no report was written ({error}); try: holdfast report {run.shell_reference}")
-    return picture, summary
+    return state, summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.remedies.policy import is_over
 from holdfast.schema.errors import JournalUnreadable, RunExists
 from holdfast.schema.shell_text import shell_quoted
@@ -42,6 +42,6 @@ def claim(command: Sequence[str], *, root: Path, name: str | None, folder: Path 
 def _has_finished(run: RunFolder) -> bool:
     """As `holdfast resume` would say of it."""
     try:
-        return not is_resumable(run) and (run.stages.is_dir() or is_over(picture_of(replay(run))))
+        return not is_resumable(run) and (run.stages.is_dir() or is_over(load_run_state(replay(run))))
     except JournalUnreadable:
         return False

@@ -1,4 +1,4 @@
-"""What fits into memory, from short measured trials: whether a stage does, and the largest batch and picture that do."""
+"""What fits into memory, from short measured trials: whether a stage does, and the largest batch and image that do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOM = GROWS
 SIZES = (160, 224, 256, 320, 384, 416, 448, 512, 640, 768, 960, 1280)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 SMALLER = 0.6
-"""The side of the pictures of the smaller trial."""
+"""The side of the images of the smaller trial."""
 LEAST_SIDE = 64
 VERIFIED = 2
 """Trials of what is recommended at most; where the first does not hold, the next smaller batch is tried."""
@@ -163,7 +163,7 @@ def _with(answer: Answer, one: Measured, recommended: Measured | None = None) ->
 
 def nearest(plan: Plan, answer: Answer) -> tuple[int, int] | None:
     """The plan's own pair where it fits; else its size with a smaller batch (which changes no result, as Ultralytics accumulates to
-    nbs pictures); else smaller pictures.
+    nbs images); else smaller images.
     """
     asked = asked_of({**plan.settings, **plan.overrides})
     if answer.fits(asked.batch, asked.size):

@@ -26,13 +26,13 @@ GROWS = 0.12
 """Of what a trial held: allocators take a little more in a long training."""
 SHRINKS = 0.05
 LISTED_S = 0.0007
-"""For a picture that is listed and verified before the first epoch, where there is no cache of the labels yet."""
+"""For an image that is listed and verified before the first epoch, where there is no cache of the labels yet."""
 KEPT_FOR_MOSAIC = 8
-"""Batches of pictures that each process that loads keeps."""
+"""Batches of images that each process that loads keeps."""
 MOST_KEPT = 1000
 CHANNELS = 3
 SHAPE = 0.8
-"""Of the square that a picture fills once it has been resized: most are not square."""
+"""Of the square that an image fills once it has been resized: most are not square."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ NOTHING = Span(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Counted:
-    """Pictures of the data set that a stage trains and validates with."""
+    """Images of the data set that a stage trains and validates with."""
 
     train: int
     val: int
@@ -111,19 +111,19 @@ def _around(bytes_: int, beyond: int) -> Span:
 def _more(measured: Measured, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
     one = int(CHANNELS * SHAPE * measured.size * measured.size)
     if settings.get("cache") in (True, "ram", "True"):
-        rest = counted.train + counted.val - measured.pictures - measured.validated
-        return {"all pictures, because of cache": max(0, rest) * one}
+        rest = counted.train + counted.val - measured.images - measured.validated
+        return {"all images, because of cache": max(0, rest) * one}
     each_keeps = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MOST_KEPT)
     loaders = max(1, measured.workers)
-    there = min(each_keeps, measured.pictures // loaders)
-    return {"pictures that are kept for mosaic": loaders * (each_keeps - there) * one}
+    there = min(each_keeps, measured.images // loaders)
+    return {"images that are kept for mosaic": loaders * (each_keeps - there) * one}
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
 def times_of(plan: Plan, measured: Measured, counted: Sequence[Counted], pace: Pace | None = None) -> list[StageTime]:
-    """For each stage; `counted` are the pictures of each. `pace`: by another clock than the wall's."""
+    """For each stage; `counted` are the images of each. `pace`: by another clock than the wall's."""
     found = []
     tried = largest_of(plan)
     for number, stage in enumerate(stages_of(plan)):
@@ -169,7 +169,7 @@ def _stage(
     after = pace.after
     if measured.validated:
         after += pace.validation * (counted.val / measured.validated - 1.0)
-    listed = LISTED_S * max(0, counted.train + counted.val - measured.pictures - measured.validated)
+    listed = LISTED_S * max(0, counted.train + counted.val - measured.images - measured.validated)
     expected = pace.start + listed + trained + validations * validation + asked.epochs * pace.saving + max(0.0, after)
     unsure = (UNSURE_SCALED if scaled else UNSURE) + pace.spread / 2.0
     epoch = trained / asked.epochs + validation * validations / asked.epochs + pace.saving

@@ -39,7 +39,7 @@ def disk_need(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> dict[str, i
     }
     for name, found in data.items():
         if any({**plan.settings, **stage.settings}.get("cache") == "disk" for stage in stages):
-            need[f"pictures of {name}, unpacked beside them (cache = disk)"] = _unpacked(found)
+            need[f"images of {name}, unpacked beside them (cache = disk)"] = _unpacked(found)
     return need
 
 
@@ -59,6 +59,6 @@ def scale_of(model: str) -> str | None:
 
 def _unpacked(data: DataSet) -> int:
     """A JPEG takes about a tenth of its pixels."""
-    pictures = [*data.splits.get("train", []), *data.splits.get("val", [])]
-    sample = [picture.stat().st_size for picture in yolo_labels.evenly(pictures, 200) if picture.is_file()]
-    return int(10 * len(pictures) * sum(sample) / len(sample)) if sample else 0
+    images = [*data.splits.get("train", []), *data.splits.get("val", [])]
+    sample = [image.stat().st_size for image in yolo_labels.evenly(images, 200) if image.is_file()]
+    return int(10 * len(images) * sum(sample) / len(sample)) if sample else 0

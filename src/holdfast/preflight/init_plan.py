@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 SHARE = 80
 """Percent of the memory that a training may hold: the system and the supervisor need the rest."""
-PICTURE = {"n": 0.3e9, "t": 0.3e9, "s": 0.6e9, "m": 1.1e9, "b": 1.3e9, "c": 1.3e9, "l": 1.6e9, "e": 2e9, "x": 2.4e9}
-"""Bytes that a picture of 640 pixels takes in training, by the model's size: where to begin, not a promise."""
+IMAGE_BYTES = {"n": 0.3e9, "t": 0.3e9, "s": 0.6e9, "m": 1.1e9, "b": 1.3e9, "c": 1.3e9, "l": 1.6e9, "e": 2e9, "x": 2.4e9}
+"""Bytes that an image of 640 pixels takes in training, by the model's size: where to begin, not a promise."""
 LARGEST_BATCH = 16
 FEW = 2000
-"""Pictures: with 64 of them to an update, fewer than this would give the weights too few updates."""
+"""Images: with 64 of them to an update, fewer than this would give the weights too few updates."""
 EPOCHS = ((200, 200), (1000, 150), (5000, 100), (20_000, 60))
-"""Up to so many pictures -> epochs of both stages together; few pictures are seen more often."""
+"""Up to so many images -> epochs of both stages together; few images are seen more often."""
 WIDTH = 100
 
 
@@ -54,7 +54,7 @@ class Here:
 class Draft:
     path: Path
     data: Path
-    pictures: dict[str, int]
+    images: dict[str, int]
     classes: int
     device: str
     problems: list[str]
@@ -87,7 +87,7 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> Draft:
     return Draft(
         path=out,
         data=chosen,
-        pictures={split: len(pictures) for split, pictures in found.splits.items()},
+        images={split: len(images) for split, images in found.splits.items()},
         classes=len(found.names),
         device=_device(here),
         problems=said.problems,
@@ -122,15 +122,15 @@ def this() -> Here:
 
 def draft(data: DataSet, here: Here, *, model: str, data_path: str) -> str:
     """The text of the plan."""
-    pictures = len(data.splits["train"])
+    images = len(data.splits["train"])
     small, large = (416, 640) if here.accelerator else (320, 416)
-    first, second = epochs_for(pictures)
-    nbs = 64 if pictures > FEW else LARGEST_BATCH
+    first, second = epochs_for(images)
+    nbs = 64 if images > FEW else LARGEST_BATCH
     allowed = here.memory * SHARE // 100
     name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in data.path.stem).strip("-")
     parts = [
         _comment(
-            f"A plan for {data.path.name}: {pictures:,} pictures to train on, {len(data.splits['val']):,} to validate, "
+            f"A plan for {data.path.name}: {images:,} images to train on, {len(data.splits['val']):,} to validate, "
             f"{len(data.names)} class{'es' if len(data.names) > 1 else ''}. Made for a machine with {size(here.memory)} of "
             f"memory, {here.cores} cores and {_NAMES[here.accelerator]}. Start it: holdfast run PLAN.toml"
         ),
@@ -147,23 +147,23 @@ def draft(data: DataSet, here: Here, *, model: str, data_path: str) -> str:
         _line("model", model, _about_model(model)),
         _line("data", data_path, "" if Path(data_path).is_absolute() else "counts from this file's folder"),
         _line("device", _device(here), _DEVICE[here.accelerator]),
-        _line("batch", batch_for(small, pictures, allowed, model), "pictures at once; gradients are summed up to nbs"),
-        _line("nbs", nbs, "pictures to one update of the weights, whatever the batch"),
+        _line("batch", batch_for(small, images, allowed, model), "images at once; gradients are summed up to nbs"),
+        _line("nbs", nbs, "images to one update of the weights, whatever the batch"),
         _line("seed", 0, "the same seed gives the same run again"),
         _line("patience", max(10, first // 3), "epochs without a better result after which a stage ends"),
-        *([_line("workers", min(8, here.cores), "processes that load pictures")] if here.accelerator == "cuda" else []),
+        *([_line("workers", min(8, here.cores), "processes that load images")] if here.accelerator == "cuda" else []),
         "",
         _comment(
-            "Two stages: small pictures first, quickly and with little memory; then larger ones, from the best weights "
+            "Two stages: small images first, quickly and with little memory; then larger ones, from the best weights "
             "of the first."
         ),
         "[[stages]]",
         _line("name", "small"),
         "[stages.settings]",
-        _line("epochs", first, f"about {-(-pictures // nbs) * first:,} updates"),
+        _line("epochs", first, f"about {-(-images // nbs) * first:,} updates"),
         _line("imgsz", small, "pixels of the longer side"),
-        _line("mosaic", 0.5, "how often four pictures are put together; more takes more memory"),
-        _line("close_mosaic", _closing(first), "the last epochs see whole pictures"),
+        _line("mosaic", 0.5, "how often four images are put together; more takes more memory"),
+        _line("close_mosaic", _closing(first), "the last epochs see whole images"),
         "",
         "[[stages]]",
         _line("name", "large"),
@@ -171,8 +171,8 @@ def draft(data: DataSet, here: Here, *, model: str, data_path: str) -> str:
         _line("if_it_fits", True, "measured first, and left out where memory does not allow it"),
         "[stages.settings]",
         _line("epochs", second),
-        _line("imgsz", large, "larger pictures show smaller objects"),
-        _line("batch", batch_for(large, pictures, allowed, model)),
+        _line("imgsz", large, "larger images show smaller objects"),
+        _line("batch", batch_for(large, images, allowed, model)),
         _line("optimizer", "AdamW", 'lr0 counts only where optimizer is not "auto"'),
         _line("lr0", 0.0005, "small steps: the weights are good already"),
         _line("warmup_epochs", 1.0),
@@ -204,16 +204,16 @@ def draft(data: DataSet, here: Here, *, model: str, data_path: str) -> str:
     return "\n".join([*parts, ""])
 
 
-def epochs_for(pictures: int) -> tuple[int, int]:
+def epochs_for(images: int) -> tuple[int, int]:
     """Of the first and of the second stage: three and two parts."""
-    total = next((epochs for most, epochs in EPOCHS if pictures <= most), 40)
+    total = next((epochs for most, epochs in EPOCHS if images <= most), 40)
     return total * 3 // 5, total * 2 // 5
 
 
-def batch_for(imgsz: int, pictures: int, memory: int, model: str) -> int:
+def batch_for(imgsz: int, images: int, memory: int, model: str) -> int:
     """The largest power of two that memory is likely to bear; the ladder halves it where that was wrong."""
-    each = PICTURE[scale_of(model) or "s"] * (imgsz / 640) ** 2
-    fitting = min(LARGEST_BATCH, (memory - 1e9) / each, pictures / 4)
+    each = IMAGE_BYTES[scale_of(model) or "s"] * (imgsz / 640) ** 2
+    fitting = min(LARGEST_BATCH, (memory - 1e9) / each, images / 4)
     batch = 2
     while batch * 2 <= fitting:
         batch *= 2

@@ -1,8 +1,8 @@
 """A short trial of a training: two short epochs with their validations for real, in a scratch folder, and what they took.
 
-The pictures are links to the user's own, so that nothing of theirs is written to (Ultralytics keeps caches beside labels). The trial is
+The images are links to the user's own, so that nothing of theirs is written to (Ultralytics keeps caches beside labels). The trial is
 supervised like any run, in a process of its own, and what it measured is read from its journal. Its epochs are so long that the
-pictures that mosaic keeps are all there, and where the plan closes mosaic before its end, the second epoch has none.
+images that mosaic keeps are all there, and where the plan closes mosaic before its end, the second epoch has none.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Length:
     batches: int
     """In an epoch."""
     validated: int
-    """Pictures at the least, where there are so many."""
+    """Images at the least, where there are so many."""
     validation_batches: int
 
 
-FULL = Length(batches=8, validated=64, validation_batches=3)  # Ultralytics keeps the pictures of 8 batches for mosaic
+FULL = Length(batches=8, validated=64, validation_batches=3)  # Ultralytics keeps the images of 8 batches for mosaic
 BRIEF = Length(batches=4, validated=4, validation_batches=1)
 
 
@@ -72,7 +72,7 @@ BRIEF = Length(batches=4, validated=4, validation_batches=1)
 class Measured:
     batch: int
     size: int
-    """Of a picture, in pixels."""
+    """Of an image, in pixels."""
     training: int = 0
     """Bytes that all of its processes held at most while it trained, with the driver's where that is the same memory."""
     validation: int = 0
@@ -80,10 +80,10 @@ class Measured:
     wall: Pace = field(default_factory=Pace)
     processor: Pace = field(default_factory=Pace)
     """The same in seconds that its processes computed."""
-    pictures: int = 0
+    images: int = 0
     """That it trained with."""
     validated: int = 0
-    """Pictures that it validated with; 0 where it did not come to that."""
+    """Images that it validated with; 0 where it did not come to that."""
     workers: int = 0
     closes: bool = True
     """Whether the second epoch was without mosaic."""
@@ -178,16 +178,14 @@ def _tried(
     began = time.monotonic()
     data = yolo_data.read(_path(plan, str(over.get("data", ""))), cwd=Path(plan.cwd))
     if data.masks:
-        raise DataSetInvalid(
-            "its labels are pictures of their own (masks): only boxes, polygons and poses are tried out"
-        )
+        raise DataSetInvalid("its labels are images of their own (masks): only boxes, polygons and poses are tried out")
     train, val = len(data.splits["train"]), len(data.splits["val"])
     batches = min(length.batches, max(1, -(-train // asked.batch)))
     wanted = {
         "train": min(train, batches * asked.batch) if train >= asked.batch else asked.batch,
         "val": min(val, max(length.validated, 2 * asked.batch * length.validation_batches)),
     }
-    few = few_pictures(data, scratch / "data", wanted)
+    few = few_images(data, scratch / "data", wanted)
     short = _short(plan, over, asked, few, scratch)
     path = scratch / "trial.toml"
     path.write_text(to_toml(short))
@@ -220,7 +218,7 @@ def _as_measured(
         validation=figures.validation,
         wall=figures.wall,
         processor=figures.processor,
-        pictures=wanted["train"],
+        images=wanted["train"],
         validated=wanted["val"] if figures.wall.validation else 0,
         workers=workers if isinstance(workers, int) else 0,
         closes=asked.closes,
@@ -342,18 +340,18 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def few_pictures(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
-    """A data set of links to some pictures of each split, evenly taken; where there are too few, some come twice."""
+def few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
+    """A data set of links to some images of each split, evenly taken; where there are too few, some come twice."""
     for split, count in wanted.items():
-        pictures = data.splits[split]
-        images, labels = folder / "images" / split, folder / "labels" / split
-        images.mkdir(parents=True)
+        images = data.splits[split]
+        image_folder, labels = folder / "images" / split, folder / "labels" / split
+        image_folder.mkdir(parents=True)
         labels.mkdir(parents=True)
         for n in range(count):
-            picture = pictures[n * len(pictures) // count]
-            name = yolo_data.name_of_link(n, picture)
-            (images / name).symlink_to(picture.absolute())
-            label = yolo_data.label_of(picture)
+            image = images[n * len(images) // count]
+            name = yolo_data.name_of_link(n, image)
+            (image_folder / name).symlink_to(image.absolute())
+            label = yolo_data.label_of(image)
             if label.is_file():
                 (labels / name).with_suffix(".txt").symlink_to(label.absolute())
     path = folder / "data.yaml"

@@ -36,7 +36,7 @@ class Pace:
     spread: float = 0.0
     """How far batches are from the typical one, as a part of it: half of them are nearer."""
     validation: float = 0.0
-    """One, of all pictures of the trial."""
+    """One, of all images of the trial."""
     saving: float = 0.0
     """After each epoch."""
     after: float = 0.0

@@ -195,18 +195,18 @@ def _data(
         said.problems.extend(error.what.split("\n"))
         return None
     for split in ("train", "val"):
-        _pictures(found, split, said)
+        _images(found, split, said)
         if task in BOX_TASKS and not found.masks:
             _labels(found, split, settings, said)
     return found
 
 
-def _pictures(data: DataSet, split: str, said: Survey) -> None:
+def _images(data: DataSet, split: str, said: Survey) -> None:
     chosen = yolo_labels.evenly(data.splits[split], 500)
-    gone = [picture for picture in chosen if not is_file(picture)]
+    gone = [image for image in chosen if not is_file(image)]
     if gone:
         said.problems.append(
-            f"{len(gone)} of {len(chosen)} pictures for {split} that were looked at do not exist, e.g. {yolo_data.short(gone[0])}: mend "
+            f"{len(gone)} of {len(chosen)} images for {split} that were looked at do not exist, e.g. {yolo_data.short(gone[0])}: mend "
             f"the list that {data.path} names."
         )
 
@@ -220,13 +220,13 @@ def _labels(data: DataSet, split: str, settings: Mapping[str, Any], said: Survey
     if not look.boxes and not look.wrong:
         first = yolo_data.label_of(data.splits[split][0])
         said.problems.append(
-            f"No picture for {split} has a label ({look.counted} were looked at): one would be {first}, with a line "
+            f"No image for {split} has a label ({look.counted} were looked at): one would be {first}, with a line "
             "`class x y width height` for each object."
         )
         return
     if 2 * look.missing > look.looked_at:
         said.notes.append(
-            f"{look.missing} pictures for {split} have no label file ({look.counted} were looked at): they count as empty."
+            f"{look.missing} images for {split} have no label file ({look.counted} were looked at): they count as empty."
         )
     classes = [wrong for wrong in look.wrong if wrong.class_id]
     others = [wrong for wrong in look.wrong if not wrong.class_id]
@@ -234,12 +234,12 @@ def _labels(data: DataSet, split: str, settings: Mapping[str, Any], said: Survey
         said.problems.append(
             f"{_files(len(classes))} for {split} {_have(len(classes))} a class that does not exist ({look.counted} were "
             f"looked at): {classes[0].label}, line {classes[0].line}, {classes[0].says}: mend names in {data.path}, or the "
-            "labels; Ultralytics would leave out those pictures."
+            "labels; Ultralytics would leave out those images."
         )
     if others:
         sentence = (
             f"{_files(len(others))} for {split} cannot be used ({look.counted} were looked at): {others[0].label}, line "
-            f"{others[0].line}, {others[0].says}; Ultralytics would leave out those pictures. Mend the labels."
+            f"{others[0].line}, {others[0].says}; Ultralytics would leave out those images. Mend the labels."
         )
         (said.problems if len(others) > MANY * look.looked_at else said.notes).append(sentence)
 

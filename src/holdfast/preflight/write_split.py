@@ -1,4 +1,4 @@
-"""Writes a split that was proposed: two lists of pictures, and a data yaml that uses them. Nothing there is overwritten."""
+"""Writes a split that was proposed: two lists of images, and a data yaml that uses them. Nothing there is overwritten."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _yaml(data: DataSet, folder: Path, lists: list[str]) -> str:
         if name not in ("path", "train", "val", "validation", "test", "minival", "download")
     }
     new = {"path": str(folder.absolute()), **{name: f"{name}.txt" for name in lists}}
-    said = f"# The pictures of {data.path.name}, split by group: no video and no copy is on both sides.\n"
+    said = f"# The images of {data.path.name}, split by group: no video and no copy is on both sides.\n"
     return said + str(yaml.safe_dump({**new, **kept}, sort_keys=False, allow_unicode=True))

@@ -1,4 +1,4 @@
-"""What a YOLO data yaml names: its root, the pictures of each split, its classes. Read as Ultralytics reads it, except
+"""What a YOLO data yaml names: its root, the images of each split, its classes. Read as Ultralytics reads it, except
 that nothing is ever downloaded, and that all that is missing is told at once, before a training starts.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.schema.errors import DataSetInvalid
 from holdfast.schema.shell_text import shell_quoted
-from holdfast.schema.ultralytics_settings import PICTURES
+from holdfast.schema.ultralytics_settings import IMAGES
 from holdfast.storage.safe_files import FileTooLarge, exists, expand_user, is_dir, is_file, open_regular, read_bytes
 from holdfast.storage.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 LARGEST_SETTINGS = 4 << 20
 LARGEST_LIST = 256 << 20
-"""Bytes of a text file that lists pictures."""
+"""Bytes of a text file that lists images."""
 MAX_PATH = 4096
 """Characters of a path; no system opens a longer one."""
-MOST_PICTURES = 2_000_000
+MAX_IMAGES = 2_000_000
 MAX_FOLDERS = 100_000
 KERNEL_FOLDERS = ("/proc", "/sys")
 """Below the one that a split names."""
@@ -46,17 +46,17 @@ class DataSet:
     root: Path
     names: list[str]
     splits: dict[str, list[Path]]
-    """Pictures of `train`, `val` and, where it is named, `test`, in the order of their names."""
+    """Images of `train`, `val` and, where it is named, `test`, in the order of their names."""
     keypoints: tuple[int, int] | None = None
     """How many points a pose has, and how many numbers each: pose labels are as much longer."""
     masks: bool = False
-    """The labels are pictures of their own."""
+    """The labels are images of their own."""
     cut: list[str] = field(default_factory=list)
-    """Splits that have more pictures than were counted."""
+    """Splits that have more images than were counted."""
 
     @property
-    def pictures(self) -> int:
-        return sum(len(pictures) for pictures in self.splits.values())
+    def images(self) -> int:
+        return sum(len(images) for images in self.splits.values())
 
 
 def read(path: Path, *, cwd: Path | None = None) -> DataSet:
@@ -74,11 +74,11 @@ def read(path: Path, *, cwd: Path | None = None) -> DataSet:
         named = values.get(split, values.get("validation") if split == "val" else None)
         if not named:
             if split != "test":
-                problems.append(f"{path} does not say where the pictures for {split} are: add {split}: images/{split}.")
+                problems.append(f"{path} does not say where the images for {split} are: add {split}: images/{split}.")
             continue
         assert root is not None
-        splits[split] = _pictures_of(split, named, root, path, problems)
-        if len(splits[split]) >= MOST_PICTURES:
+        splits[split] = _images_of(split, named, root, path, problems)
+        if len(splits[split]) >= MAX_IMAGES:
             cut.append(split)
     if problems:
         raise DataSetInvalid("\n".join(problems), look_at=str(path))
@@ -89,16 +89,16 @@ def read(path: Path, *, cwd: Path | None = None) -> DataSet:
     return DataSet(path=path, root=root, names=names, splits=splits, keypoints=points, masks=masks, cut=cut)
 
 
-def label_of(picture: Path) -> Path:
+def label_of(image: Path) -> Path:
     """The last folder called `images` becomes `labels`, and the ending .txt."""
-    text = str(picture)
+    text = str(image)
     head, found, tail = text.rpartition(f"{os.sep}images{os.sep}")
     return Path(f"{head}{os.sep}labels{os.sep}{tail}" if found else text).with_suffix(".txt")
 
 
-def name_of_link(number: int, picture: Path) -> str:
-    """For a link to this picture: its own name, or its end where that is long, with a number before it."""
-    return f"{number:05d}-{picture.name[-60:]}"
+def name_of_link(number: int, image: Path) -> str:
+    """For a link to this image: its own name, or its end where that is long, with a number before it."""
+    return f"{number:05d}-{image.name[-60:]}"
 
 
 def data_yamls_in(folder: Path) -> list[Path]:
@@ -230,8 +230,8 @@ def _root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str])
     return None
 
 
-def _pictures_of(split: str, named: Any, root: Path, path: Path, problems: list[str]) -> list[Path]:
-    pictures: list[Path] = []
+def _images_of(split: str, named: Any, root: Path, path: Path, problems: list[str]) -> list[Path]:
+    images: list[Path] = []
     sources = named if isinstance(named, list) else [named]
     for source in sources:
         if not isinstance(source, str):
@@ -241,19 +241,19 @@ def _pictures_of(split: str, named: Any, root: Path, path: Path, problems: list[
         if not exists(place) and source.startswith("../"):  # as Ultralytics forgives it
             place = root / source[3:]
         try:
-            found = sorted(_inside(place, MOST_PICTURES - len(pictures)))
+            found = sorted(_inside(place, MAX_IMAGES - len(images)))
         except FileNotFoundError:
-            problems.append(f"The pictures for {split} are missing: {short(place)} does not exist, which {path} names.")
+            problems.append(f"The images for {split} are missing: {short(place)} does not exist, which {path} names.")
             continue
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is neither a folder nor a list of pictures"
-            problems.append(f"The pictures for {split} cannot be listed: {short(place)}: {reason}.")
+            reason = error.strerror if isinstance(error, OSError) else "it is neither a folder nor a list of images"
+            problems.append(f"The images for {split} cannot be listed: {short(place)}: {reason}.")
             continue
         if not found:
             endings = "jpg, png and such" if is_dir(place) else "one path a line"
-            problems.append(f"There is no picture for {split} in {place} ({endings}): put them there, or mend {path}.")
-        pictures += found
-    return pictures
+            problems.append(f"There is no image for {split} in {place} ({endings}): put them there, or mend {path}.")
+        images += found
+    return images
 
 
 def _inside(place: Path, most: int) -> Iterator[Path]:
@@ -265,10 +265,10 @@ def _inside(place: Path, most: int) -> Iterator[Path]:
         while most > 0 and read < LARGEST_LIST and (raw := file.readline(MAX_PATH + 1)):
             most -= 1
             if len(raw) > MAX_PATH or b"\0" in raw:
-                raise OSError(errno.EINVAL, "it is neither a folder nor a list of pictures")
+                raise OSError(errno.EINVAL, "it is neither a folder nor a list of images")
             line = raw.decode("utf-8" if read else "utf-8-sig")
             read += len(raw)
-            if (name := line.strip()) and _is_picture(name):
+            if (name := line.strip()) and _is_image(name):
                 yield place.parent / name[2:] if name.startswith("./") else Path(name)
 
 
@@ -290,7 +290,7 @@ def _walked(folder: Path, most: int) -> Iterator[Path]:
             raise OSError(errno.EFBIG, f"it has more than {MAX_FOLDERS:,} folders")
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
-            if _is_picture(name) and not name.startswith("."):
+            if _is_image(name) and not name.startswith("."):
                 yield Path(here, name)
                 most -= 1
                 if most <= 0:
@@ -307,5 +307,5 @@ def _devices_of(folders: Iterable[str]) -> set[int]:
     return found
 
 
-def _is_picture(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in PICTURES
+def _is_image(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in IMAGES

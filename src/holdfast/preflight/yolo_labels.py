@@ -22,7 +22,7 @@ LARGEST_LABEL = 2 << 20
 MAX_READ = 64 << 20
 """Bytes of all labels of a split together."""
 OUTSIDE = 0.01
-"""How far outside of the picture a corner may lie before Ultralytics passes the picture over."""
+"""How far outside of the image a corner may lie before Ultralytics passes the image over."""
 
 
 class Wrong(NamedTuple):
@@ -51,15 +51,15 @@ def look(
     data: DataSet, split: str, *, oriented: bool = False, any_class: bool = False, most: int = MOST_LABELS
 ) -> LabelLook:
     """The labels of one split. `oriented`: boxes are four corners; `any_class`: all classes are trained as one."""
-    pictures = data.splits.get(split, [])
-    chosen = evenly(pictures, most)
+    images = data.splits.get(split, [])
+    chosen = evenly(images, most)
     missing = empty = boxes = read = 0
     wrong: list[Wrong] = []
-    for looked_at, picture in enumerate(chosen):
+    for looked_at, image in enumerate(chosen):
         if read > MAX_READ:
             chosen = chosen[:looked_at]
             break
-        label = label_of(picture)
+        label = label_of(image)
         try:
             content = read_bytes(label, LARGEST_LABEL)
             lines = content.decode("utf-8-sig").splitlines()
@@ -81,14 +81,14 @@ def look(
         )
         if first is not None:
             wrong.append(first)
-    return LabelLook(len(chosen), len(pictures), missing, empty, boxes, wrong)
+    return LabelLook(len(chosen), len(images), missing, empty, boxes, wrong)
 
 
-def evenly(pictures: Sequence[Path], most: int) -> list[Path]:
+def evenly(images: Sequence[Path], most: int) -> list[Path]:
     """As many as allowed, spread over all of them: a data set is often sorted by where it came from."""
-    if len(pictures) <= most:
-        return list(pictures)
-    return [pictures[number * len(pictures) // most] for number in range(most)]
+    if len(images) <= most:
+        return list(images)
+    return [images[number * len(images) // most] for number in range(most)]
 
 
 def _wrong(row: list[str], data: DataSet, oriented: bool, any_class: bool, label: Path, number: int) -> Wrong | None:
@@ -114,7 +114,7 @@ def _wrong(row: list[str], data: DataSet, oriented: bool, any_class: bool, label
     elif (len(places) != 4 or oriented) and (len(places) < 6 or len(places) % 2):
         return Wrong(label, number, f"has {len(row)} columns; a box has 5: class, centre x and y, width, height")
     if max(places) > 1 + OUTSIDE or min(places) < -OUTSIDE:
-        return Wrong(label, number, "has a place outside of the picture; places are shares between 0 and 1, not pixels")
+        return Wrong(label, number, "has a place outside of the image; places are shares between 0 and 1, not pixels")
     return None
 
 

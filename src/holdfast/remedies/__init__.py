@@ -2,7 +2,7 @@
 
 `remedy_for` asks one rung after the other; the first that applies, changes something, is allowed by the plan and was not
 tried before answers. `applied` makes the next plan of its changes. Both are pure: what was tried is read from the decisions
-in the picture.
+in the run state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from holdfast.remedies.registry import SPOILING, ladder_for
 from holdfast.remedies.step import Remedy
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Plan
 
 __all__ = ["SPOILING", "Remedy", "applied", "remedy_for"]
 
 
-def remedy_for(picture: Picture, plan: Plan, cause: str) -> Remedy | None:
+def remedy_for(state: RunState, plan: Plan, cause: str) -> Remedy | None:
     """The next rung for this cause in this run; None where there is none left, or never was one."""
-    now = situation_of(picture, plan, cause)
+    now = situation_of(state, plan, cause)
     for rung in ladder_for(now):
         remedy = rung.remedy(now)
         if remedy is not None and not now.has_tried(remedy.changes):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NBS = 64
 """Ultralytics' own, where nobody set another."""
 MOST_ACCUMULATED = 4
-_SLOWER = "time: more and smaller batches, and batch normalisation sees fewer pictures at a time"
+_SLOWER = "time: more and smaller batches, and batch normalisation sees fewer images at a time"
 
 
 def update_of(now: Situation) -> Update | None:
@@ -98,7 +98,7 @@ MICRO_BATCH = Rung(
 )
 BATCH_OF_ONE = Rung(
     "batch-of-one",
-    "The same once more, down to one picture at a time: late, as batch normalisation then sees a single picture.",
+    "The same once more, down to one image at a time: late, as batch normalisation then sees a single image.",
     "time, and accuracy where batch normalisation matters",
     lambda now: _micro_batch(now, 1, "batch-of-one"),
 )

@@ -17,7 +17,7 @@ from holdfast.schema.verdicts import Action, Change
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.diagnosis.versions import Version
     from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Finding
@@ -162,11 +162,11 @@ class Situation:
         return named.get(what) or (known_as(what) if what.startswith("-") or what.endswith("=") else None) or what
 
 
-def situation_of(picture: Picture, plan: Plan, cause: str) -> Situation:
-    attempt = picture.attempt
-    ultralytics = _is_ultralytics(picture, plan)
-    settings = _settings(picture, plan, ultralytics=ultralytics)
-    started = picture.started
+def situation_of(state: RunState, plan: Plan, cause: str) -> Situation:
+    attempt = state.attempt
+    ultralytics = _is_ultralytics(state, plan)
+    settings = _settings(state, plan, ultralytics=ultralytics)
+    started = state.started
     highest = attempt.rates.highest
     return Situation(
         plan=plan,
@@ -180,21 +180,21 @@ def situation_of(picture: Picture, plan: Plan, cause: str) -> Situation:
             one.during.rss + one.during.driver > one.training.rss + one.training.driver
             for one in attempt.memory.evaluations
         ),
-        on_macos=picture.on_macos,
-        torch=versions_of(picture).torch,
+        on_macos=state.on_macos,
+        torch=versions_of(state).torch,
         environment={**(started.environment if started is not None else {}), **plan.environment},
         steps=attempt.steps,
-        progressed=_progressed(picture, cause),
-        kept=any(each.snapshots.newest is not None or each.saves.by_path for each in picture.attempts),
-        tried=tuple(_tried(picture)),
+        progressed=_progressed(state, cause),
+        kept=any(each.snapshots.newest is not None or each.saves.by_path for each in state.attempts),
+        tried=tuple(_tried(state)),
         optimizer=attempt.observed.optimizers[0] if attempt.observed and attempt.observed.optimizers else None,
         rate=highest.highest if highest.count else None,
         last_words=tuple(exception_words(attempt.ended)) if attempt.ended is not None else (),
     )
 
 
-def _is_ultralytics(picture: Picture, plan: Plan) -> bool:
-    seen = any(attempt.adapter == "ultralytics" or attempt.settings for attempt in picture.attempts)
+def _is_ultralytics(state: RunState, plan: Plan) -> bool:
+    seen = any(attempt.adapter == "ultralytics" or attempt.settings for attempt in state.attempts)
     return plan.trainer == "ultralytics" or seen or _is_yolo(plan.command)
 
 
@@ -202,7 +202,7 @@ def _is_yolo(command: Sequence[str]) -> bool:
     return bool(command) and command[0].rpartition("/")[2] == "yolo"
 
 
-def _settings(picture: Picture, plan: Plan, *, ultralytics: bool) -> dict[str, Any]:
+def _settings(state: RunState, plan: Plan, *, ultralytics: bool) -> dict[str, Any]:
     """As reported, where they were; what the plan and the command say, where they were not."""
     known: dict[str, Any] = {}
     if plan.trainer == "ultralytics" or _is_yolo(plan.command):
@@ -213,24 +213,24 @@ def _settings(picture: Picture, plan: Plan, *, ultralytics: bool) -> dict[str, A
     if not ultralytics:
         return known
     known |= plan.overrides
-    reported = next((attempt for attempt in reversed(picture.attempts) if attempt.settings), None)
+    reported = next((attempt for attempt in reversed(state.attempts) if attempt.settings), None)
     if reported is not None:
         known |= reported.settings
-        if reported is not picture.attempt:  # the newest did not live to report what it was given since
+        if reported is not state.attempt:  # the newest did not live to report what it was given since
             known |= plan.overrides
-    if lowered := _lowered_by_itself(picture.attempt):
+    if lowered := _lowered_by_itself(state.attempt):
         known["batch"] = lowered
     return known
 
 
-def _lowered_by_itself(attempt: AttemptPicture) -> int | None:
+def _lowered_by_itself(attempt: AttemptState) -> int | None:
     """Ultralytics halves the batch where the first epoch does not fit, and tells nobody but its log."""
     line = attempt.printed.get("device-out-of-memory")
     found = _LOWERED.search(line.text) if line is not None else None
     return int(found[1]) if found else None
 
 
-def _in_validation(attempt: AttemptPicture) -> bool:
+def _in_validation(attempt: AttemptState) -> bool:
     """It died after an epoch, and neither its evaluation nor a further step was done; or the exception came out of a validator."""
     ended = attempt.ended
     if ended is None or ended.stopped_by is not None or ended.planned:
@@ -245,14 +245,14 @@ def _in_validation(attempt: AttemptPicture) -> bool:
     return not evaluated or attempt.epoch == attempt.planned_epochs
 
 
-def _progressed(picture: Picture, cause: str) -> bool:
-    now = picture.attempt
-    before = [_sound_until(attempt, cause) for attempt in picture.attempts[:-1]]
+def _progressed(state: RunState, cause: str) -> bool:
+    now = state.attempt
+    before = [_sound_until(attempt, cause) for attempt in state.attempts[:-1]]
     resumed = now.resumed
     return now.steps > 0 and _sound_until(now, cause) > max([resumed.step if resumed is not None else 0, *before])
 
 
-def _sound_until(attempt: AttemptPicture, cause: str) -> int:
+def _sound_until(attempt: AttemptState, cause: str) -> int:
     """The last step whose state can be gone on from."""
     finding = attempt.found(cause)
     rule = by_id().get(cause)
@@ -262,8 +262,8 @@ def _sound_until(attempt: AttemptPicture, cause: str) -> int:
     return min(attempt.last_step, since - 1)
 
 
-def _tried(picture: Picture) -> list[Tried]:
-    decisions = [attempt.decision for attempt in picture.attempts[:-1] if attempt.decision is not None]
+def _tried(state: RunState) -> list[Tried]:
+    decisions = [attempt.decision for attempt in state.attempts[:-1] if attempt.decision is not None]
     return [
         Tried(decision.cause, tuple(decision.changes))
         for decision in decisions

@@ -53,15 +53,15 @@ def _cache_on_disk(now: Situation) -> Remedy | None:
         return None
     return remedy(
         "cache-on-disk",
-        "Decoded pictures are kept on the disk (cache=disk): the training waited for data.",
-        now.change("cache", "disk", why="it waited for data", costs="disk: decoded pictures are written beside yours"),
+        "Decoded images are kept on the disk (cache=disk): the training waited for data.",
+        now.change("cache", "disk", why="it waited for data", costs="disk: decoded images are written beside yours"),
     )
 
 
 CACHE_ON_DISK = Rung(
     "cache-on-disk",
-    "`cache=disk`: pictures are decoded once.",
-    "disk: decoded pictures are written beside yours",
+    "`cache=disk`: images are decoded once.",
+    "disk: decoded images are written beside yours",
     _cache_on_disk,
 )
 
@@ -94,7 +94,7 @@ def _write_less(now: Situation) -> Remedy | None:
     return remedy(
         "write-less",
         "Less is written: no plots, no checkpoint of every epoch (best.pt and last.pt stay), no cache on the disk.",
-        now.change("plots", False, why=why, costs="Ultralytics' own pictures of the training are not drawn"),
+        now.change("plots", False, why=why, costs="Ultralytics' own images of the training are not drawn"),
         now.change("save_period", -1, why=why, costs="no checkpoints between best and last")
         if every and every > 0
         else None,

@@ -1,7 +1,7 @@
 """Half the micro-batch, and the same update: arithmetic of gradient accumulation.
 
 Ultralytics takes `accumulate = max(round(nbs / batch), 1)` batches for one update, adds their gradients up as sums over
-pictures, and scales the decay: `weight_decay * batch * accumulate / nbs`. So a smaller batch is the same update where
+images, and scales the decay: `weight_decay * batch * accumulate / nbs`. So a smaller batch is the same update where
 `batch * accumulate` and the scaled decay stay what they were; where rounding spoils that, `nbs` and `weight_decay` are set to
 mend it.
 """
@@ -24,7 +24,7 @@ class Update(NamedTuple):
 
     @property
     def effective(self) -> int:
-        """Pictures that one update sees."""
+        """Images that one update sees."""
         return self.batch * self.accumulate
 
     @property

@@ -1,4 +1,4 @@
-"""Rungs for memory that runs out, beside those about the batch: what is held for convenience, then what pictures cost."""
+"""Rungs for memory that runs out, beside those about the batch: what is held for convenience, then what images cost."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _nothing_extra(now: Situation) -> Remedy | None:
     return remedy(
         "nothing-extra",
         "No cached data set and no plots: neither changes what is learned.",
-        now.change("cache", False, why=why, costs="time, where reading pictures is slow"),
-        now.change("plots", False, why=why, costs="Ultralytics' own pictures of the training are not drawn"),
+        now.change("cache", False, why=why, costs="time, where reading images is slow"),
+        now.change("plots", False, why=why, costs="Ultralytics' own images of the training are not drawn"),
     )
 
 
 NOTHING_EXTRA = Rung(
     "nothing-extra",
     "`cache=False`, where a cache is used, and `plots=False` with it; not where only the memory of a CUDA device ran out.",
-    "time to read pictures, and Ultralytics' own plots",
+    "time to read images, and Ultralytics' own plots",
     _nothing_extra,
 )
 
@@ -119,16 +119,16 @@ def _step_down(now: Situation, name: str, steps: tuple[float, ...]) -> Remedy | 
         return None
     return remedy(
         f"less-{name}",
-        f"{name} {lower:g} in place of {value:g}: fewer boxes in a picture, so that matching them with predictions takes less.",
+        f"{name} {lower:g} in place of {value:g}: fewer boxes in an image, so that matching them with predictions takes less.",
         now.change(
-            name, lower, why="fewer boxes in a picture", costs="weaker augmentation: small data sets overfit sooner"
+            name, lower, why="fewer boxes in an image", costs="weaker augmentation: small data sets overfit sooner"
         ),
     )
 
 
 LESS_MIXUP = Rung(
     "less-mixup",
-    "`mixup` down to 0.05, then 0: fewer boxes in a picture, so that the assigner needs less memory and meets fewer cases.",
+    "`mixup` down to 0.05, then 0: fewer boxes in an image, so that the assigner needs less memory and meets fewer cases.",
     "weaker augmentation",
     _less_mixup,
 )
@@ -157,7 +157,7 @@ def _smaller_image(now: Situation) -> Remedy | None:
     saved = 1 - (smaller / size) ** 2
     return remedy(
         "smaller-image",
-        f"Pictures of {smaller} pixels in place of {size:g}: about {saved:.0%} less memory for activations.",
+        f"Images of {smaller} pixels in place of {size:g}: about {saved:.0%} less memory for activations.",
         now.change("imgsz", smaller, why="activations take less", costs="accuracy, on small objects most"),
     )
 

@@ -1,4 +1,4 @@
-"""What to do about findings and ends: small decisions that read aloud, over one picture. Nothing here acts."""
+"""What to do about findings and ends: small decisions that read aloud, over one run state. Nothing here acts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.remedies import SPOILING, Remedy, remedy_for
 from holdfast.schema.verdicts import Action, Decision, Outcome
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import Resume
     from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Finding
@@ -34,11 +34,11 @@ DEVICE_SUSPECTED = frozenset(
 """What a device that computes wrongly shows itself by."""
 
 
-def expected_life(picture: Picture) -> float | None:
+def expected_life(state: RunState) -> float | None:
     """Seconds that an attempt of this run is to be expected to live, from those before it; snapshots are taken accordingly.
     None where there are none.
     """
-    lives = [attempt.ended.seconds for attempt in picture.attempts if attempt.ended is not None]
+    lives = [attempt.ended.seconds for attempt in state.attempts if attempt.ended is not None]
     return max(SHORTEST_LIFE_S, sum(lives) / len(lives)) if lives else None
 
 
@@ -55,52 +55,52 @@ def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
     return finding.rule in FORETELLING and finding.severity != "note" and not plan.observe_only
 
 
-def worth_a_restart(finding: Finding, picture: Picture, plan: Plan) -> bool:
+def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
     """Whether a finding about a training that still lives is answered by going on in a fresh process, with one thing changed."""
     if finding.rule not in MENDED_ALIVE or finding.severity == "note" or plan.observe_only or plan.on_finding != "act":
         return False
-    remedy = remedy_for(picture, plan, finding.rule) if plan.policy.planned_restarts else None
+    remedy = remedy_for(state, plan, finding.rule) if plan.policy.planned_restarts else None
     return remedy is not None and bool(remedy.changes)
 
 
-def suspects_device(picture: Picture) -> bool:
+def suspects_device(state: RunState) -> bool:
     """Whether a number that the training's device computed should be held against the CPU's."""
-    device = str(picture.attempt.settings.get("device") or "cpu")
+    device = str(state.attempt.settings.get("device") or "cpu")
     if device.startswith("cpu"):
         return False
-    return any(finding.rule in DEVICE_SUSPECTED and finding.severity != "note" for finding in picture.findings)
+    return any(finding.rule in DEVICE_SUSPECTED and finding.severity != "note" for finding in state.findings)
 
 
-def spoiled_since(picture: Picture, remedy: Remedy | None) -> int | None:
+def spoiled_since(state: RunState, remedy: Remedy | None) -> int | None:
     """The step from which on nothing that this attempt saved may be gone on from; None where all of it is good."""
     if remedy is None or not remedy.from_start:
         return None
-    finding = picture.attempt.found(cause_of(picture.attempt) or "")
+    finding = state.attempt.found(cause_of(state.attempt) or "")
     return (finding.since if finding is not None else None) or 1
 
 
-def not_to_go_on_from(picture: Picture) -> int | None:
+def not_to_go_on_from(state: RunState) -> int | None:
     """For a run that is taken up again: the step from which on the state of its newest attempt is spoiled."""
-    cause = cause_of(picture.attempt)
+    cause = cause_of(state.attempt)
     if cause not in SPOILING:
         return None
-    finding = picture.attempt.found(cause or "")
+    finding = state.attempt.found(cause or "")
     return (finding.since if finding is not None else None) or 1
 
 
 def after_end(
-    picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
+    state: RunState, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
 ) -> Decision:
     """What follows when an attempt is over: stop, another one, or another one with a remedy."""
-    attempt = picture.attempt
+    attempt = state.attempt
     cause = cause_of(attempt)
-    reason = reason_to_stop(picture, plan, attempts_left=attempts_left, resume=resume, remedy=remedy)
+    reason = reason_to_stop(state, plan, attempts_left=attempts_left, resume=resume, remedy=remedy)
     if reason is not None:
         return Decision(action=Action.STOP, attempt=attempt.number, why=reason, cause=cause)
     changes = remedy.changes if remedy is not None else []
     planned = attempt.ended.planned if attempt.ended is not None else ""
-    came_further = attempt.steps and resume.checkpoint is not None and not without_progress(picture)
-    wait = min(LONGEST_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(picture.attempts) - 1)))
+    came_further = attempt.steps and resume.checkpoint is not None and not without_progress(state)
+    wait = min(LONGEST_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(state.attempts) - 1)))
     if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
         wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
@@ -113,7 +113,7 @@ def after_end(
         cause=cause,
         wait_s=wait,
         changes=changes,
-        back_to=spoiled_since(picture, remedy),
+        back_to=spoiled_since(state, remedy),
         planned=bool(planned),
     )
 
@@ -125,24 +125,24 @@ def _inside_a_sentence(says: str) -> str:
     return (says[:1].lower() if is_plain else says[:1]) + says[1:].rstrip(".")
 
 
-def is_over(picture: Picture) -> bool:
+def is_over(state: RunState) -> bool:
     """Whether a run has been judged, and its training ended by itself and well: nothing of it is left to be gone on with.
 
     One that somebody stopped between its last step and the verdict is still to be judged.
     """
-    if picture.ended is None or picture.ended.verdict == Outcome.INTERRUPTED:
+    if state.ended is None or state.ended.verdict == Outcome.INTERRUPTED:
         return False
-    return picture.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN) or (
-        bool(picture.attempts) and picture.attempt.finished
+    return state.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN) or (
+        bool(state.attempts) and state.attempt.finished
     )
 
 
 def reason_to_stop(
-    picture: Picture, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
+    state: RunState, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
 ) -> str | None:
     """The first of these that holds, in words; None when there is no reason."""
     helpless = remedy is None
-    attempt, cause = picture.attempt, cause_of(picture.attempt)
+    attempt, cause = state.attempt, cause_of(state.attempt)
     ended = attempt.ended
     if ended is None:
         return "the attempt has not ended"
@@ -160,7 +160,7 @@ def reason_to_stop(
             attempts_left <= 0 and not ended.planned,
             _out_of_attempts(plan, resume),
         ),
-        (helpless and without_progress(picture), f"{cause} came twice with no progress in between"),
+        (helpless and without_progress(state), f"{cause} came twice with no progress in between"),
         (
             attempt.vaulted is not None and bool(attempt.vaulted.left_out) and resume.checkpoint is None,
             "starting over could overwrite what was saved, and it could not be copied out of harm's way",
@@ -178,11 +178,11 @@ def _out_of_attempts(plan: Plan, resume: Resume) -> str:
     return f"{said}; holdfast resume goes on{at}"
 
 
-def without_progress(picture: Picture) -> bool:
+def without_progress(state: RunState) -> bool:
     """The same cause twice, and the later attempt came no further."""
-    if len(picture.attempts) < 2:
+    if len(state.attempts) < 2:
         return False
-    before, now = picture.attempts[-2:]
+    before, now = state.attempts[-2:]
     cause = cause_of(now)
     if cause is None or cause in OUTSIDE or cause != cause_of(before):
         return False

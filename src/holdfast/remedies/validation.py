@@ -28,7 +28,7 @@ def _smaller_batch(now: Situation) -> Remedy | None:
         return None
     return remedy(
         "validation-batch",
-        f"Lighter validation: {smaller} pictures at a time in place of {batch}. The scores stay as they are, but for a little padding.",
+        f"Lighter validation: {smaller} images at a time in place of {batch}. The scores stay as they are, but for a little padding.",
         change,
         _no_plots(now),
     )
@@ -46,7 +46,7 @@ def _no_plots(now: Situation) -> Change | None:
     """They are drawn in validations, and ride along: for themselves they would not be worth an attempt."""
     if not now.ultralytics or now.cause == "nms-cut-short":
         return None
-    costs = "Ultralytics' own pictures of the training are not drawn"
+    costs = "Ultralytics' own images of the training are not drawn"
     return now.change("plots", False, why="they are drawn in validations", costs=costs)
 
 
@@ -56,19 +56,19 @@ def _fewer_boxes(now: Situation) -> Remedy | None:
         return None
     return remedy(
         "validation-boxes",
-        f"Lighter validation: at most {FEWER_BOXES_MOST} boxes a picture in place of {most:g}.",
+        f"Lighter validation: at most {FEWER_BOXES_MOST} boxes an image in place of {most:g}.",
         now.change(
             "validation.max_det",
             FEWER_BOXES_MOST,
-            why="boxes of all pictures are kept until they are scored",
+            why="boxes of all images are kept until they are scored",
             costs=_CROWDED,
         ),
     )
 
 
-_CROWDED = "the scores of pictures with more objects than that are too low"
+_CROWDED = "the scores of images with more objects than that are too low"
 VALIDATION_BOXES = Rung(
-    "validation-boxes", "At most 100 boxes a picture while the training validates (`max_det`).", _CROWDED, _fewer_boxes
+    "validation-boxes", "At most 100 boxes an image while the training validates (`max_det`).", _CROWDED, _fewer_boxes
 )
 
 

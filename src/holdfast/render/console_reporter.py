@@ -16,7 +16,7 @@ from holdfast.schema.verdicts import Action
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.storage.folder import RunFolder
 
 PROGRESS_S = 20.0
@@ -38,8 +38,8 @@ class Narrator:
         self._stream = stream if stream is not None else sys.stderr
         self._line_start = LineStart(run)
 
-    def __call__(self, event: events.Event, picture: Picture) -> None:
-        line = self._line(event, picture)
+    def __call__(self, event: events.Event, state: RunState) -> None:
+        line = self._line(event, state)
         if line is None:
             return
         try:
@@ -50,20 +50,20 @@ class Narrator:
         except OSError:
             pass  # the terminal is gone; everything is in the journal
 
-    def _progress(self, event: events.Epoch, picture: Picture) -> str | None:
+    def _progress(self, event: events.Epoch, state: RunState) -> str | None:
         last = event.planned is not None and event.epoch == event.planned
         if self._plan is None or (event.at < self._next_progress and not last):
             return None
         self._next_progress = event.at + PROGRESS_S
-        return progress(picture, self._plan, self._later)
+        return progress(state, self._plan, self._later)
 
-    def _line(self, event: events.Event, picture: Picture) -> str | None:
+    def _line(self, event: events.Event, state: RunState) -> str | None:
         if isinstance(event, events.Epoch):
-            return self._progress(event, picture)
+            return self._progress(event, state)
         if isinstance(event, events.Replayed):
-            return _replayed(event, picture)
+            return _replayed(event, state)
         if isinstance(event, events.Settings):
-            return another_folder(picture)
+            return another_folder(state)
         if isinstance(event, events.AttemptStarted) and event.attempt == 1:
             return f"watching; the record is in {self._run.path}"
         say = _SAYINGS.get(type(event))
@@ -105,10 +105,10 @@ def _restored(event: events.Restored) -> str:
     return f"the training has the state of step {event.step}{exactly}"
 
 
-def _replayed(event: events.Replayed, picture: Picture) -> str | None:
-    if event.differs_at is not None or len(picture.attempts) < 2:
+def _replayed(event: events.Replayed, state: RunState) -> str | None:
+    if event.differs_at is not None or len(state.attempts) < 2:
         return None  # a rule says what differs
-    return done_again(*picture.attempts[-2:])
+    return done_again(*state.attempts[-2:])
 
 
 def _stage_started(event: events.StageStarted) -> str:

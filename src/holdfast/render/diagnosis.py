@@ -37,7 +37,7 @@ def show(diagnosis: Diagnosis, *, report: Path | None, as_json: bool) -> None:
 def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
     """The fields of a summary, with what was read and what it was taken for."""
     reading = diagnosis.reading
-    summary = summary_of(RunFolder(Path(diagnosis.path)), diagnosis.picture)
+    summary = summary_of(RunFolder(Path(diagnosis.path)), diagnosis.state)
     if not reading.own:
         del summary["goodput"]  # nobody measured where the time went
     return {
@@ -56,9 +56,7 @@ def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def panel(diagnosis: Diagnosis) -> Frame:
     came_to = diagnosis.verdict
-    outcome = (
-        came_to.outcome.value if came_to is not None else "not ended" if diagnosis.picture.attempts else "settings"
-    )
+    outcome = came_to.outcome.value if came_to is not None else "not ended" if diagnosis.state.attempts else "settings"
     colour = COLOURS.get(outcome, "cyan")
     rows = ((label, style, _shown(text)) for label, style, text in _rows(diagnosis, outcome, colour))
     return Frame(f"holdfast · diagnose {_shown(diagnosis.reading.name, 80)}", rows, colour)
@@ -81,7 +79,7 @@ def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
         yield "next", "bold", step.text
         if step.command is not None:
             yield "", "", f"$ {step.command}"
-    if diagnosis.picture.attempts:
+    if diagnosis.state.attempts:
         for note in reading.notes:
             yield "read", "bold", note
 
@@ -91,7 +89,7 @@ def _shown(text: str, most: int = 600) -> str:
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Row]:
-    shown = {finding.rule: finding for finding in diagnosis.picture.findings}
+    shown = {finding.rule: finding for finding in diagnosis.state.findings}
     for finding in sorted(shown.values(), key=lambda found: ("fatal", "warn", "note").index(found.severity)):
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
         for evidence in finding.evidence[:MOST_EVIDENCE]:
@@ -102,13 +100,13 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def _write_report(diagnosis: Diagnosis, folder: Path) -> list[Path]:
-    """The report of the picture, with what only the diagnosis knows."""
+    """The report of the image, with what only the diagnosis knows."""
     from holdfast.render.report import write  # noqa: PLC0415 - what draws it is loaded only for a report
     from holdfast.render.report.model import Todo, report_of  # noqa: PLC0415
     from holdfast.render.report.text import clean  # noqa: PLC0415
 
     explained, reading = diagnosis.explanation, diagnosis.reading
-    report = report_of(diagnosis.picture, title=reading.name)
+    report = report_of(diagnosis.state, title=reading.name)
     read = [
         ("read", clean(f"{reading.what}: {diagnosis.path}", 400)),
         *(("note", clean(note, 400)) for note in reading.notes),

@@ -24,7 +24,7 @@ from holdfast.schema.verdicts import Action
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.render.box import Row
     from holdfast.storage.folder import RunFolder
 
@@ -38,16 +38,16 @@ ESSENTIAL = ("steps", "losses", "movement")
 """Kinds of evidence whose absence a user should know of."""
 
 
-def panel(run: RunFolder, picture: Picture) -> Frame:
-    ended = picture.ended
+def panel(run: RunFolder, state: RunState) -> Frame:
+    ended = state.ended
     outcome = ended.verdict if ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
-    rows = ((label, style, printable(text)) for label, style, text in _rows(run, picture, outcome, colour))
+    rows = ((label, style, printable(text)) for label, style, text in _rows(run, state, outcome, colour))
     return Frame(f"holdfast · {run.name}", rows, colour)
 
 
-def print_panel(run: RunFolder, picture: Picture) -> None:
-    print_frame(run, panel(run, picture))
+def print_panel(run: RunFolder, state: RunState) -> None:
+    print_frame(run, panel(run, state))
 
 
 def print_frame(run: RunFolder, frame: Frame) -> None:
@@ -59,30 +59,30 @@ def print_frame(run: RunFolder, frame: Frame) -> None:
     sys.stderr.flush()
 
 
-def _rows(run: RunFolder, picture: Picture, outcome: str, colour: str) -> Iterator[Row]:
-    yield outcome, f"bold {colour}", picture.ended.reason if picture.ended is not None else "the run has not ended"
-    yield "", "", _figures(picture)
-    spent = goodput(picture)
-    if len(picture.attempts) > 1 and spent["buckets"]:
+def _rows(run: RunFolder, state: RunState, outcome: str, colour: str) -> Iterator[Row]:
+    yield outcome, f"bold {colour}", state.ended.reason if state.ended is not None else "the run has not ended"
+    yield "", "", _figures(state)
+    spent = goodput(state)
+    if len(state.attempts) > 1 and spent["buckets"]:
         yield "time", "bold", shares(spent["buckets"])
-    if len(picture.attempts) > 1 or outcome not in ("learned", "unproven"):
-        yield from _attempts(picture, told=picture.ended.reason if picture.ended is not None else "")
-    yield from _findings(picture)
-    yield from _checkpoints(picture)
-    yield from _results(picture)
-    yield from _unseen(picture)
-    for step in next_steps(run, picture):
+    if len(state.attempts) > 1 or outcome not in ("learned", "unproven"):
+        yield from _attempts(state, told=state.ended.reason if state.ended is not None else "")
+    yield from _findings(state)
+    yield from _checkpoints(state)
+    yield from _results(state)
+    yield from _unseen(state)
+    for step in next_steps(run, state):
         yield "next", "bold", step
     if (run.path / HTML).is_file():
         yield "report", "bold", str(run.path / HTML)
     yield "record", "bold", str(run.path)
 
 
-def _figures(picture: Picture) -> str:
-    last = picture.last_step
-    spent = goodput(picture)
-    facts = [plural(len(picture.attempts), "attempt"), plural(last, "step"), duration(spent["wall_s"])]
-    memory = max((attempt.memory.most_rss for attempt in picture.attempts), default=0)
+def _figures(state: RunState) -> str:
+    last = state.last_step
+    spent = goodput(state)
+    facts = [plural(len(state.attempts), "attempt"), plural(last, "step"), duration(spent["wall_s"])]
+    memory = max((attempt.memory.most_rss for attempt in state.attempts), default=0)
     if memory:
         facts.append(f"at most {size(memory)} of memory")
     if last and spent["wall_s"] >= 60:
@@ -90,11 +90,11 @@ def _figures(picture: Picture) -> str:
     return ", ".join(facts)
 
 
-def _attempts(picture: Picture, told: str) -> Iterator[Row]:
-    shown = picture.attempts[-MOST_ATTEMPTS:]
-    if len(shown) < len(picture.attempts):
-        yield "", "", f"({len(picture.attempts) - len(shown)} earlier attempts are in the journal)"
-    following = {attempt.number: after for attempt, after in pairwise(picture.attempts)}
+def _attempts(state: RunState, told: str) -> Iterator[Row]:
+    shown = state.attempts[-MOST_ATTEMPTS:]
+    if len(shown) < len(state.attempts):
+        yield "", "", f"({len(state.attempts) - len(shown)} earlier attempts are in the journal)"
+    following = {attempt.number: after for attempt, after in pairwise(state.attempts)}
     for attempt in shown:
         yield f"attempt {attempt.number}", "bold", _life(attempt)
         cause = cause_of(attempt)
@@ -119,7 +119,7 @@ def _attempts(picture: Picture, told: str) -> Iterator[Row]:
             yield "  lost", "", again
 
 
-def _life(attempt: AttemptPicture) -> str:
+def _life(attempt: AttemptState) -> str:
     steps = f"steps {attempt.first_step} to {attempt.last_step}" if attempt.steps else "no step seen"
     ended = attempt.ended
     if ended is None:
@@ -128,57 +128,57 @@ def _life(attempt: AttemptPicture) -> str:
     return f"{steps}, {duration(ended.seconds)}, {how}"
 
 
-def _findings(picture: Picture) -> Iterator[Row]:
+def _findings(state: RunState) -> Iterator[Row]:
     """What was found beside the causes of death, the newest of each rule."""
-    causes = {cause_of(attempt) for attempt in picture.attempts} | {"probe-absent"}
-    shown = {finding.rule: finding for finding in picture.findings if finding.rule not in causes}
-    told = picture.ended.reason if picture.ended is not None else ""
+    causes = {cause_of(attempt) for attempt in state.attempts} | {"probe-absent"}
+    shown = {finding.rule: finding for finding in state.findings if finding.rule not in causes}
+    told = state.ended.reason if state.ended is not None else ""
     for finding in shown.values():
         if finding.message == told:
             continue
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
 
 
-def _checkpoints(picture: Picture) -> Iterator[Row]:
+def _checkpoints(state: RunState) -> Iterator[Row]:
     """Which files not to use, and the newest that can be."""
-    known = checkpoints(picture)
+    known = checkpoints(state)
     spoiled = [checkpoint for checkpoint in known if not checkpoint.usable]
     if not spoiled:
         return
     for checkpoint in spoiled[-MOST_SPOILED:]:
         yield "unusable", "red", f"{checkpoint.path} (step {checkpoint.step}): {checkpoint.why}"
-    good = last_good(picture)
+    good = last_good(state)
     if good is not None:
         yield "good", "green", f"{good.path} (step {good.step}): {good.why}"
 
 
-def _results(picture: Picture) -> Iterator[Row]:
-    best, results = best_of(picture), results_of(picture)
+def _results(state: RunState) -> Iterator[Row]:
+    best, results = best_of(state), results_of(state)
     if best is not None:
         yield "best", "bold green", best
     if results is not None:
         yield "results", "bold", results
 
 
-def _unseen(picture: Picture) -> Iterator[Row]:
+def _unseen(state: RunState) -> Iterator[Row]:
     reasons: dict[str, list[str]] = {}
-    for kind, text in observed(picture).items():
+    for kind, text in observed(state).items():
         if kind in ESSENTIAL and text.startswith("not seen"):
             reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
     for why, kinds in reasons.items():
         yield "not seen", "bold", f"{', '.join(kinds)}: {why}"
 
 
-def next_steps(run: RunFolder, picture: Picture) -> list[str]:
+def next_steps(run: RunFolder, state: RunState) -> list[str]:
     """What the user can do now, the most useful first."""
-    ended = picture.ended
-    warned = any(finding.severity != "note" for finding in picture.attempt.findings) if picture.attempts else False
+    ended = state.ended
+    warned = any(finding.severity != "note" for finding in state.attempt.findings) if state.attempts else False
     if ended is None or (ended.verdict in ("learned", "unproven") and not warned):
         return []
     steps = [
         f"{step.text}: {step.command}" if step.command else step.text
-        for step in explain(picture, run.reference).next_steps[:MOST_NEXT]
+        for step in explain(state, run.reference).next_steps[:MOST_NEXT]
     ]
-    folder = run.attempt(picture.attempt.number)
+    folder = run.attempt(state.attempt.number)
     written = [log for log in (folder.stderr_log, folder.stdout_log) if log.is_file() and log.stat().st_size]
     return [*steps, f"read {written[0]}"] if ended.verdict == "failed" and written else steps

@@ -17,7 +17,7 @@ def show(draft: Draft, *, as_json: bool) -> None:
         said = {
             "plan": str(draft.path),
             "data": str(draft.data),
-            "pictures": draft.pictures,
+            "images": draft.images,
             "classes": draft.classes,
             "device": draft.device,
             "problems": draft.problems,
@@ -26,7 +26,7 @@ def show(draft: Draft, *, as_json: bool) -> None:
         }
         print_json(said)
         return
-    counts = ", ".join(f"{count:,} {split}" for split, count in draft.pictures.items())
+    counts = ", ".join(f"{count:,} {split}" for split, count in draft.images.items())
     classes = f"{draft.classes} class{'es' if draft.classes > 1 else ''}"
     print_line(f"Wrote {draft.path}: {draft.data} ({counts}; {classes}) on {draft.device}, in two stages.")
     for note in draft.notes:

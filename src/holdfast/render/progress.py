@@ -11,30 +11,30 @@ from holdfast.diagnosis.units import size
 from holdfast.render.text import duration
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 RECENT = 5
 """Epochs that the time left is reckoned from."""
 
 
-def progress(picture: Picture, head: str, later: float = 0.0) -> str:
+def progress(state: RunState, head: str, later: float = 0.0) -> str:
     """`later` is what the stages after this one come to, in epochs of this one."""
-    attempt = picture.attempt
+    attempt = state.attempt
     parts = [head] if head else []
     if attempt.epoch is not None:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         parts.append(f"epoch {attempt.epoch}{of}")
-    parts += _time_left(picture, later)
-    parts += [room] if (room := _room(picture)) else []
-    spent = ledger_of(picture)
+    parts += _time_left(state, later)
+    parts += [room] if (room := _room(state)) else []
+    spent = ledger_of(state)
     if spent.wall_s >= 1.0:
         parts.append(f"{spent.ratio:.0%} of the time useful")
     return ", ".join(parts)
 
 
-def _time_left(picture: Picture, later: float) -> list[str]:
-    attempt = picture.attempt
-    each = seconds_an_epoch(picture)
+def _time_left(state: RunState, later: float) -> list[str]:
+    attempt = state.attempt
+    each = seconds_an_epoch(state)
     if each is None or attempt.epoch is None or attempt.planned_epochs is None:
         return []
     left = max(0, attempt.planned_epochs - attempt.epoch)
@@ -43,24 +43,22 @@ def _time_left(picture: Picture, later: float) -> list[str]:
     return [f"about {duration(left * each)} left" if left else "nothing left to do"]
 
 
-def seconds_an_epoch(picture: Picture) -> float | None:
+def seconds_an_epoch(state: RunState) -> float | None:
     """At the pace of the last few, with what lies between them."""
-    attempt = picture.attempt
-    gaps = [later.at - earlier.at for each in picture.attempts for earlier, later in pairwise(each.pace.epochs)][
-        -RECENT:
-    ]
+    attempt = state.attempt
+    gaps = [later.at - earlier.at for each in state.attempts for earlier, later in pairwise(each.pace.epochs)][-RECENT:]
     if not gaps:
         # The first epoch of a life may have begun in its middle.
-        whole = [epoch.seconds for epoch in attempt.pace.epochs] if attempt is picture.attempts[0] else []
+        whole = [epoch.seconds for epoch in attempt.pace.epochs] if attempt is state.attempts[0] else []
         gaps = whole[-1:]
     return median(gaps) if gaps else None
 
 
-def _room(picture: Picture) -> str:
-    samples = picture.attempt.memory.samples
+def _room(state: RunState) -> str:
+    samples = state.attempt.memory.samples
     if not samples:
         return ""
     newest = samples[-1]
-    budget = picture.started.memory_budget if picture.started is not None else None
+    budget = state.started.memory_budget if state.started is not None else None
     whole = budget or newest.rss + newest.available
     return f"memory {size(newest.rss)} of {size(whole)}"

@@ -8,10 +8,10 @@ from holdfast.diagnosis.goodput import lost_steps
 from holdfast.render.text import plural
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
 
 
-def done_again(attempt: AttemptPicture, following: AttemptPicture | None) -> str:
+def done_again(attempt: AttemptState, following: AttemptState | None) -> str:
     """Of the steps of an attempt, by the next one; nothing where nothing was lost.
 
     Steps are counted by the heartbeat, up to the death. The losses that are compared are those of batches, which may be parts

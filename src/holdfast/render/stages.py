@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.diagnosis.stages import course_of
 from holdfast.render.summary import head, summary_of
 from holdfast.render.text import duration, plural, printable
@@ -15,7 +15,7 @@ from holdfast.storage.redact import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.diagnosis.stages import Course, StageCourse
     from holdfast.render.box import Frame, Row
     from holdfast.schema.plan import Plan
@@ -27,11 +27,11 @@ OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
 
 @dataclass(frozen=True)
 class Told:
-    """A stage with the picture of its own run."""
+    """A stage with the state of its own run."""
 
     stage: StageCourse
     run: RunFolder | None
-    picture: Picture | None
+    state: RunState | None
     summary: dict[str, Any]
 
 
@@ -44,9 +44,9 @@ def told(run: RunFolder, course: Course, plan: Plan | None = None) -> list[Told]
     stages = []
     for stage in sorted(course.stages, key=lambda stage: stage.number):
         folder = folders.get(stage.started.folder) if stage.started is not None else None
-        picture = picture_of(shown(folder, plan)) if folder is not None else None
-        summary = summary_of(folder, picture) if folder is not None and picture is not None else {}
-        stages.append(Told(stage, folder, picture, summary))
+        state = load_run_state(shown(folder, plan)) if folder is not None else None
+        summary = summary_of(folder, state) if folder is not None and state is not None else {}
+        stages.append(Told(stage, folder, state, summary))
     return stages
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.explanation import resume_command
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity
 from holdfast.render.console import print_json, print_line
 from holdfast.render.exits import how_it_ended
@@ -21,7 +21,7 @@ from holdfast.storage.lock import holder_of, is_live
 from holdfast.storage.redact import shown
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
     from holdfast.storage.folder import RunFolder
 
 
@@ -30,27 +30,33 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     now = time.time() if now is None else now
     if has_stages(run):
         return _status_of_stages(run, now)
-    picture = picture_of(shown(run))
+    state = load_run_state(shown(run))
     live = is_live(run)
     beat = read_beats(run).get(0)
     holder = holder_of(run)
-    suspended = bool(picture.attempts) and picture.attempt.suspended
-    state = (
+    suspended = bool(state.attempts) and state.attempt.suspended
+    activity = (
         ("suspended (fg continues it)" if suspended else "running")
         if live
         else "ended"
-        if picture.ended is not None
+        if state.ended is not None
         else "its supervisor is gone"
     )
-    status = {**summary_of(run, picture), "reference": run.reference, "state": state, "supervisor": holder, "now": None}
+    status = {
+        **summary_of(run, state),
+        "reference": run.reference,
+        "state": activity,
+        "supervisor": holder,
+        "now": None,
+    }
     status["progress"] = None
-    if picture.attempts and picture.ended is None:
-        attempt = picture.attempt
+    if state.attempts and state.ended is None:
+        attempt = state.attempt
         alive = _is_alive(run, attempt, live=live)
         gone = not live and not alive
         # No clock runs for what is gone, and nothing is to be expected of it.
-        until = max(picture.last_at, beat.step_at if beat is not None else 0.0) if gone else now
-        status["progress"] = None if gone else progress(picture, "")
+        until = max(state.last_at, beat.step_at if beat is not None else 0.0) if gone else now
+        status["progress"] = None if gone else progress(state, "")
         sample = attempt.memory.samples[-1] if attempt.memory.samples else None
         known = beat is not None and beat.pid == (attempt.hello.pid if attempt.hello is not None else beat.pid)
         status["now"] = {
@@ -147,7 +153,7 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
             print_line(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
 
 
-def _is_alive(run: RunFolder, attempt: AttemptPicture, *, live: bool) -> bool:
+def _is_alive(run: RunFolder, attempt: AttemptState, *, live: bool) -> bool:
     """Whether the training's process runs. A pid that another process has got since is not the training.
 
     While a supervisor holds the run from where its processes cannot be seen (another container), it is taken to be.

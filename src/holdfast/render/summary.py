@@ -17,24 +17,24 @@ from holdfast.storage.folder import write_atomically
 from holdfast.storage.summary_file import SUMMARY_SCHEMA, journal_bytes
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.events import RunEnded
     from holdfast.storage.folder import RunFolder
 
 
-def summary_of(run: RunFolder, picture: Picture) -> dict[str, Any]:
-    ended = picture.ended
+def summary_of(run: RunFolder, state: RunState) -> dict[str, Any]:
+    ended = state.ended
     return {
         **head(run, ended),
         "proofs": msgspec.to_builtins(ended.proofs) if ended is not None else [],
-        "observed": observed(picture),
-        "attempts": [_attempt(attempt) for attempt in picture.attempts],
-        "findings": [_finding(finding) for finding in msgspec.to_builtins(picture.findings)],
-        "findings_left_out": sum(attempt.findings_left_out for attempt in picture.attempts),
-        "decisions": [msgspec.to_builtins(a.decision) for a in picture.attempts if a.decision is not None],
-        "checkpoints": [asdict(checkpoint) for checkpoint in checkpoints(picture)],
-        "explanation": asdict(explain(picture, run.reference)),
-        "goodput": goodput(picture),
+        "observed": observed(state),
+        "attempts": [_attempt(attempt) for attempt in state.attempts],
+        "findings": [_finding(finding) for finding in msgspec.to_builtins(state.findings)],
+        "findings_left_out": sum(attempt.findings_left_out for attempt in state.attempts),
+        "decisions": [msgspec.to_builtins(a.decision) for a in state.attempts if a.decision is not None],
+        "checkpoints": [asdict(checkpoint) for checkpoint in checkpoints(state)],
+        "explanation": asdict(explain(state, run.reference)),
+        "goodput": goodput(state),
     }
 
 
@@ -55,20 +55,20 @@ def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
     write_atomically(run.summary, msgspec.json.format(to_json(summary), indent=2) + "\n")
 
 
-def observed(picture: Picture) -> dict[str, str]:
+def observed(state: RunState) -> dict[str, str]:
     """Each kind of evidence: seen, or not seen and why."""
-    if not picture.attempts:
+    if not state.attempts:
         return {}
-    for attempt in reversed(picture.attempts):
+    for attempt in reversed(state.attempts):
         if attempt.observed is not None:
             return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
-    why, _ = why_unseen(picture.attempt)
+    why, _ = why_unseen(state.attempt)
     return dict.fromkeys(("steps", "losses", "movement"), f"not seen: {why}")
 
 
-def goodput(picture: Picture) -> dict[str, Any]:
+def goodput(state: RunState) -> dict[str, Any]:
     """Where the time went."""
-    ledger = ledger_of(picture)
+    ledger = ledger_of(state)
     return {
         "wall_s": round(ledger.wall_s, 3),
         "useful_s": round(ledger.useful_s, 3),
@@ -77,7 +77,7 @@ def goodput(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
+def _attempt(attempt: AttemptState) -> dict[str, Any]:
     ended = attempt.ended
     resume = attempt.resumed
     return {
@@ -96,7 +96,7 @@ def _attempt(attempt: AttemptPicture) -> dict[str, Any]:
     }
 
 
-def _replayed(attempt: AttemptPicture) -> dict[str, Any] | None:
+def _replayed(attempt: AttemptState) -> dict[str, Any] | None:
     """What was done again after a snapshot, and whether it came out the same."""
     replayed = attempt.snapshots.replayed
     return {"compared": replayed.compared, "differs_at": replayed.differs_at} if replayed is not None else None

@@ -1,4 +1,4 @@
-"""What was seen of a YOLO data set: one small frozen fact for each picture and its label file."""
+"""What was seen of a YOLO data set: one small frozen fact for each image and its label file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Problem = Literal[
     "refused",
     "not-a-file",
     "empty",
-    "not-a-picture",
+    "not-an-image",
     "truncated",
     "broken",
     "too-small",
@@ -19,7 +19,7 @@ Problem = Literal[
     "reader-died",
     "too-slow",
 ]
-"""Why a picture cannot be trained on. `refused`: the system does not let it be read; `too-small`: under 10 pixels, which
+"""Why an image cannot be trained on. `refused`: the system does not let it be read; `too-small`: under 10 pixels, which
 Ultralytics leaves out; `too-many-pixels`: beyond what Pillow, and so Ultralytics, opens at all."""
 
 Oddity = Literal["extension", "cmyk", "16-bit", "tail", "not-decoded", "not-looked-at"]
@@ -39,7 +39,7 @@ LineFault = Literal[
     "degenerate",
     "duplicate",
 ]
-"""What is wrong with a line of labels. `mixed`: boxes and polygons in one file; `outside`: beyond the picture by more than
+"""What is wrong with a line of labels. `mixed`: boxes and polygons in one file; `outside`: beyond the image by more than
 Ultralytics forgives; `sticks-out`: only an edge is beyond it, which is clipped; `degenerate`: no area."""
 
 
@@ -52,7 +52,7 @@ class LineNote(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What the reader says of one picture, told apart by its number in the list that it was given."""
+    """What the reader says of one image, told apart by its number in the list that it was given."""
 
     index: int
     width: int = 0
@@ -66,19 +66,19 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     digest: str = ""
     """Of the file's bytes."""
     look: str = ""
-    """128 bits in hexadecimal that change little when the picture changes little; empty where it is all of one colour."""
+    """128 bits in hexadecimal that change little when the image changes little; empty where it is all of one colour."""
     label: LabelState = "missing"
     faults: dict[LineFault, int] = {}
     notes: tuple[LineNote, ...] = ()
     classes: tuple[int, ...] = ()
     """Of each object that could be read, in the order of the lines."""
     sizes: tuple[float, ...] = ()
-    """The side of a square of each object's area, as a share of the picture's longer side; empty where that is unknown.
+    """The side of a square of each object's area, as a share of the image's longer side; empty where that is unknown.
     Times the image size of a training that is its size in pixels there."""
 
 
-class Picture(msgspec.Struct, frozen=True, gc=False):
-    """One picture of a data set."""
+class ImageRecord(msgspec.Struct, frozen=True, gc=False):
+    """One image of a data set."""
 
     path: str
     split: str
@@ -91,21 +91,21 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     names: dict[int, str]
     """The classes, as far as the data set names them."""
-    pictures: tuple[Picture, ...]
+    images: tuple[ImageRecord, ...]
     total: int
-    """Pictures that there are; more than were looked at where time ran out."""
+    """Images that there are; more than were looked at where time ran out."""
     stray_labels: int = 0
-    """Label files to which no picture belongs."""
+    """Label files to which no image belongs."""
     stray_examples: tuple[str, ...] = ()
     decoded: bool = True
     """False where there was no Pillow: then only labels were looked at."""
     python: str = ""
-    """The interpreter that read the pictures."""
+    """The interpreter that read the images."""
     seconds: float = 0.0
 
-    def split(self, *names: str) -> list[Picture]:
-        return [picture for picture in self.pictures if picture.split in names]
+    def split(self, *names: str) -> list[ImageRecord]:
+        return [image for image in self.images if image.split in names]
 
     @property
     def complete(self) -> bool:
-        return len(self.pictures) >= self.total
+        return len(self.images) >= self.total

@@ -55,9 +55,9 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     every: int = 1
     """Epochs from one validation to the next; the last epoch is always validated."""
     batch: int | None = None
-    """Pictures in a batch; as many as Ultralytics takes where it is None."""
+    """Images in a batch; as many as Ultralytics takes where it is None."""
     max_det: int | None = None
-    """Boxes kept for a picture while the training validates."""
+    """Boxes kept for an image while the training validates."""
     best_by: Literal["fitness", "mAP50", "F1", "F2"] = "fitness"
     """What best.pt is the best by."""
     on_cpu: Literal["auto", "always", "never"] = "auto"

@@ -214,10 +214,10 @@ TABLES = (
             Key(
                 "batch",
                 Value(("whole",), least=1),
-                "Pictures in a batch; twice the training's by default.",
+                "Images in a batch; twice the training's by default.",
                 "batch = 4",
             ),
-            Key("max_det", Value(("whole",), least=1), "Boxes kept for a picture.", "max_det = 100"),
+            Key("max_det", Value(("whole",), least=1), "Boxes kept for an image.", "max_det = 100"),
             Key(
                 "best_by",
                 Value(_TEXT, "fitness", choices=("fitness", "mAP50", "F1", "F2")),

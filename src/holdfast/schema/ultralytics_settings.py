@@ -153,7 +153,7 @@ OF_OTHER_MODES = frozenset(
 """Settings of prediction, export and tracking: a training takes them and does nothing with them."""
 
 OPTIMIZERS = ("Adam", "AdamW", "Adamax", "MuSGD", "NAdam", "RAdam", "RMSprop", "SGD", "auto")
-PICTURES = frozenset(
+IMAGES = frozenset(
     {
         "avif",
         "bmp",
@@ -170,4 +170,4 @@ PICTURES = frozenset(
         "webp",
     }
 )
-"""Endings of the files that it takes for pictures."""
+"""Endings of the files that it takes for images."""

@@ -4,10 +4,10 @@
 
 kill        SIGKILL to itself before batch `at` of the whole training (a list: at each), once each
 leak        every batch keeps `mb` megabytes; where the process passes `limit_mb`, the system's reaper (that is: SIGKILL) ends it
-spike       a validation takes `mb` megabytes for each picture of its batch, with the same limit
+spike       a validation takes `mb` megabytes for each image of its batch, with the same limit
 assigner    the assigner raises F04's error at batches `at`, once each, unless it works on the CPU by request
 nan         a weight becomes NaN before batch `at`, once
-slow        from batch `from` on every picture takes `seconds` more to load, unless loader workers do it
+slow        from batch `from` on every image takes `seconds` more to load, unless loader workers do it
 zero        on a device that is not the CPU no box is ever assigned: box and dfl losses are 0 (needs `device`, below)
 count       one byte in the file `batches` for each batch that is begun
 device      names of devices other than the CPU mean the lab's simulated one

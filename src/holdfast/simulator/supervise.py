@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.render.console_reporter import Narrator
 from holdfast.render.summary import summary_of, write_summary
 from holdfast.schema.plan import Budget, Plan
@@ -40,5 +40,5 @@ def main(name: str, folder: str) -> int:
     run = folders.create(plan.command, root=Path(folder), folder=places.run)
     write_plan(run, plan)
     verdict = supervisor.start(run, plan, [Narrator(run)], surroundings(drill.world, places.work))
-    write_summary(run, summary_of(run, picture_of(shown(run, plan))))
+    write_summary(run, summary_of(run, load_run_state(shown(run, plan))))
     return verdict.exit_status

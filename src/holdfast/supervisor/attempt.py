@@ -97,7 +97,7 @@ class Attempt:
         self._end_at: float | None = None
         """When a training that was stopped, and woken for a Ctrl-C, is ended."""
         self._planned = ""
-        self._leaving = Leaving(run, lambda: recorder.picture, self._began)
+        self._leaving = Leaving(run, lambda: recorder.state, self._began)
         self._remarks: set[tuple[str, str]] = set()
         self._lines = LineWatch(needles(), rules_speaking_of)
         child.watch(self._lines)
@@ -178,7 +178,7 @@ class Attempt:
     def _plan_a_restart(self, now: float) -> None:
         """Before memory is used up, at a moment of our choosing."""
         if self._stopped_by is None and self._leaving.may_restart(now):
-            reason = plans_restart(self._recorder.picture, self._plan)
+            reason = plans_restart(self._recorder.state, self._plan)
             if reason is not None:
                 self._restart(PLANNED, reason)
 
@@ -219,7 +219,7 @@ class Attempt:
             return self._end(exited)
         except Exception as error:  # noqa: BLE001
             self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
-            attempt = self._recorder.picture.attempt
+            attempt = self._recorder.state.attempt
             return events.AttemptEnded(
                 at=self._recorder.now(),
                 attempt=self.number,
@@ -255,14 +255,14 @@ class Attempt:
         for finding in self._recorder.fresh_findings():
             if ends_attempt(finding, self._plan):
                 self._stop(finding.rule)
-            elif self._leaving.idle and worth_a_restart(finding, self._recorder.picture, self._plan):
+            elif self._leaving.idle and worth_a_restart(finding, self._recorder.state, self._plan):
                 self._restart(finding.rule, finding.message)
             elif asks_for_snapshot(finding, self._plan) and self._leaving.ask_for_snapshot():
                 self._remark("a snapshot was asked for", finding.rule)
 
     def _hint_at_going_on(self) -> None:
         """It saves as it goes, and we would not know how to go on from that: better said now than after the kill."""
-        attempt = self._recorder.picture.attempt
+        attempt = self._recorder.state.attempt
         if (
             self._hinted
             or not attempt.saves.are_on_the_way(attempt.last_step)
@@ -324,7 +324,7 @@ class Attempt:
         if slept is not None:
             self._recorder.record(slept)
             self._hang.excuse(now)
-        known = self._recorder.picture.attempt.memory.least_available
+        known = self._recorder.state.attempt.memory.least_available
         scarcer = known is not None and sample.available < 0.95 * known
         if now >= self._next_journal_sample or scarcer:
             self._next_journal_sample = now + max(self._plan.sample_every_s, (now - self._began) / JOURNAL_SAMPLES)
@@ -344,7 +344,7 @@ class Attempt:
         stepped = any(beat.step_at for beat in beats)
         if self._hang.look(now, self._output_at, signs, written, stepped=stepped) is Ask.DUMP:
             quiet = events.Quiet(at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound)
-            if self._recorder.picture.attempt.quiet is None:
+            if self._recorder.state.attempt.quiet is None:
                 self._recorder.record(quiet)
             if not self._stacks.ask(self._processes_with_stacks(), now):
                 self._hang.unanswered(now)
@@ -366,7 +366,7 @@ class Attempt:
 
     def _processes_with_stacks(self) -> list[tuple[psutil.Process, int]]:
         """The pids come from files that the training writes: only a process that is known to be the attempt's own is asked."""
-        attempt = self._recorder.picture.attempt
+        attempt = self._recorder.state.attempt
         alive = {process.pid: process for process in self._child.living()}
         hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None and hello.pid in alive]
         return [(alive[hello.pid], hello.stack_signal) for hello in hellos if hello.stack_signal is not None]
@@ -383,7 +383,7 @@ class Attempt:
             self._read_probe()
         self._read_probe()
         self._hear()
-        attempt = self._recorder.picture.attempt
+        attempt = self._recorder.state.attempt
         beat = heartbeat.read(str(self._run.heartbeat)).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
         if self._stopped_by is None and self._interrupted_at is not None:

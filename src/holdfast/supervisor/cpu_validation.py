@@ -26,7 +26,7 @@ from holdfast.supervisor.child_env import CHILD_FOLDER
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Plan
 
 SECONDS = 3600.0
@@ -42,15 +42,15 @@ PROGRAM = (
 """The working folder comes last: a checkpoint may name classes of modules in it, and nothing in it stands for Python's own."""
 
 
-def validation_of(picture: Picture, plan: Plan) -> Validation | None:
+def validation_of(state: RunState, plan: Plan) -> Validation | None:
     """The validation that is called for, where one is."""
-    attempt = picture.attempt
+    attempt = state.attempt
     wished = plan.validation.on_cpu
     if attempt.adapter != "ultralytics" or attempt.hello is None or wished == "never" or plan.observe_only:
         return None
-    if wished == "auto" and not suspects_device(picture):
+    if wished == "auto" and not suspects_device(state):
         return None
-    best = result_of(picture, "mAP50").best
+    best = result_of(state, "mAP50").best
     if best is None or not attempt.settings.get("data"):
         return None
     why = "the plan asks for it" if wished == "always" else "what the device computed is suspect"

@@ -1,4 +1,4 @@
-"""The way of every event: into the journal, into the picture, past the rules, and on to whoever listens."""
+"""The way of every event: into the journal, into the run state, past the rules, and on to whoever listens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.diagnosis.engine import Engine
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.verdicts import Finding
     from holdfast.storage.journal import JournalWriter
 
-    Listener = Callable[[events.Event, Picture], None]
-    """Told of an event, with the picture of the run at that moment."""
+    Listener = Callable[[events.Event, RunState], None]
+    """Told of an event, with the state of the run at that moment."""
 
 TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored, events.Settings)
 """What the probe writes and those who listen want to hear of."""
@@ -47,8 +47,8 @@ class Recorder:
         self._redactor = redactor or Redactor()
 
     @property
-    def picture(self) -> Picture:
-        return self._engine.picture
+    def state(self) -> RunState:
+        return self._engine.state
 
     def now(self) -> float:
         return self._clock()
@@ -58,7 +58,7 @@ class Recorder:
         written = self._redactor.event(event)
         self._journal.append(written)
         self._tell(written)
-        number = self.picture.attempts[-1].number if self.picture.attempts else 0
+        number = self.state.attempts[-1].number if self.state.attempts else 0
         self._take(Entry(event, number))
 
     def saw(self, entries: Iterable[Entry]) -> None:
@@ -71,7 +71,7 @@ class Recorder:
     def _tell(self, event: events.Event) -> None:
         for listener in self._listeners:
             try:
-                listener(event, self.picture)
+                listener(event, self.state)
             except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
                 self._note_fault(f"telling {type(listener).__name__}", error)
 

@@ -1,6 +1,6 @@
 """An attempt that is to end with a snapshot: it is asked for, waited for, and only then does the attempt end.
 
-A snapshot asked for by touching a file is the child's to take; whether it came is read from the journal's picture.
+A snapshot asked for by touching a file is the child's to take; whether it came is read from the run state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.storage.safe_files import touch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.storage.folder import RunFolder
 
 LAST_SNAPSHOT_S = 10.0
@@ -51,9 +51,9 @@ class GivenUp:
 
 
 class Leaving:
-    def __init__(self, run: RunFolder, picture: Callable[[], Picture], now: float) -> None:
+    def __init__(self, run: RunFolder, state: Callable[[], RunState], now: float) -> None:
         self._run = run
-        self._picture = picture
+        self._state = state
         self._departure: Departure | None = None
         self._next_restart = now
 
@@ -73,7 +73,7 @@ class Leaving:
         return self._departure is None and now >= self._next_restart
 
     def takes_snapshots(self) -> bool:
-        observed = self._picture().attempt.observed
+        observed = self._state().attempt.observed
         return observed is not None and observed.kinds.get("snapshots", "").startswith("seen")
 
     def ask_for_snapshot(self) -> bool:
@@ -90,7 +90,7 @@ class Leaving:
 
     def leave(self, by: str, now: float, within_s: float, planned: str = "") -> bool:
         """Ask for a snapshot and end it once that is on disk; False where it takes none."""
-        taken = self._picture().attempt.snapshots.count
+        taken = self._state().attempt.snapshots.count
         if not self.ask_for_snapshot():
             return False
         self._departure = Departure(by, now + within_s, taken, planned)
@@ -101,7 +101,7 @@ class Leaving:
         departure = self._departure
         if departure is None:
             return None
-        if self._picture().attempt.snapshots.count > departure.snapshots_before:
+        if self._state().attempt.snapshots.count > departure.snapshots_before:
             return Ended(departure.by, departure.planned)
         if now < departure.at_the_latest:
             return None

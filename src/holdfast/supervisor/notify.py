@@ -24,7 +24,7 @@ from holdfast.storage.redact import Redactor
 from holdfast.storage.safe_files import open_handle
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.storage.folder import RunFolder
 
 MAX_WAIT_S = 10.0
@@ -126,7 +126,7 @@ class Notifier:
         self._run = run
         self._running: list[_Notification] = []
 
-    def __call__(self, event: events.Event, _picture: Picture) -> None:
+    def __call__(self, event: events.Event, _state: RunState) -> None:
         self._running = [notification for notification in self._running if not notification.is_over()]
         message = message_for(event)
         if message is None or len(self._running) >= MAX_AT_ONCE:

@@ -16,7 +16,7 @@ from holdfast.storage.safe_files import exists
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.events import Saved, Snapshot
     from holdfast.schema.plan import Plan
 
@@ -33,11 +33,11 @@ MAX_MATCHES = 10_000
 """Files that a pattern of --checkpoint may match."""
 
 
-def how_to_go_on(picture: Picture, plan: Plan, before: int | None = None) -> Resume:
+def how_to_go_on(state: RunState, plan: Plan, before: int | None = None) -> Resume:
     """From the newest state that is whole; with `before`, from the newest that was saved before that step."""
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
-    found = _found(picture, plan, before)
+    found = _found(state, plan, before)
     if before is not None and found.checkpoint is None:
         return Resume(
             how="start over", why=f"nothing was saved before step {before}, from where on its state is spoiled"
@@ -45,19 +45,19 @@ def how_to_go_on(picture: Picture, plan: Plan, before: int | None = None) -> Res
     return found
 
 
-def _found(picture: Picture, plan: Plan, before: int | None) -> Resume:
-    snapshot = _newest_snapshot(picture, before)
-    of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in picture.attempts)
+def _found(state: RunState, plan: Plan, before: int | None) -> Resume:
+    snapshot = _newest_snapshot(state, before)
+    of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in state.attempts)
     if snapshot is not None:
-        otherwise = _ultralytics(picture, before).checkpoint if of_ultralytics else None
+        otherwise = _ultralytics(state, before).checkpoint if of_ultralytics else None
         return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, otherwise=otherwise)
     if plan.checkpoint is not None:
-        return _from_glob(picture, plan, before)
+        return _from_glob(state, plan, before)
     if of_ultralytics:
-        return _ultralytics(picture, before)
-    if picture.attempt.torch is not None and not any(attempt.steps for attempt in picture.attempts):
+        return _ultralytics(state, before)
+    if state.attempt.torch is not None and not any(attempt.steps for attempt in state.attempts):
         return Resume(how="start over", why=NO_STEP)
-    return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(picture) else NOT_KNOWN)
+    return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(state) else NOT_KNOWN)
 
 
 def command_for(plan: Plan, resume: Resume | None) -> list[str]:
@@ -68,9 +68,9 @@ def command_for(plan: Plan, resume: Resume | None) -> list[str]:
     return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
 
 
-def saved_files(picture: Picture, plan: Plan) -> list[tuple[Path, int]]:
+def saved_files(state: RunState, plan: Plan) -> list[tuple[Path, int]]:
     """What the newest attempt left on disk, with the step at which it was saved."""
-    attempt = picture.attempt
+    attempt = state.attempt
     found = _saved_by(attempt, plan)
     if plan.checkpoint is not None:
         for path in _matches(plan):
@@ -79,7 +79,7 @@ def saved_files(picture: Picture, plan: Plan) -> list[tuple[Path, int]]:
     return list(found.items())
 
 
-def _saved_by(attempt: AttemptPicture, plan: Plan) -> dict[Path, int]:
+def _saved_by(attempt: AttemptState, plan: Plan) -> dict[Path, int]:
     """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
     found: dict[Path, int] = {}
     for name, saved in attempt.saves.by_path.items():
@@ -104,32 +104,30 @@ def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
     return max((file for file in beside if _modified(file) >= since), key=_modified, default=None)
 
 
-def _newest_snapshot(picture: Picture, before: int | None) -> Snapshot | None:
-    for attempt in reversed(picture.attempts):
+def _newest_snapshot(state: RunState, before: int | None) -> Snapshot | None:
+    for attempt in reversed(state.attempts):
         for snapshot in reversed(attempt.snapshots.known):
             if (before is None or snapshot.step < before) and exists(Path(snapshot.path)):
                 return snapshot
     return None
 
 
-def _from_glob(picture: Picture, plan: Plan, before: int | None) -> Resume:
-    since = picture.attempts[0].started.at
+def _from_glob(state: RunState, plan: Plan, before: int | None) -> Resume:
+    since = state.attempts[0].started.at
     # A file from before this run belongs to another one: going on from it would mix the two.
     files = [path for path in _matches(plan) if _modified(path) >= since]
     files.sort(key=_modified, reverse=True)
     for path in files:
-        if _is_whole(path) and (before is None or 0 < _step_of(picture, plan, path) < before):
+        if _is_whole(path) and (before is None or 0 < _step_of(state, plan, path) < before):
             how = "command" if plan.resume_with else "environment"
-            return Resume(
-                how=how, checkpoint=str(path), step=_step_of(picture, plan, path), why=_torn_note(files, path)
-            )
+            return Resume(how=how, checkpoint=str(path), step=_step_of(state, plan, path), why=_torn_note(files, path))
     why = "every checkpoint is torn" if files else f"no file of this run matches {plan.checkpoint}"
     return Resume(how="start over", why=why)
 
 
-def _ultralytics(picture: Picture, before: int | None) -> Resume:
+def _ultralytics(state: RunState, before: int | None) -> Resume:
     """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
-    candidates = [found for found in _ultralytics_candidates(picture) if before is None or found[1] < before]
+    candidates = [found for found in _ultralytics_candidates(state) if before is None or found[1] < before]
     for path, step in candidates:
         if _is_whole(path):
             why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
@@ -138,12 +136,12 @@ def _ultralytics(picture: Picture, before: int | None) -> Resume:
     return Resume(how="start over", why=why)
 
 
-def _ultralytics_candidates(picture: Picture) -> Iterator[tuple[Path, int]]:
-    for attempt in reversed(picture.attempts):
+def _ultralytics_candidates(state: RunState) -> Iterator[tuple[Path, int]]:
+    for attempt in reversed(state.attempts):
         for path, saved in reversed(attempt.saves.by_path.items()):
             if Path(path).name == "last.pt":
                 yield Path(path), saved.step
-    for attempt in reversed(picture.attempts):
+    for attempt in reversed(state.attempts):
         for kept in attempt.vaulted.files if attempt.vaulted is not None else []:
             if Path(kept.path).name == "last.pt":
                 yield Path(kept.kept), kept.step
@@ -159,9 +157,9 @@ def _matches(plan: Plan) -> list[Path]:
     return [path for each in found if (path := _resolve(Path(each))) is not None]
 
 
-def _step_of(picture: Picture, plan: Plan, path: Path) -> int:
+def _step_of(state: RunState, plan: Plan, path: Path) -> int:
     """The step at which a file was saved, where the probe saw it; else 0."""
-    return next((saved[path] for a in reversed(picture.attempts) if path in (saved := _saved_by(a, plan))), 0)
+    return next((saved[path] for a in reversed(state.attempts) if path in (saved := _saved_by(a, plan))), 0)
 
 
 def _torn_note(files: list[Path], chosen: Path) -> str:

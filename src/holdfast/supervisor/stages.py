@@ -16,7 +16,7 @@ import msgspec
 
 import holdfast
 from holdfast.diagnosis.goodput import ledger_of
-from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.diagnosis.stages import FINISHED, carried_on, course_of, gate, result_of, verdict_of
 from holdfast.remedies import applied
 from holdfast.remedies.policy import is_over
@@ -143,13 +143,13 @@ class Stages:
         if course.ended is None or last is None or last.ended is None or last.number > len(self._plan.stages):
             return
         folder = RunFolder(self._run.stages / (last.started.folder if last.started is not None else ""))
-        picture = picture_of(replay(folder)) if folder.journal.exists() else None
-        if picture is None or not is_over(picture):
+        state = load_run_state(replay(folder)) if folder.journal.exists() else None
+        if state is None or not is_over(state):
             return
         why, mend = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
         if last.ended.verdict in FINISHED:
             asked = self._plan.stages[last.number - 1].gate
-            is_open, says = gate(asked, result_of(picture, asked.metric), course.best_before(last.number))
+            is_open, says = gate(asked, result_of(state, asked.metric), course.best_before(last.number))
             if is_open:
                 return
             why = f"the gate of stage {last.name} stays closed: {says}"
@@ -170,7 +170,7 @@ class Stages:
         carried = self._unharmed(
             journal,
             "looking at the stages before",
-            lambda: carried_on(picture_of(replay(folder)) for folder in self._others(number)),
+            lambda: carried_on(load_run_state(replay(folder)) for folder in self._others(number)),
             list[Change](),
         )
         plan = self._within_the_budget(number, applied(stage_plan(self._plan, stage, weights), carried))
@@ -230,12 +230,12 @@ class Stages:
 
     def _supervised(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
         """From its start, or from where it was left."""
-        picture = picture_of(replay(folder)) if folder.journal.exists() else None
-        if picture is not None and picture.ended is not None and is_over(picture):
-            ended = picture.ended  # only the word of it was missing
+        state = load_run_state(replay(folder)) if folder.journal.exists() else None
+        if state is not None and state.ended is not None and is_over(state):
+            ended = state.ended  # only the word of it was missing
             return Verdict(outcome=Outcome(ended.verdict), reason=ended.reason, exit_status=ended.exit_status)
         listeners = self._listeners_of(folder)
-        if picture is None or picture.started is None:
+        if state is None or state.started is None:
             write_plan(folder, plan)
             reached = supervisor.start(folder, plan, listeners, self._world)
         else:
@@ -246,7 +246,7 @@ class Stages:
     def _ended(
         self, course: Course, folder: RunFolder, number: int, stage: Stage, reached: Verdict
     ) -> events.StageEnded:
-        result = result_of(picture_of(replay(folder)), stage.gate.metric)
+        result = result_of(load_run_state(replay(folder)), stage.gate.metric)
         is_open, says = gate(stage.gate, result, course.best_before(number))
         finished = reached.outcome.value in FINISHED
         return events.StageEnded(
@@ -281,7 +281,7 @@ class Stages:
         """The hours of the whole run, less what other stages have used; a stage counts its own."""
         if plan.budget.hours is None:
             return plan
-        used = sum(ledger_of(picture_of(replay(folder))).wall_s for folder in self._others(number))
+        used = sum(ledger_of(load_run_state(replay(folder))).wall_s for folder in self._others(number))
         left = max(plan.budget.hours - used / 3600.0, 0.0)
         return msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=left))
 
@@ -296,7 +296,7 @@ class Stages:
         journal.append(event)
         for listener in self._listeners:
             try:
-                listener(event, Picture())
+                listener(event, RunState())
             except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
                 what = f"a fault of Holdfast while telling {type(listener).__name__}"
                 journal.append(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import holdfast
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.run_state import Picture, picture_of
+from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.diagnosis.verdict import verdict
 from holdfast.machine import this_machine
 from holdfast.probe.holdfast_probe import heartbeat
@@ -54,7 +54,7 @@ from holdfast.supervisor.verify_checkpoints import Reader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
     from holdfast.machine import Machine
     from holdfast.remedies import Remedy
     from holdfast.schema.plan import Plan
@@ -82,7 +82,7 @@ class Surroundings:
 def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None) -> Verdict:
     """Supervise a fresh run to its end."""
     with RunLock(run):
-        supervisor = Supervisor(run, plan, listeners, world or Surroundings(), Picture())
+        supervisor = Supervisor(run, plan, listeners, world or Surroundings(), RunState())
         supervisor.introduce()
         return supervisor.run_to_the_end(first=None)
 
@@ -93,16 +93,16 @@ def take_over(
     """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
     with RunLock(run):
         world = world or Surroundings()
-        picture = picture_of(restored(replay(run), redactor_for(plan, os.environ, [run.path])))
-        if is_over(picture) and picture.ended is not None:
-            learned_nothing = picture.ended.verdict == Outcome.NOT_LEARNED
+        state = load_run_state(restored(replay(run), redactor_for(plan, os.environ, [run.path])))
+        if is_over(state) and state.ended is not None:
+            learned_nothing = state.ended.verdict == Outcome.NOT_LEARNED
             raise RunIsOver(
-                f"The run {run.name} has finished ({picture.ended.verdict}): there is nothing to resume.",
+                f"The run {run.name} has finished ({state.ended.verdict}): there is nothing to resume.",
                 next_step=("mend what its report names, then " if learned_nothing else "")
                 + "start a new one: holdfast run -- COMMAND",
                 look_at=str(run.path),
             )
-        supervisor = Supervisor(run, plan, listeners, world, picture)
+        supervisor = Supervisor(run, plan, listeners, world, state)
         return supervisor.go_on()
 
 
@@ -128,18 +128,18 @@ def introduction(run: RunFolder, plan: Plan, world: Surroundings) -> events.RunS
 
 class Supervisor:
     def __init__(
-        self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, picture: Picture
+        self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, state: RunState
     ) -> None:
         self._run = run
         self._plan = plan
         self._world = world
-        self._picture = picture
+        self._state = state
         self._journal = JournalWriter(run.journal)
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
         self._reader = Reader()
         self._flushing = checkpoint_backup.Flushing()
         everyone: list[Listener] = [*listeners, self._reader, *([self._notifier] if self._notifier else [])]
-        engine = Engine(picture)
+        engine = Engine(state)
         self._recorder = Recorder(
             self._journal, engine, everyone, world.clock, redactor_for(plan, os.environ, [run.path])
         )
@@ -151,22 +151,22 @@ class Supervisor:
 
     def go_on(self) -> Verdict:
         """After a takeover: close what the former supervisor left open, then the next attempt."""
-        left_at = self._picture.last_at
+        left_at = self._state.last_at
         self._recorder.record(
             events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
         )
         self._unharmed("ending what was left running", self._end_leftovers, None)
-        if not self._picture.attempts:
+        if not self._state.attempts:
             return self.run_to_the_end(first=None)
-        attempt = self._picture.attempt
+        attempt = self._state.attempt
         if attempt.ended is None:
             self._recorder.record(self._end_of_an_orphan(left_at))
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
             return self.run_to_the_end(first=None, finished=True)  # only the verdict was missing
         self._keep_safe()
-        for decided in [each.going_on for each in self._picture.attempts if each.going_on is not None]:
+        for decided in [each.going_on for each in self._state.attempts if each.going_on is not None]:
             self._apply(decided.changes)
-        spoiled = self._unharmed("deciding what is spoiled", lambda: not_to_go_on_from(self._picture), None)
+        spoiled = self._unharmed("deciding what is spoiled", lambda: not_to_go_on_from(self._state), None)
         if spoiled is not None:
             self._forget_snapshots(spoiled)
         return self.run_to_the_end(first=self._where_to_resume(spoiled))
@@ -183,13 +183,13 @@ class Supervisor:
     def _where_to_resume(self, before: int | None) -> events.Resume:
         return self._unharmed(
             "deciding from where to resume",
-            lambda: how_to_go_on(self._picture, self._plan, before),
+            lambda: how_to_go_on(self._state, self._plan, before),
             self._known_resume(before),
         )
 
     def _known_resume(self, before: int | None) -> events.Resume:
         """Where the attempt before began, which is known; what it saved since is not."""
-        known = self._picture.attempt.started.resume if self._picture.attempts else None
+        known = self._state.attempt.started.resume if self._state.attempts else None
         if known is not None and known.checkpoint is not None and (before is None or known.step < before):
             with contextlib.suppress(OSError, ValueError):
                 if Path(known.checkpoint).exists():
@@ -201,7 +201,7 @@ class Supervisor:
 
     def _end_leftovers(self) -> None:
         """Nothing of the former supervisor's may run beside what we start; nobody else's process is touched."""
-        open_attempt = self._picture.attempt if self._picture.attempts else None
+        open_attempt = self._state.attempt if self._state.attempts else None
         if open_attempt is not None and open_attempt.ended is not None:
             open_attempt = None  # what that one left behind on purpose goes on
         recorded = _recorded_process(open_attempt) if open_attempt is not None else None
@@ -221,7 +221,7 @@ class Supervisor:
 
     def _unfinished_folders(self) -> list[Path]:
         """Of attempts that never ended, also of one whose supervisor died before it could write down that it had started it."""
-        ended = [attempt.number for attempt in self._picture.attempts if attempt.ended is not None]
+        ended = [attempt.number for attempt in self._state.attempts if attempt.ended is not None]
         return [folder.path for folder in self._run.attempts() if folder.number > max(ended, default=0)]
 
     def _note(self, what: str, detail: str) -> None:
@@ -259,15 +259,15 @@ class Supervisor:
 
     def _decide(self) -> tuple[Decision, events.Resume]:
         remedy = self._unharmed("looking for a remedy", self._find_remedy, None)
-        spoiled = self._unharmed("deciding what is spoiled", lambda: spoiled_since(self._picture, remedy), None)
+        spoiled = self._unharmed("deciding what is spoiled", lambda: spoiled_since(self._state, remedy), None)
         resume = self._where_to_resume(spoiled)
         stop = Decision(
-            action=Action.STOP, attempt=self._picture.attempt.number, why="what follows could not be decided"
+            action=Action.STOP, attempt=self._state.attempt.number, why="what follows could not be decided"
         )
         decision = self._unharmed(
             "deciding what follows",
             lambda: after_end(
-                self._picture, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy
+                self._state, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy
             ),
             stop,
         )
@@ -275,8 +275,8 @@ class Supervisor:
         return decision, resume
 
     def _find_remedy(self) -> Remedy | None:
-        cause = cause_of(self._picture.attempt)
-        return remedy_for(self._picture, self._plan, cause) if cause is not None and self._may_change() else None
+        cause = cause_of(self._state.attempt)
+        return remedy_for(self._state, self._plan, cause) if cause is not None and self._may_change() else None
 
     def _may_change(self) -> bool:
         return self._plan.on_finding == "act" and not self._plan.observe_only
@@ -293,22 +293,22 @@ class Supervisor:
         """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
         if not self._run.is_there():
             return
-        known = [snapshot for attempt in self._picture.attempts for snapshot in attempt.snapshots.known]
+        known = [snapshot for attempt in self._state.attempts for snapshot in attempt.snapshots.known]
         steps = {Path(snapshot.path): snapshot.step for snapshot in known}
         self._unharmed("removing spoiled snapshots", lambda: forget_spoiled(self._run.snapshots, steps, since), None)
 
     def _attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """One attempt from start to end; False when it could not even be started again."""
-        if self._picture.attempts and not self._run.is_there():
+        if self._state.attempts and not self._run.is_there():
             self._stop_here("its run folder was removed or replaced while it lived")
             return False
         number, folder = self._fresh_folder()
         try:
             command = command_for(self._plan, resume)
-            environ = environment(self._run, self._plan, number, resume, life_s=expected_life(self._picture))
+            environ = environment(self._run, self._plan, number, resume, life_s=expected_life(self._state))
             child = self._started(command, environ, folder, terminal)
         except CommandNotRunnable as error:
-            if not self._picture.attempts:
+            if not self._state.attempts:
                 raise
             self._stop_here(f"the command could not be started again: {error.what}")
             return False
@@ -343,7 +343,7 @@ class Supervisor:
             ended = attempt.live()
         except Exception as error:
             child.close()
-            if not self._picture.attempts or self._picture.attempt.number != number:
+            if not self._state.attempts or self._state.attempt.number != number:
                 raise  # nothing is known of it, not even that it began
             ended = self._end_after_fault(child, error)
         finally:
@@ -354,13 +354,13 @@ class Supervisor:
         return True
 
     def _stop_here(self, why: str) -> None:
-        stop = Decision(action=Action.STOP, attempt=self._picture.attempt.number, why=why)
+        stop = Decision(action=Action.STOP, attempt=self._state.attempt.number, why=why)
         self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=stop))
 
     def _end_after_fault(self, child: ChildProcess, error: Exception) -> events.AttemptEnded:
         """It could not be watched any longer, and was ended."""
         self._note("a fault of Holdfast while watching the training", f"{type(error).__name__}: {error}; it was ended")
-        attempt, exited = self._picture.attempt, child.exited
+        attempt, exited = self._state.attempt, child.exited
         return events.AttemptEnded(
             at=self._world.clock(),
             attempt=attempt.number,
@@ -373,12 +373,12 @@ class Supervisor:
 
     def _until(self) -> float | None:
         """When the time that the plan gives this run is used up; time without a supervisor does not count."""
-        hours, started = self._plan.budget.hours, self._picture.started
-        return None if hours is None or started is None else started.at + self._picture.away + hours * 3600.0
+        hours, started = self._plan.budget.hours, self._state.started
+        return None if hours is None or started is None else started.at + self._state.away + hours * 3600.0
 
     def _fresh_folder(self) -> tuple[int, AttemptFolder]:
         """The next number that no attempt ever had, also none whose supervisor died before it wrote that down."""
-        number = self._picture.attempt.number + 1 if self._picture.attempts else 1
+        number = self._state.attempt.number + 1 if self._state.attempts else 1
         try:
             while (folder := self._run.make_attempt(number)) is None:
                 number += 1
@@ -415,8 +415,8 @@ class Supervisor:
         self._unharmed("copying what was saved", self._copy_saved, None)
 
     def _copy_saved(self) -> None:
-        attempt = self._picture.attempt
-        files = saved_files(self._picture, self._plan)
+        attempt = self._state.attempt
+        files = saved_files(self._state, self._plan)
         finished = attempt.ended is not None and attempt.ended.code == 0
         if attempt.vaulted is not None or not files or finished or self._plan.observe_only or not self._run.is_there():
             return
@@ -436,13 +436,13 @@ class Supervisor:
 
     def _read_back(self, terminal: Terminal) -> None:
         """A checkpoint is worth something only if it loads again: tried right away, while it can still be mended."""
-        if self._picture.attempts and self._picture.attempt.finished:
-            for reloaded in self._reader.read_back(self._picture, self._plan, self._world.clock):
+        if self._state.attempts and self._state.attempt.finished:
+            for reloaded in self._reader.read_back(self._state, self._plan, self._world.clock):
                 self._recorder.record(reloaded)
             self._validate_again(terminal)
 
     def _validate_again(self, terminal: Terminal) -> None:
-        validation = validation_of(self._picture, self._plan)
+        validation = validation_of(self._state, self._plan)
         if validation is None:
             return
         now = self._world.clock()
@@ -453,7 +453,7 @@ class Supervisor:
                 if isinstance(notice, (process_events.Interrupt, process_events.Terminate)):
                     self._stopped_by_hand(notice)
                     return
-        self._recorder.record(validation.came_to(self._world.clock(), self._picture.attempt.last_step))
+        self._recorder.record(validation.came_to(self._world.clock(), self._state.attempt.last_step))
 
     def _stopped_by_hand(self, notice: process_events.Notice) -> str:
         signal = "SIGINT" if isinstance(notice, process_events.Interrupt) else "SIGTERM"
@@ -476,7 +476,7 @@ class Supervisor:
         return True
 
     def _conclude(self) -> Verdict:
-        reached = self._unharmed("judging the run", lambda: verdict(self._picture), self._unjudged())
+        reached = self._unharmed("judging the run", lambda: verdict(self._state), self._unjudged())
         self._recorder.record(
             events.RunEnded(
                 at=self._world.clock(),
@@ -491,13 +491,13 @@ class Supervisor:
 
     def _unjudged(self) -> Verdict:
         reason = "the run could not be judged: a fault of Holdfast, see the notes in its record"
-        if self._picture.attempts and self._picture.attempt.finished:
+        if self._state.attempts and self._state.attempt.finished:
             return Verdict(outcome=Outcome.UNPROVEN, reason=reason)
         return Verdict(outcome=Outcome.FAILED, reason=reason, exit_status=FAILED)
 
     def _end_of_an_orphan(self, left_at: float) -> events.AttemptEnded:
         """What can still be known of an attempt whose supervisor was killed: its record ends at `left_at`, and it with its last sign of life."""
-        attempt = self._picture.attempt
+        attempt = self._state.attempt
         beat = read_beats(self._run).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
         at = max(left_at, beat.step_at if beat is not None else 0.0)
@@ -512,11 +512,11 @@ class Supervisor:
         )
 
 
-def _recorded_process(attempt: AttemptPicture) -> ProcessIdentity:
+def _recorded_process(attempt: AttemptState) -> ProcessIdentity:
     return ProcessIdentity(attempt.started.pid, attempt.started.start, attempt.started.pid_space)
 
 
-def _mentioned(attempt: AttemptPicture) -> dict[int, float]:
+def _mentioned(attempt: AttemptState) -> dict[int, float]:
     """Every pid that the record names, and when: the command itself, its interpreters, the ranks."""
     hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None]
     named: list[tuple[int, float]] = [(attempt.started.pid, attempt.started.at)]

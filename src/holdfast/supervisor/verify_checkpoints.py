@@ -22,7 +22,7 @@ from holdfast.supervisor.resume_point import saved_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import Event
     from holdfast.schema.plan import Plan
 
@@ -36,15 +36,15 @@ class Reader:
     """The process that reads them. It gets ready while the training's own still does its last evaluation or winds down: importing torch
     takes as long.
 
-    It listens to the run's events: `Reader()(event, picture)`.
+    It listens to the run's events: `Reader()(event, state)`.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, event: Event, picture: Picture) -> None:
+    def __call__(self, event: Event, state: RunState) -> None:
         """A training that has saved something and says goodbye, or has come to its last epoch's end, may be finished."""
-        attempt = picture.attempt if picture.attempts else None
+        attempt = state.attempt if state.attempts else None
         may_be_over = isinstance(event, Goodbye) or (isinstance(event, Epoch) and event.epoch == event.planned)
         trains_again = isinstance(event, Epoch) and not may_be_over
         failed = isinstance(event, AttemptEnded) and (event.code != 0 or event.stopped_by is not None)
@@ -53,10 +53,10 @@ class Reader:
         elif may_be_over and attempt is not None and attempt.hello is not None and attempt.saves.by_path:
             self._start(attempt.hello.executable)
 
-    def read_back(self, picture: Picture, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
+    def read_back(self, state: RunState, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
         """The newest checkpoints of the newest attempt, read back."""
-        attempt = picture.attempt
-        saved = saved_files(picture, plan)
+        attempt = state.attempt
+        saved = saved_files(state, plan)
         files = [(path, step) for path, step in saved if path.suffix in SUFFIXES and path.is_file()]
         newest = sorted(files, key=lambda file: file[1])[-MOST_FILES:]
         if not newest or attempt.hello is None:

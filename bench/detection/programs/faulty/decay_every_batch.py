@@ -11,15 +11,15 @@ torch.manual_seed(int(os.environ.get("SEED", "0")))
 
 
 def bars(count):
-    pictures = torch.randn(count, 1, 12, 12) * 0.4
+    images = torch.randn(count, 1, 12, 12) * 0.4
     label = torch.randint(2, (count,))
     place = torch.randint(12, (count,))
     for i in range(count):
         if label[i]:
-            pictures[i, 0, place[i]] += 1
+            images[i, 0, place[i]] += 1
         else:
-            pictures[i, 0, :, place[i]] += 1
-    return TensorDataset(pictures, label)
+            images[i, 0, :, place[i]] += 1
+    return TensorDataset(images, label)
 
 
 def build():
@@ -33,8 +33,8 @@ def train(model, loader, optimizer, scheduler):
     done = 0
     while done < STEPS:
         total = 0.0
-        for pictures, label in loader:
-            loss = nn.functional.cross_entropy(model(pictures), label)
+        for images, label in loader:
+            loss = nn.functional.cross_entropy(model(images), label)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -19,8 +19,8 @@ class Endless(Sampler):
 
 
 torch.manual_seed(0)
-pictures = torch.rand(900, 1, 10, 10)
-loader = DataLoader(TensorDataset(pictures, pictures.mean((1, 2, 3))), batch_sampler=Endless(900, 24))
+images = torch.rand(900, 1, 10, 10)
+loader = DataLoader(TensorDataset(images, images.mean((1, 2, 3))), batch_sampler=Endless(900, 24))
 model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for step, (x, y) in enumerate(itertools.islice(loader, 400)):

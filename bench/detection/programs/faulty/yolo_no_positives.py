@@ -1,4 +1,4 @@
-"""Ultralytics on eight made pictures, its assigner patched to find no positives: box and dfl are 0, cls is not (F02)."""
+"""Ultralytics on eight made images, its assigner patched to find no positives: box and dfl are 0, cls is not (F02)."""
 
 import os
 from pathlib import Path
@@ -27,10 +27,10 @@ for folder in ("images", "labels"):
     (here / folder).mkdir()
 random = np.random.default_rng(0)
 for number in range(8):
-    picture = random.integers(0, 80, (64, 64, 3), dtype=np.uint8)
+    image = random.integers(0, 80, (64, 64, 3), dtype=np.uint8)
     x, y = random.integers(4, 36, 2)
-    picture[y : y + 24, x : x + 24] = 255
-    Image.fromarray(picture).save(here / "images" / f"{number}.png")
+    image[y : y + 24, x : x + 24] = 255
+    Image.fromarray(image).save(here / "images" / f"{number}.png")
     (here / "labels" / f"{number}.txt").write_text(f"0 {(x + 12) / 64} {(y + 12) / 64} 0.375 0.375\n")
 (here / "data.yaml").write_text(f"path: {here}\ntrain: images\nval: images\nnames: {{0: square}}\n")
 

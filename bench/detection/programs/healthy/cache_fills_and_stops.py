@@ -16,11 +16,11 @@ class Cached(Dataset):
 
     def __getitem__(self, i):
         if i not in self.kept:
-            picture = torch.randn(100_000, generator=torch.Generator().manual_seed(i))  # "decoding", 400 kB each
-            picture[: 50_000 if i % 2 else 100_000 : 7] += 0.5
-            self.kept[i] = (picture, i % 2)
-        picture, label = self.kept[i]
-        return picture.view(400, 250).mean(1), label
+            image = torch.randn(100_000, generator=torch.Generator().manual_seed(i))  # "decoding", 400 kB each
+            image[: 50_000 if i % 2 else 100_000 : 7] += 0.5
+            self.kept[i] = (image, i % 2)
+        image, label = self.kept[i]
+        return image.view(400, 250).mean(1), label
 
 
 loader = DataLoader(Cached(), batch_size=8, shuffle=True)

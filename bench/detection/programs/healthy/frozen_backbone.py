@@ -17,12 +17,12 @@ for p in body.parameters():
     p.requires_grad_(False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
 colour = torch.randint(3, (900,))
-pictures = torch.randn(900, 3, 10, 10)
-pictures[torch.arange(900), colour] += 0.8
+images = torch.randn(900, 3, 10, 10)
+images[torch.arange(900), colour] += 0.8
 for epoch in range(EPOCHS):
     head.train()
     body.eval()
-    for x, y in DataLoader(TensorDataset(pictures, colour), batch_size=30, shuffle=True):
+    for x, y in DataLoader(TensorDataset(images, colour), batch_size=30, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()

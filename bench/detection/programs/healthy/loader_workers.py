@@ -11,15 +11,15 @@ class Flipped(Dataset):
     def __init__(self):
         g = torch.Generator().manual_seed(41)
         self.label = torch.randint(2, (600,), generator=g)
-        self.picture = torch.randn(600, 1, 10, 10, generator=g) * 0.7
-        self.picture[:, :, :5] += self.label[:, None, None, None]
+        self.image = torch.randn(600, 1, 10, 10, generator=g) * 0.7
+        self.image[:, :, :5] += self.label[:, None, None, None]
 
     def __len__(self):
         return 600
 
     def __getitem__(self, i):
-        picture = self.picture[i]
-        return (picture.flip(2) if random.random() < 0.5 else picture), self.label[i]
+        image = self.image[i]
+        return (image.flip(2) if random.random() < 0.5 else image), self.label[i]
 
 
 def seed_worker(_number):

@@ -10,10 +10,10 @@ model = nn.Sequential(
     nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-pictures, labels = next(iter(loader))
+images, labels = next(iter(loader))
 for step in range(200):
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(pictures), labels)
+    loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
     optimizer.step()
     if step % 40 == 0:

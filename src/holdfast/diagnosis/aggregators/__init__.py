@@ -1,6 +1,6 @@
 """Monitors: each folds the events about one subject into what rules ask of it, in bounded memory.
 
-The picture of an attempt is made of them. A monitor keeps facts and never concludes; a rule concludes and keeps nothing.
+The state of an attempt is made of them. A monitor keeps facts and never concludes; a rule concludes and keeps nothing.
 """
 
 from __future__ import annotations

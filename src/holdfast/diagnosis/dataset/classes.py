@@ -34,11 +34,11 @@ def judge(survey: Survey, rule: str) -> Judged:
 
 
 def counts(survey: Survey, split: str) -> Counter[int]:
-    """Objects by class, of those pictures that Ultralytics trains on."""
+    """Objects by class, of those images that Ultralytics trains on."""
     found: Counter[int] = Counter()
-    for picture in survey.split(split):
-        if picture.seen.problem is None and not lost(picture):
-            found.update(picture.seen.classes)
+    for image in survey.split(split):
+        if image.seen.problem is None and not lost(image):
+            found.update(image.seen.classes)
     return found
 
 
@@ -56,9 +56,7 @@ def _never_learned(survey: Survey, train: Counter[int], val: Counter[int], rule:
             f"training: {'its' if len(asked) == 1 else 'their'} score stays 0, and mAP, the mean over {total}, cannot pass "
             f"{1 - len(asked) / total:.2f}.",
             evidence=[f"{class_name(survey, kind)}: 0 in train, {val[kind]:,} in val" for kind in asked[:MOST_NAMED]],
-            remedies=[
-                "bring pictures of these classes into training: a split that keeps the classes' shares does that"
-            ],
+            remedies=["bring images of these classes into training: a split that keeps the classes' shares does that"],
         )
     ]
 
@@ -109,7 +107,7 @@ def _rare(survey: Survey, train: Counter[int], val: Counter[int], named: list[in
             message=message[0].upper() + message[1:],
             evidence=evidence,
             remedies=[
-                "collect more of the rare classes, or repeat their pictures in the training list",
+                "collect more of the rare classes, or repeat their images in the training list",
                 "read each class's own AP: the mean hides a class that is never found",
             ],
         )

@@ -1,4 +1,4 @@
-"""What the questions about a data set share: the form of their answers, and how pictures are named in them."""
+"""What the questions about a data set share: the form of their answers, and how images are named in them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def examples(paths: Sequence[str], root: str, most: int = EXAMPLES) -> str:
 
 
 def many(count: int, one: str, more: str = "") -> str:
-    """`1 picture`, `2,000 pictures`."""
+    """`1 image`, `2,000 images`."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
@@ -60,7 +60,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def looked_at(survey: Survey) -> str:
-    """`2,000 pictures`, or how many of how many where the time was over."""
+    """`2,000 images`, or how many of how many where the time was over."""
     if survey.complete:
-        return many(survey.total, "picture")
-    return f"{len(survey.pictures):,} of {many(survey.total, 'picture')} (evenly chosen: the time was over)"
+        return many(survey.total, "image")
+    return f"{len(survey.images):,} of {many(survey.total, 'image')} (evenly chosen: the time was over)"

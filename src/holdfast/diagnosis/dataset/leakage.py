@@ -21,9 +21,9 @@ WARN_FROM = 0.02
 HOW: dict[How, str] = {
     "copy": "the same file in train",
     "near": "a near copy in train",
-    "source": "another copy of the same picture in train, by its name",
+    "source": "another copy of the same image in train, by its name",
     "video": "a frame of the same video in train",
-    "chain": "pictures in train that are alike by way of others",
+    "chain": "images in train that are alike by way of others",
 }
 
 
@@ -36,8 +36,8 @@ def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Jud
     if not train or not val:
         return Judged("there is no validation beside the training to compare"), None
     groups = grouped(survey)
-    leaked = [twin for twin in groups.twins if survey.pictures[twin.held].split == "val"]
-    tested = [twin for twin in groups.twins if survey.pictures[twin.held].split == "test"]
+    leaked = [twin for twin in groups.twins if survey.images[twin.held].split == "val"]
+    tested = [twin for twin in groups.twins if survey.images[twin.held].split == "test"]
     says = (
         f"{looked_at(survey)}: {len(leaked):,} of {len(val):,} in val ({share(len(leaked), len(val))}) have a twin or a "
         "neighbouring frame in train"
@@ -65,10 +65,10 @@ def _leak(
     who = leaked or tested
     sure: Confidence = "proven" if any(twin.how == "copy" for twin in who) else "likely"
     message = (
-        f"{share(len(leaked), val)} of validation ({len(leaked):,} of {many(val, 'picture')}) is known from training: there mAP "
+        f"{share(len(leaked), val)} of validation ({len(leaked):,} of {many(val, 'image')}) is known from training: there mAP "
         "measures memory, and will be better than on anything new."
         if leaked
-        else f"{len(tested):,} of {many(test, 'picture')} of test are known from training: there mAP measures memory."
+        else f"{len(tested):,} of {many(test, 'image')} of test are known from training: there mAP measures memory."
     )
     evidence = [*_kinds(survey, leaked, "val"), *_kinds(survey, tested, "test")]
     filmed = {video.name for video in groups.videos if _on_both_sides(survey, video.frames)}
@@ -86,9 +86,9 @@ def _leak(
         )
     elif len(leaked) >= WARN_FROM * val:
         remedies.append(
-            "all pictures belong together by their looks or names: bring pictures of another place or day for validation"
+            "all images belong together by their looks or names: bring images of another place or day for validation"
         )
-    remedies.append("take the known pictures out of validation: what is left is measured truly")
+    remedies.append("take the known images out of validation: what is left is measured truly")
     return Finding(
         rule=rule,
         severity="warn" if serious else "note",
@@ -106,13 +106,13 @@ def _kinds(survey: Survey, twins: list[Twin], split: str) -> list[str]:
         if not counts[how]:
             continue
         first = next(twin for twin in twins if twin.how == how)
-        held, trained = (shown(survey.pictures[at].path, survey.root) for at in (first.held, first.trained))
+        held, trained = (shown(survey.images[at].path, survey.root) for at in (first.held, first.trained))
         said.append(f"{counts[how]:,} of {split}: {text}, e.g. {held} and {trained}")
     return said
 
 
 def _on_both_sides(survey: Survey, frames: tuple[int, ...]) -> bool:
-    return {"train", "val"} <= {survey.pictures[at].split for at in frames}
+    return {"train", "val"} <= {survey.images[at].split for at in frames}
 
 
 def _within(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
@@ -124,9 +124,9 @@ def _within(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
             Finding(
                 rule=rule,
                 severity="warn",
-                message=f"{many(len(groups.contradicting), 'picture is', 'pictures are')} there twice with different labels.",
+                message=f"{many(len(groups.contradicting), 'image is', 'images are')} there twice with different labels.",
                 evidence=[
-                    " and ".join(shown(survey.pictures[at].path, survey.root) for at in pair)
+                    " and ".join(shown(survey.images[at].path, survey.root) for at in pair)
                     for pair in groups.contradicting[:3]
                 ],
                 remedies=["keep the copy whose labels are right, and remove the other"],
@@ -138,7 +138,7 @@ def _within(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
             Finding(
                 rule=rule,
                 severity="note",
-                message=f"{many(again, 'picture')} of train ({share(again, train)}) {'is' if again == 1 else 'are'} a copy of another: "
+                message=f"{many(again, 'image')} of train ({share(again, train)}) {'is' if again == 1 else 'are'} a copy of another: "
                 "they weigh more and take time.",
                 evidence=[
                     f"the same bytes: {groups.copies:,}; the same look, such as saved again: {groups.near_copies:,}"

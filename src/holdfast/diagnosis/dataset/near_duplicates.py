@@ -1,7 +1,7 @@
-"""Which pictures look alike: pairs of 128-bit looks that differ in few bits, found without comparing all with all.
+"""Which images look alike: pairs of 128-bit looks that differ in few bits, found without comparing all with all.
 
-How few is asked of the data set itself. Of pictures that have nothing to do with each other about half of the bits differ, but
-where all show a street under a sky it is far less: what counts as near is what two unrelated pictures of this data set would
+How few is asked of the data set itself. Of images that have nothing to do with each other about half of the bits differ, but
+where all show a street under a sky it is far less: what counts as near is what two unrelated images of this data set would
 hardly ever reach.
 
 Two looks that differ in at most n bits differ in at most one bit in at least one of n / 2 + 1 parts. So each part is looked up as it is
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 BITS = 128
 SURE = 4
-"""Bits in which a picture that was only saved again may differ: near in any data set."""
+"""Bits in which an image that was only saved again may differ: near in any data set."""
 NEAREST = 20
 """Never more: a shift by a fortieth of the width, or another focus."""
 NEAREST_OF_MANY = 14
 MANY = 30_000
-"""Pictures, from which on the wider search would take minutes."""
+"""Images, from which on the wider search would take minutes."""
 UNLIKELY = 6.0
 """Standard deviations below the median distance: of a hundred million unrelated pairs hardly one is there."""
 SAMPLED = 20_000
@@ -50,7 +50,7 @@ def usual_distances(looks: Sequence[int]) -> list[int]:
 
 
 def near_enough(looks: Sequence[int]) -> int:
-    """In how many bits two pictures of this data set may differ and still be called near copies.
+    """In how many bits two images of this data set may differ and still be called near copies.
 
     The upper half of the usual distances gives the spread: the lower half holds the very pairs that are looked for.
     """

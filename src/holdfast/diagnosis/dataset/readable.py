@@ -1,4 +1,4 @@
-"""Can every picture be decoded, and is it what its name says?"""
+"""Can every image be decoded, and is it what its name says?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.diagnosis.dataset.common import Judged, examples, looked_at, many,
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
-    from holdfast.schema.images import Oddity, Picture, Problem, Survey
+    from holdfast.schema.images import ImageRecord, Oddity, Problem, Survey
     from holdfast.schema.verdicts import Severity
 
 PROBLEMS: dict[Problem, str] = {
@@ -17,7 +17,7 @@ PROBLEMS: dict[Problem, str] = {
     "refused": "may not be read",
     "not-a-file": "not a file",
     "empty": "an empty file",
-    "not-a-picture": "not a picture that can be opened",
+    "not-an-image": "not an image that can be opened",
     "truncated": "cut off",
     "broken": "damaged",
     "too-small": "under 10 pixels wide or high",
@@ -43,46 +43,46 @@ ODDITIES: dict[Oddity, tuple[str, str]] = {
     "not-looked-at": ("were not looked at: there is no plugin for their format", "convert them to JPEG or PNG"),
 }
 TOO_MANY = 0.5
-"""Of the pictures of a split: with so few left the training is not the one that was planned."""
+"""Of the images of a split: with so few left the training is not the one that was planned."""
 
 
 def judge(survey: Survey, rule: str) -> Judged:
     if not survey.decoded:
-        return Judged("no picture was decoded: this Python has no Pillow (pip install pillow)")
-    bad = [picture for picture in survey.pictures if picture.seen.problem is not None]
-    formats = sorted({picture.seen.format for picture in survey.pictures if picture.seen.format})
+        return Judged("no image was decoded: this Python has no Pillow (pip install pillow)")
+    bad = [image for image in survey.images if image.seen.problem is not None]
+    formats = sorted({image.seen.format for image in survey.images if image.seen.format})
     kinds = f" ({', '.join(formats)})" if formats else ""
     says = f"{looked_at(survey)}{kinds}, " + ("all readable" if not bad else f"{len(bad):,} of them not usable")
     findings = [finding for finding in (_unusable(survey, bad, rule), _odd(survey, rule)) if finding is not None]
     return Judged(says, tuple(findings))
 
 
-def _unusable(survey: Survey, bad: list[Picture], rule: str) -> Finding | None:
+def _unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Finding | None:
     if not bad:
         return None
-    by_problem: dict[Problem, list[Picture]] = defaultdict(list)
-    for picture in bad:
-        if picture.seen.problem is not None:
-            by_problem[picture.seen.problem].append(picture)
+    by_problem: dict[Problem, list[ImageRecord]] = defaultdict(list)
+    for image in bad:
+        if image.seen.problem is not None:
+            by_problem[image.seen.problem].append(image)
     evidence = []
-    for problem, pictures in sorted(by_problem.items(), key=lambda item: -len(item[1])):
+    for problem, images in sorted(by_problem.items(), key=lambda item: -len(item[1])):
         named = [
-            shown(picture.path, survey.root) + (f" ({shown(picture.seen.detail)})" if picture.seen.detail else "")
-            for picture in pictures[:3]
+            shown(image.path, survey.root) + (f" ({shown(image.seen.detail)})" if image.seen.detail else "")
+            for image in images[:3]
         ]
-        more = f" and {len(pictures) - 3:,} more" if len(pictures) > 3 else ""
-        evidence.append(f"{PROBLEMS[problem]}: {len(pictures):,}: {', '.join(named)}{more}")
+        more = f" and {len(images) - 3:,} more" if len(images) > 3 else ""
+        evidence.append(f"{PROBLEMS[problem]}: {len(images):,}: {', '.join(named)}{more}")
     worst: Severity = "warn"
     lost = ""
     for split in ("train", "val"):
-        there, gone = len(survey.split(split)), sum(picture.split == split for picture in bad)
+        there, gone = len(survey.split(split)), sum(image.split == split for image in bad)
         if there and gone >= TOO_MANY * there:
             worst, lost = "fatal", f": {share(gone, there)} of {split}"
             break
     return Finding(
         rule=rule,
         severity=worst,
-        message=f"{many(len(bad), 'picture')} cannot be trained on{lost}. Ultralytics leaves such pictures out, or stops at one "
+        message=f"{many(len(bad), 'image')} cannot be trained on{lost}. Ultralytics leaves such images out, or stops at one "
         "in the middle of an epoch.",
         evidence=evidence,
         remedies=[
@@ -93,16 +93,16 @@ def _unusable(survey: Survey, bad: list[Picture], rule: str) -> Finding | None:
 
 def _odd(survey: Survey, rule: str) -> Finding | None:
     by_oddity: dict[Oddity, list[str]] = defaultdict(list)
-    for picture in survey.pictures:
-        for oddity in picture.seen.oddities:
-            by_oddity[oddity].append(picture.path)
+    for image in survey.images:
+        for oddity in image.seen.oddities:
+            by_oddity[oddity].append(image.path)
     if not by_oddity:
         return None
     ordered = sorted(by_oddity.items(), key=lambda item: -len(item[1]))
     return Finding(
         rule=rule,
         severity="note",
-        message="Some pictures are unusual: "
+        message="Some images are unusual: "
         + ", ".join(f"{len(paths):,} {ODDITIES[oddity][0]}" for oddity, paths in ordered)
         + ".",
         evidence=[f"{ODDITIES[oddity][0]}: {examples(paths, survey.root)}" for oddity, paths in ordered],

@@ -1,6 +1,6 @@
-"""How large are objects, in pixels, once pictures are brought to the image size of the training?
+"""How large are objects, in pixels, once images are brought to the image size of the training?
 
-Ultralytics scales a picture by min(size / width, size / height). A YOLO's finest map has one cell for 8 x 8 of those pixels:
+Ultralytics scales an image by min(size / width, size / height). A YOLO's finest map has one cell for 8 x 8 of those pixels:
 an object under 8 pixels is less than a cell, one under 16 hardly has a neighbourhood.
 """
 
@@ -41,13 +41,13 @@ class Spread(NamedTuple):
 
 class Tiles(NamedTuple):
     side: int
-    """In pixels of the picture itself."""
+    """In pixels of the image itself."""
     columns: int
     rows: int
 
 
 def judge(survey: Survey, image_size: int, rule: str) -> Judged:
-    by_class, pictures = _sizes(survey)
+    by_class, images = _sizes(survey)
     if not by_class:
         return Judged("no object whose size is known")
     every = [size for sizes in by_class.values() for size in sizes]
@@ -82,7 +82,7 @@ def judge(survey: Survey, image_size: int, rule: str) -> Judged:
                 f"{share(here.under_cell, 1)} under {CELL:.0f}, less than one cell of the finest map: "
                 f"{'most of these will not be learned' if too_small else 'they are hard to learn'}.",
                 evidence=evidence,
-                remedies=_remedies(median(sizes), image_size, pictures, f"an object{of}"),
+                remedies=_remedies(median(sizes), image_size, images, f"an object{of}"),
             ),
         ),
     )
@@ -103,14 +103,14 @@ def needed_image_size(middle: float) -> int:
 
 
 def tiles(middle: float, image_size: int, width: int, height: int) -> Tiles:
-    """Squares of the picture, each brought to `image_size`, in which such an object has 16 pixels."""
+    """Squares of the image, each brought to `image_size`, in which such an object has 16 pixels."""
     side = max(32, int(middle * max(width, height) * image_size / CLEAR) // 32 * 32)
     step = side * (1 - OVERLAP)
     return Tiles(side, *(max(1, math.ceil((length - side) / step) + 1) for length in (width, height)))
 
 
-def _remedies(middle: float, image_size: int, pictures: list[tuple[int, int]], whose: str) -> list[str]:
-    width, height = median(width for width, _ in pictures), median(height for _, height in pictures)
+def _remedies(middle: float, image_size: int, images: list[tuple[int, int]], whose: str) -> list[str]:
+    width, height = median(width for width, _ in images), median(height for _, height in images)
     own = middle * max(width, height)
     if middle * image_size >= CLEAR:
         smaller = f"the median is {middle * image_size:.0f} px and fine: the smaller ones gain from a larger imgsz"
@@ -127,18 +127,18 @@ def _remedies(middle: float, image_size: int, pictures: list[tuple[int, int]], w
     else:
         cut = tiles(middle, image_size, int(width), int(height))
         said.append(
-            f"imgsz would have to be {needed}: cut the pictures instead. Tiles of {cut.side} x {cut.side} px at imgsz "
-            f"{image_size}, {cut.columns} x {cut.rows} = {cut.columns * cut.rows} for a picture of {width:.0f} x {height:.0f}, "
+            f"imgsz would have to be {needed}: cut the images instead. Tiles of {cut.side} x {cut.side} px at imgsz "
+            f"{image_size}, {cut.columns} x {cut.rows} = {cut.columns * cut.rows} for an image of {width:.0f} x {height:.0f}, "
             f"overlapping by {share(OVERLAP, 1)}, show {whose} with {own * image_size / cut.side:.0f} px (train on tiles, and "
             "predict on tiles as well, for instance with SAHI)"
         )
     if own < CLEAR:
         said.append(
-            f"in the pictures themselves {whose} has only {own:.0f} px: enlarging helps the finest map, but shows no more detail; "
-            "pictures of higher resolution would"
+            f"in the images themselves {whose} has only {own:.0f} px: enlarging helps the finest map, but shows no more detail; "
+            "images of higher resolution would"
         )
     if image_size > max(width, height):
-        said.append(f"the pictures are smaller ({width:.0f} x {height:.0f}) than imgsz {image_size} already")
+        said.append(f"the images are smaller ({width:.0f} x {height:.0f}) than imgsz {image_size} already")
     return said
 
 
@@ -147,13 +147,13 @@ def _half_more(image_size: int) -> int:
 
 
 def _sizes(survey: Survey) -> tuple[dict[int, list[float]], list[tuple[int, int]]]:
-    """The sizes by class of all splits, and the width and height of the pictures that they are on."""
+    """The sizes by class of all splits, and the width and height of the images that they are on."""
     by_class: dict[int, list[float]] = defaultdict(list)
-    pictures = []
-    for picture in survey.pictures:
-        seen = picture.seen
-        if seen.problem is None and seen.sizes and not lost(picture):
-            pictures.append((seen.width, seen.height))
+    images = []
+    for image in survey.images:
+        seen = image.seen
+        if seen.problem is None and seen.sizes and not lost(image):
+            images.append((seen.width, seen.height))
             for kind, size in zip(seen.classes, seen.sizes, strict=True):
                 by_class[kind].append(size)
-    return by_class, pictures
+    return by_class, images

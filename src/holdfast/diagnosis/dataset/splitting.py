@@ -1,6 +1,6 @@
-"""A split of the same pictures in which no group is on both sides, near the old one's sizes and each class's share.
+"""A split of the same images in which no group is on both sides, near the old one's sizes and each class's share.
 
-It is the same whenever it is made of the same pictures: no chance is in it.
+It is the same whenever it is made of the same images: no chance is in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SMALLEST, LARGEST = 0.1, 0.35
 """Shares of validation that are proposed; an old share outside of them is brought to the nearer one."""
 PASSES = 12
 SIZE_WEIGHT = 4.0
-"""The number of pictures counts as much as so many classes."""
+"""The number of images counts as much as so many classes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Split:
 
     def told(self) -> str:
         said = (
-            f"{len(self.train):,} pictures for train, {len(self.val):,} for val ({share(len(self.val), len(self.train) + len(self.val))}), "
+            f"{len(self.train):,} images for train, {len(self.val):,} for val ({share(len(self.val), len(self.train) + len(self.val))}), "
             f"from {many(self.groups, 'group')}, {self.val_groups:,} of them in val and none on both sides"
         )
         if self.pieces:
@@ -59,20 +59,20 @@ class Split:
 
 @dataclass(frozen=True)
 class _Unit:
-    """Pictures that stay together, with what they hold."""
+    """Images that stay together, with what they hold."""
 
     members: tuple[int, ...]
     counts: dict[int, int]
-    """Objects by class; -1 counts pictures."""
+    """Objects by class; -1 counts images."""
 
 
-PICTURES = -1
+IMAGES = -1
 
 
 def propose(survey: Survey, groups: Groups) -> Split | None:
     """None where there is nothing to split, or one group is all there is."""
     usable = _each_once(survey)
-    old = {at for at in usable if survey.pictures[at].split == "val"}
+    old = {at for at in usable if survey.images[at].split == "val"}
     if len(usable) < 4:
         return None
     wanted = min(LARGEST, max(SMALLEST, len(old) / len(usable)))
@@ -90,8 +90,8 @@ def propose(survey: Survey, groups: Groups) -> Split | None:
         return None
     val = {at for number in held for at in units[number].members}
     return Split(
-        train=tuple(sorted(survey.pictures[at].path for at in usable if at not in val)),
-        val=tuple(sorted(survey.pictures[at].path for at in val)),
+        train=tuple(sorted(survey.images[at].path for at in usable if at not in val)),
+        val=tuple(sorted(survey.images[at].path for at in val)),
         groups=count if not pieces else len(units),
         val_groups=len(held),
         pieces=pieces,
@@ -100,12 +100,12 @@ def propose(survey: Survey, groups: Groups) -> Split | None:
 
 
 def _each_once(survey: Survey) -> list[int]:
-    """The pictures of train and val that can be read; one that is listed twice, once."""
+    """The images of train and val that can be read; one that is listed twice, once."""
     seen: set[str] = set()
     found = []
-    for at, picture in enumerate(survey.pictures):
-        if picture.split in ("train", "val") and picture.seen.problem is None and picture.path not in seen:
-            seen.add(picture.path)
+    for at, image in enumerate(survey.images):
+        if image.split in ("train", "val") and image.seen.problem is None and image.path not in seen:
+            seen.add(image.path)
             found.append(at)
     return found
 
@@ -114,13 +114,13 @@ def _units(survey: Survey, groups: Groups, usable: Sequence[int]) -> list[_Unit]
     members: dict[int, list[int]] = defaultdict(list)
     for at in usable:
         members[groups.of[at]].append(at)
-    units = [_unit(survey, sorted(group, key=lambda at: survey.pictures[at].path)) for group in members.values()]
-    return sorted(units, key=lambda unit: (-len(unit.members), survey.pictures[unit.members[0]].path))
+    units = [_unit(survey, sorted(group, key=lambda at: survey.images[at].path)) for group in members.values()]
+    return sorted(units, key=lambda unit: (-len(unit.members), survey.images[unit.members[0]].path))
 
 
 def _unit(survey: Survey, members: Sequence[int]) -> _Unit:
-    counts = Counter(kind for at in members for kind in survey.pictures[at].seen.classes)
-    counts[PICTURES] = len(members)
+    counts = Counter(kind for at in members for kind in survey.images[at].seen.classes)
+    counts[IMAGES] = len(members)
     return _Unit(tuple(members), dict(counts))
 
 
@@ -136,7 +136,7 @@ def _choose(units: Sequence[_Unit], wanted: float) -> set[int]:
         """How much nearer the wanted shares come when this unit changes sides."""
         better = 0.0
         for kind, count in unit.counts.items():
-            weight = SIZE_WEIGHT if kind == PICTURES else 1.0
+            weight = SIZE_WEIGHT if kind == IMAGES else 1.0
             now = held[kind] / totals[kind] - wanted
             then = (held[kind] + sign * count) / totals[kind] - wanted
             better += weight * (now * now - then * then)
@@ -167,7 +167,7 @@ def _cut(survey: Survey, groups: Groups, unit: _Unit, longest: int) -> list[_Uni
     place = {at: (video.name, frame) for video in groups.videos for frame, at in enumerate(video.frames)}
     if not any(at in place for at in unit.members):
         return [unit]  # they only look alike: there is no order in which neighbours could be kept together
-    ordered = sorted(unit.members, key=lambda at: (place.get(at, ("", 0)), survey.pictures[at].path))
+    ordered = sorted(unit.members, key=lambda at: (place.get(at, ("", 0)), survey.images[at].path))
     count = math.ceil(len(ordered) / longest)
     cuts = [len(ordered) * part // count for part in range(count + 1)]
     return [_unit(survey, ordered[begin:end]) for begin, end in itertools.pairwise(cuts)]
@@ -178,7 +178,7 @@ def _shares(
 ) -> tuple[tuple[str, float, float], ...]:
     every, before, after = Counter[int](), Counter[int](), Counter[int]()
     for at in usable:
-        kinds = survey.pictures[at].seen.classes
+        kinds = survey.images[at].seen.classes
         every.update(kinds)
         before.update(kinds if at in old else ())
         after.update(kinds if at in new else ())

@@ -1,8 +1,8 @@
-"""Videos, found in the names of pictures: `video_3_frame_0012`, `clip7/000123`, `IMG_0001` taken in one go.
+"""Videos, found in the names of images: `video_3_frame_0012`, `clip7/000123`, `IMG_0001` taken in one go.
 
 A number that counts frames is not told from one that counts anything else by the name alone. So a name is believed where it
-says that it is of a video and there are several, else only where pictures with neighbouring numbers look clearly more alike
-than any two pictures do: a relation within this data set, not a limit from elsewhere.
+says that it is of a video and there are several, else only where images with neighbouring numbers look clearly more alike
+than any two images do: a relation within this data set, not a limit from elsewhere.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from holdfast.diagnosis.dataset.near_duplicates import distance
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.schema.images import Picture
+    from holdfast.schema.images import ImageRecord
 
 GENERIC = frozenset(
     {"images", "image", "imgs", "train", "training", "val", "valid", "validation", "test", "testing", "jpegimages"}
 )
-"""Folders that say nothing about where a picture comes from."""
+"""Folders that say nothing about where an image comes from."""
 SAYS_VIDEO = frozenset({"video", "vid", "clip", "seq", "sequence", "shot", "scene", "movie", "mov"})
 """Words before the number of a video."""
 _COPY = re.compile(r"[_.](?:jpe?g|png|bmp|webp|tiff?)\.rf\.[0-9A-Za-z]+$")
-"""What Roboflow appends to each of the copies that it makes of a picture."""
+"""What Roboflow appends to each of the copies that it makes of an image."""
 _LETTERS = re.compile(r"[a-z]+")
 _NUMBER = re.compile(r"(\d+)")
 MOST_NUMBERS = 8
 FEWEST = 8
-"""Pictures with names of the same form, and pairs of neighbours, that are needed to conclude anything."""
+"""Images with names of the same form, and pairs of neighbours, that are needed to conclude anything."""
 ALIKE = 0.6
-"""Neighbours must differ by this much of what any two pictures differ by, at most."""
+"""Neighbours must differ by this much of what any two images differ by, at most."""
 COLLIDES = 0.2
 """Of the frames of a split, by name also in the other: then each split was numbered anew, and names say nothing."""
 
@@ -42,7 +42,7 @@ COLLIDES = 0.2
 class Video(NamedTuple):
     name: str
     frames: tuple[int, ...]
-    """Which pictures, in the order of their numbers."""
+    """Which images, in the order of their numbers."""
     by: str
     """"name" or "look"."""
 
@@ -53,34 +53,34 @@ class _Name(NamedTuple):
 
 
 def source_of(path: str) -> str | None:
-    """The picture that this one is a copy of, where its name tells."""
+    """The image that this one is a copy of, where its name tells."""
     stem = path.rpartition("/")[2].rpartition(".")[0]
     cut = _COPY.search(stem)
     return stem[: cut.start()].lower() if cut else None
 
 
-def videos(pictures: Sequence[Picture], root: str) -> list[Video]:
-    """All that are found; each picture is in one at most."""
+def videos(images: Sequence[ImageRecord], root: str) -> list[Video]:
+    """All that are found; each image is in one at most."""
     forms: dict[tuple[str, ...], list[tuple[int, _Name]]] = defaultdict(list)
-    for at, picture in enumerate(pictures):
-        name = _name(picture.path, root)
+    for at, image in enumerate(images):
+        name = _name(image.path, root)
         if name.numbers:
             forms[name.form].append((at, name))
     found: list[Video] = []
     for form, named in forms.items():
         if len(named) >= FEWEST:
-            found += _of_one_form(form, named, pictures)
+            found += _of_one_form(form, named, images)
     return found
 
 
-def _of_one_form(form: tuple[str, ...], named: list[tuple[int, _Name]], pictures: Sequence[Picture]) -> list[Video]:
+def _of_one_form(form: tuple[str, ...], named: list[tuple[int, _Name]], images: Sequence[ImageRecord]) -> list[Video]:
     told = [slot for slot, before in enumerate(form[:-1]) if _says_video(before)]
     counting = _counting_slot([name for _, name in named], set(told))
     by_number = _by_video(named, told, counting)
     by_name = len(by_number) > 1 and counting not in told
     others = told if by_name else [slot for slot in range(len(form) - 1) if slot != counting]
     by_video = by_number if by_name else _by_video(named, others, counting)
-    if _numbered_anew(by_video, pictures):
+    if _numbered_anew(by_video, images):
         return []
     if by_name:
         return [
@@ -89,8 +89,8 @@ def _of_one_form(form: tuple[str, ...], named: list[tuple[int, _Name]], pictures
             if len(frames) > 1
         ]
     return [
-        Video(f"{_titled(form, others, key)} from {pictures[scene[0]].path.rpartition('/')[2]}", tuple(scene), "look")
-        for key, scene in _scenes(by_video, pictures)
+        Video(f"{_titled(form, others, key)} from {images[scene[0]].path.rpartition('/')[2]}", tuple(scene), "look")
+        for key, scene in _scenes(by_video, images)
     ]
 
 
@@ -113,14 +113,11 @@ def _by_video(
 
 
 def _scenes(
-    by_video: dict[tuple[str, ...], list[tuple[int, int]]], pictures: Sequence[Picture]
+    by_video: dict[tuple[str, ...], list[tuple[int, int]]], images: Sequence[ImageRecord]
 ) -> list[tuple[tuple[str, ...], list[int]]]:
     """Runs of neighbouring numbers that look alike; none where neighbours look no more alike than others."""
     looks = {
-        at: int(pictures[at].seen.look, 16)
-        for frames in by_video.values()
-        for _, at in frames
-        if pictures[at].seen.look
+        at: int(images[at].seen.look, 16) for frames in by_video.values() for _, at in frames if images[at].seen.look
     }
     runs = [(key, [at for _, at in frames if at in looks]) for key, frames in by_video.items()]
     steps = [distance(looks[one], looks[other]) for _, run in runs for one, other in itertools.pairwise(run)]
@@ -163,13 +160,13 @@ def _counting_slot(names: list[_Name], videos: set[int]) -> int:
     return max(range(len(values)), key=lambda slot: (slot not in videos, values[slot], slot))
 
 
-def _numbered_anew(by_video: dict[tuple[str, ...], list[tuple[int, int]]], pictures: Sequence[Picture]) -> bool:
+def _numbered_anew(by_video: dict[tuple[str, ...], list[tuple[int, int]]], images: Sequence[ImageRecord]) -> bool:
     """Whether frames of the same name but different content stand in two splits."""
     splits: dict[tuple[tuple[str, ...], int], dict[str, str]] = defaultdict(dict)
     for key, frames in by_video.items():
         for number, at in frames:
-            if source_of(pictures[at].path) is None:
-                splits[key, number][pictures[at].split] = pictures[at].seen.digest
+            if source_of(images[at].path) is None:
+                splits[key, number][images[at].split] = images[at].seen.digest
     sizes = Counter(split for held in splits.values() for split in held)
     both = sum(len(held) > 1 and len(set(held.values())) > 1 for held in splits.values())
     return len(sizes) > 1 and both >= COLLIDES * min(sizes.values())

@@ -33,7 +33,7 @@ from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import on_mac, raises, unknown_machine
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.verdicts import Confidence
 
 _WORDS = (
@@ -45,15 +45,15 @@ _CONFIDENCE: dict[bool | None, Confidence] = {True: "proven", None: "likely", Fa
 _ASSIGNER = re.compile(r"ultralytics/utils/tal\.py")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
     frame = next((line for line in exception_words(gone) if _ASSIGNER.search(line)), None)
     if frame is None:
         return None
-    mps = on_mps(picture)
+    mps = on_mps(state)
     why = (
         "a kernel of Apple's GPU counts wrongly now and then; neither your data nor an augmentation is at fault"
         if mps is not False
@@ -63,11 +63,11 @@ def judge(picture: Picture) -> Finding | None:
         rule="assigner-shape-mismatch",
         severity="fatal",
         confidence=_CONFIDENCE[mps],
-        message=f"The label assigner selected two different numbers of boxes {where(picture.attempt)}: {why}.",
+        message=f"The label assigner selected two different numbers of boxes {where(state.attempt)}: {why}.",
         evidence=[words, frame.strip()],
         remedies=[
             "go on from the last checkpoint: it comes at random, and mostly passes",
-            f"{newest_torch(picture)}, and the newest ultralytics",
+            f"{newest_torch(state)}, and the newest ultralytics",
             "have the assigner alone run on the CPU; the rest stays on the GPU",
             "fewer boxes in an image make it rarer: mosaic=0.5 mixup=0",
             "train on the CPU: device=cpu",

@@ -29,17 +29,17 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = r"view size is not compatible with input tensor's size and stride"
 _FRAME = re.compile(r"^\s*File \"")
 _ENGINE = re.compile(r"torch/autograd/(?:graph|__init__)\.py\"")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, _WORDS) if gone is not None else None
-    if gone is None or words is None or on_mps(picture) is False:
+    if gone is None or words is None or on_mps(state) is False:
         return None
     frames = [line.strip() for line in exception_words(gone) if _FRAME.match(line)]
     if not frames or not _ENGINE.search(frames[-1]):
@@ -47,12 +47,12 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="backward-view-incompatible",
         severity="fatal",
-        confidence="proven" if on_mps(picture) else "likely",
-        message=f"The backward pass failed {where(picture.attempt)}: a layer's backward on Apple's GPU cannot handle the "
+        confidence="proven" if on_mps(state) else "likely",
+        message=f"The backward pass failed {where(state.attempt)}: a layer's backward on Apple's GPU cannot handle the "
         "memory layout of its gradient.",
         evidence=[words, frames[-1]],
         remedies=[
-            newer_torch(picture, (2, 8)) or newest_torch(picture),
+            newer_torch(state, (2, 8)) or newest_torch(state),
             "call .contiguous() on the input of convolutions that follow a transpose or permute",
             "do not use memory_format=torch.channels_last",
             "train on the CPU",

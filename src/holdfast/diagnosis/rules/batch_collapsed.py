@@ -25,18 +25,18 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.relations import steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "batch-collapsed"
 LIMITS = {"steps": 20, "samples": 2}
 
 
-def judge(picture: Picture) -> Finding | None:
-    batches = picture.attempt.batches
+def judge(state: RunState) -> Finding | None:
+    batches = state.attempt.batches
     small = batches.small
     if not small.count:
         return None
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     now = batches.samples.last or 0.0
     if small.count < limits["steps"] or now > limits["samples"]:
         return None

@@ -25,15 +25,15 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.relations import steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "batches-repeating"
 LIMITS = {"batches": 20, "batches_later": 60}
 
 
-def judge(picture: Picture) -> Finding | None:
-    batches = picture.attempt.batches
-    limits = picture.tuned(ID, LIMITS)
+def judge(state: RunState) -> Finding | None:
+    batches = state.attempt.batches
+    limits = state.tuned(ID, LIMITS)
     same = batches.same_in_a_row
     if same < limits["batches"] or (batches.different > 1 and same < limits["batches_later"]):
         return None

@@ -28,7 +28,7 @@ from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = (
     r"PytorchStreamReader failed ",
@@ -44,30 +44,30 @@ _KEY = re.compile(r"invalid load key, '(.*?)'")
 _NEVER_A_CHECKPOINT = {"v": "a pointer of Git LFS", "<": "a web page"}
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *_WORDS) if gone is not None else None
     if gone is not None and words is None and any(_LOADING.search(line) for line in exception_words(gone)):
         words = raised(gone, _RAN_OUT)
     if words is not None:
-        return _not_loaded(picture, words)
-    if picture.attempt.snapshots.torn:
-        return _passed_over(picture.attempt.snapshots.torn[-1])
-    vaulted = picture.attempt.vaulted
+        return _not_loaded(state, words)
+    if state.attempt.snapshots.torn:
+        return _passed_over(state.attempt.snapshots.torn[-1])
+    vaulted = state.attempt.vaulted
     torn = [file for file in vaulted.files if file.torn] if vaulted is not None else []
     return _left_behind(torn) if torn else None
 
 
-def _not_loaded(picture: Picture, words: str) -> Finding:
+def _not_loaded(state: RunState, words: str) -> Finding:
     key = _KEY.search(words)
     other = _NEVER_A_CHECKPOINT.get(key[1]) if key else None
-    resume = picture.attempt.started.resume
+    resume = state.attempt.started.resume
     ours = resume.checkpoint if resume is not None else None
     what = f"is {other}, not a checkpoint" if other else "is torn: it was cut off while it was written or downloaded"
     return Finding(
         rule="checkpoint-torn",
         severity="fatal",
-        message=f"A file that was to be loaded {what}; it ended {where(picture.attempt)}.",
+        message=f"A file that was to be loaded {what}; it ended {where(state.attempt)}.",
         evidence=[words, *([f"it was to go on from {ours}"] if ours else [])],
         remedies=[
             *(["git lfs pull"] if other == "a pointer of Git LFS" else []),

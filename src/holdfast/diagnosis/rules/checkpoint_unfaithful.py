@@ -27,13 +27,13 @@ from holdfast.testing.histories import ended, started, trains
 from holdfast.testing.relations import steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "checkpoint-unfaithful"
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     newest = attempt.saves.newest
     if newest is None or not (newest.bad or newest.matches == "differs"):
         return None

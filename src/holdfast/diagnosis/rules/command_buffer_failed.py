@@ -30,7 +30,7 @@ from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import device, on_mac, printed, unknown_machine
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "command-buffer-failed"
 WORDS = (
@@ -41,12 +41,12 @@ WORDS = (
 _NO_MEMORY = re.compile(r"ErrorOutOfMemory|Insufficient Memory")
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     line = attempt.printed.get(ID)
-    gone = death(picture)
+    gone = death(state)
     text = line.text if line is not None else said(gone, *WORDS) if gone is not None else None
-    if text is None or on_mps(picture) is False:
+    if text is None or on_mps(state) is False:
         return None
     certain = line is None or line.stream != "stdout"
     no_memory = _NO_MEMORY.search(text) is not None
@@ -64,7 +64,7 @@ def judge(picture: Picture) -> Finding | None:
             "go on from a checkpoint from before it",
             "a smaller batch or image: work that takes the GPU too long or too much memory is cut off",
             "no other heavy work on the GPU meanwhile",
-            f"{newest_torch(picture)}, and the newest macOS",
+            f"{newest_torch(state)}, and the newest macOS",
         ],
     )
 

@@ -26,7 +26,7 @@ from holdfast.testing.histories import TRACEBACK, ended, losses
 from holdfast.testing.signatures import on_mac
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = (
     r"commit an already committed command buffer",
@@ -36,22 +36,22 @@ _WORDS = (
 FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = said(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None or (killed_by(gone) != "SIGABRT" and exception_line(gone) is not None):
         return None
-    environment = picture.started.environment if picture.started is not None else {}
+    environment = state.started.environment if state.started is not None else {}
     fallback = [f"{FALLBACK}={environment[FALLBACK]}"] if environment.get(FALLBACK, "0") not in ("0", "") else []
     return Finding(
         rule="command-buffer-reused",
         severity="fatal",
-        message=f"Metal aborted the process {where(picture.attempt)}: two threads used Apple's GPU at the same time.",
+        message=f"Metal aborted the process {where(state.attempt)}: two threads used Apple's GPU at the same time.",
         evidence=[words, *fallback, *quoted(gone, 2)],
         remedies=[
             *([f"unset {FALLBACK}: mixing both devices makes this likelier"] if fallback else []),
             "use the GPU from one thread only: no evaluation, preview or logging of device tensors in another one",
-            newer_torch(picture, (2, 14)) or newest_torch(picture),
+            newer_torch(state, (2, 14)) or newest_torch(state),
             *([] if fallback else [f"if {FALLBACK} is set, unset it"]),
         ],
     )

@@ -23,13 +23,13 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, started
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _SIGNALS = ("SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     signal = killed_by(gone) if gone is not None else None
     if gone is None or signal not in _SIGNALS:
         return None
@@ -37,8 +37,7 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="crashed-abort",
         severity="fatal",
-        message=f"Native code aborted ({signal}) {where(picture.attempt)}."
-        + (f" It said: {words[-1]}" if words else ""),
+        message=f"Native code aborted ({signal}) {where(state.attempt)}." + (f" It said: {words[-1]}" if words else ""),
         evidence=[f"exit by {signal}", *quoted(gone), *words],
         remedies=["read the last words: they name what could not go on"],
     )

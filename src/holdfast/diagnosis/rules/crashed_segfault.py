@@ -22,18 +22,18 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, started
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     signal = killed_by(gone) if gone is not None else None
     if gone is None or signal not in ("SIGSEGV", "SIGBUS"):
         return None
     return Finding(
         rule="crashed-segfault",
         severity="fatal",
-        message=f"Native code crashed ({signal}) {where(picture.attempt)}.",
+        message=f"Native code crashed ({signal}) {where(state.attempt)}.",
         evidence=[f"exit by {signal}", *quoted(gone), *gone.last_words[-2:]],
         remedies=[
             "find the line: python -X faulthandler ...",

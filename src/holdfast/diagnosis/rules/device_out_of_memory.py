@@ -33,7 +33,7 @@ from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
 from holdfast.testing.signatures import on_mac, printed, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "device-out-of-memory"
 _WORDS = (
@@ -66,17 +66,17 @@ _UNLIMITED = (
 )
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *_WORDS) if gone is not None else None
     if words is None:
-        line = picture.attempt.printed.get(ID)
+        line = state.attempt.printed.get(ID)
         return _lowered(line.text) if line is not None else None
     numbers, pointing = _read(words)
     return Finding(
         rule=ID,
         severity="fatal",
-        message=f"An allocation failed {where(picture.attempt)}: the step did not fit into the device's memory{numbers}.",
+        message=f"An allocation failed {where(state.attempt)}: the step did not fit into the device's memory{numbers}.",
         evidence=[words],
         remedies=[*pointing, *_FITS, *([_UNLIMITED] if "MPS backend" in words else [])],
     )

@@ -25,19 +25,19 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import life
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"least_mb": 500.0, "hours": 12.0, "epochs": 4, "reach": 3.0, "reach_without_epochs": 1.5, "fallen_mib": 256.0}
 
 
-def judge(picture: Picture) -> Finding | None:
-    memory = picture.attempt.memory
-    limits = picture.tuned("disk-filling", LIMITS)
+def judge(state: RunState) -> Finding | None:
+    memory = state.attempt.memory
+    limits = state.tuned("disk-filling", LIMITS)
     if not memory.points:
         return None
     free = memory.points[-1].disk_free
     if free < limits["least_mb"] * 1e6:
-        return _finding(picture.attempt, f"Only {size(free)} are free on the disk of the run folder.", free)
+        return _finding(state.attempt, f"Only {size(free)} are free on the disk of the run folder.", free)
     if not memory.time_to_look:
         return None
     then = memory.points[len(memory.points) // 3].disk_free
@@ -48,15 +48,15 @@ def judge(picture: Picture) -> Finding | None:
     forecast = meets(found, 0.0) if found is not None else None
     if found is None or forecast is None:
         return None
-    settled = picture.attempt.pace.epochs_done >= limits["epochs"]
+    settled = state.attempt.pace.epochs_done >= limits["epochs"]
     reach = limits["reach" if settled else "reach_without_epochs"] * (found.until - found.since)
-    left = _seconds_left(picture.attempt)
+    left = _seconds_left(state.attempt)
     way = forecast.at - found.until
     if way > reach or way > (limits["hours"] * 3600.0 if left is None else left):
         return None
     span = f"{duration(forecast.earliest - found.until)} to {duration(forecast.latest - found.until)}"
     return _finding(
-        picture.attempt,
+        state.attempt,
         f"Free space on the disk falls by {size(found.rate * 3600.0)} an hour: it is full in about {duration(way)} ({span})"
         + ("." if left is None else f"; the training needs about {duration(left)} more."),
         free,
@@ -64,7 +64,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _seconds_left(attempt: AttemptPicture) -> float | None:
+def _seconds_left(attempt: AttemptState) -> float | None:
     """Until the planned end, by what epochs took so far, all included."""
     epochs = attempt.pace.epochs
     if attempt.planned_epochs is None or len(epochs) < 2:
@@ -73,7 +73,7 @@ def _seconds_left(attempt: AttemptPicture) -> float | None:
     return max(0.0, (attempt.planned_epochs - epochs[-1].epoch) * each)
 
 
-def _finding(attempt: AttemptPicture, message: str, free: int, *more: str) -> Finding:
+def _finding(attempt: AttemptState, message: str, free: int, *more: str) -> Finding:
     saves = attempt.saves
     saved = f"{saves.count} saves so far" + (f", to {len(saves.by_path)} different files" if saves.by_path else "")
     many = len(saves.by_path) > 3

@@ -19,7 +19,7 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, started
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = (
     r"No space left on device",
@@ -29,20 +29,18 @@ _WORDS = (
 )
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
     left = (
-        [f"{picture.attempt.memory.samples[-1].disk_free / 1e6:.0f} MB were free"]
-        if picture.attempt.memory.samples
-        else []
+        [f"{state.attempt.memory.samples[-1].disk_free / 1e6:.0f} MB were free"] if state.attempt.memory.samples else []
     )
     return Finding(
         rule="disk-full",
         severity="fatal",
-        message=f"The training could not write, because the disk is full, {where(picture.attempt)}.",
+        message=f"The training could not write, because the disk is full, {where(state.attempt)}.",
         evidence=[words, *left],
         remedies=["make room on the disk, then: holdfast resume"],
     )

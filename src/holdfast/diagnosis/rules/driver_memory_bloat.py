@@ -35,23 +35,23 @@ from holdfast.testing.resources import life
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"least_gib": 2.0, "times": 8.0, "part_of_memory": 0.5, "swap_gib": 2.0, "epochs": 4, "minutes": 10.0}
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     memory = attempt.memory
     device = memory.device
     if device is None or device.allocated is None or not memory.time_to_look:
         return None
-    limits = picture.tuned("driver-memory-bloat", LIMITS)
+    limits = state.tuned("driver-memory-bloat", LIMITS)
     driver = device.driver if device.driver is not None else device.reserved
     tensors = max(device.allocated, device.peak or 0)
     if driver is None or driver < limits["least_gib"] * GIB or driver < limits["times"] * tensors:
         return None
-    sign = _grows(attempt, limits) or _swaps(picture, driver, limits)
+    sign = _grows(attempt, limits) or _swaps(state, driver, limits)
     if sign is None:
         return None
     ratio = f"{driver / tensors:.0f} times" if tensors else "far more than"
@@ -68,7 +68,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _grows(attempt: AttemptPicture, limits: Mapping[str, float]) -> str | None:
+def _grows(attempt: AttemptState, limits: Mapping[str, float]) -> str | None:
     """In the first epochs every shape is new, and a cache may well grow."""
     begin = attempt.first_step_at or 0.0
     if attempt.pace.epochs_done < limits["epochs"] and (
@@ -82,9 +82,9 @@ def _grows(attempt: AttemptPicture, limits: Mapping[str, float]) -> str | None:
     return f"it grows by {size(found.rate * 3600.0)} an hour"
 
 
-def _swaps(picture: Picture, driver: int, limits: Mapping[str, float]) -> str | None:
-    memory = picture.attempt.memory
-    total = picture.started.memory_total if picture.started is not None else None
+def _swaps(state: RunState, driver: int, limits: Mapping[str, float]) -> str | None:
+    memory = state.attempt.memory
+    total = state.started.memory_total if state.started is not None else None
     swapped = memory.samples[-1].swap - memory.points[0].swap
     if (
         not memory.on_mps

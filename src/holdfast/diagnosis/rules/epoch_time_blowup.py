@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.diagnosis.aggregators.timing import Pace
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {
     "times": 3.0,
@@ -52,10 +52,10 @@ LIMITS = {
 }
 
 
-def judge(picture: Picture) -> Finding | None:
-    pace = picture.attempt.pace
-    limits = picture.tuned("epoch-time-blowup", LIMITS)
-    total = picture.started.memory_total if picture.started is not None else None
+def judge(state: RunState) -> Finding | None:
+    pace = state.attempt.pace
+    limits = state.tuned("epoch-time-blowup", LIMITS)
+    total = state.started.memory_total if state.started is not None else None
     slow = _slow_epoch(pace, limits) or _slow_steps(pace, limits) or _slow_evaluation(pace, limits)
     if slow is None:
         return _long_between(pace, limits)

@@ -20,26 +20,26 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, started
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     if gone is None or gone.code is None or killed_by(gone) is not None or exception_line(gone) is not None:
         return None
     words = [line.strip() for line in gone.last_words if line.strip()]
     place = _place_of_a_syntax_error(words)
     in_place = f" ({place})" if place is not None else ""
-    nothing = " It printed nothing." if picture.attempt.started.pid else " Its last words are not recorded."
+    nothing = " It printed nothing." if state.attempt.started.pid else " Its last words are not recorded."
     return Finding(
         rule="exit-status-not-zero",
         severity="fatal",
-        message=f"The command ended with status {gone.code} {where(picture.attempt)}."
+        message=f"The command ended with status {gone.code} {where(state.attempt)}."
         + (f" Its last words: {words[-1]}{in_place}" if words else nothing),
         evidence=[f"exit status {gone.code}", *([place] if place is not None else []), *words[-3:]],
-        remedies=_remedies(picture, words, place),
+        remedies=_remedies(state, words, place),
     )
 
 
@@ -50,10 +50,10 @@ def _place_of_a_syntax_error(words: list[str]) -> str | None:
     return next((line for line in reversed(words) if line.startswith('File "')), None)
 
 
-def _remedies(picture: Picture, words: list[str], place: str | None) -> list[str]:
+def _remedies(state: RunState, words: list[str], place: str | None) -> list[str]:
     if place is not None:
         return [f"mend line: {place}"]
-    command = shell_joined(picture.attempt.started.command)
+    command = shell_joined(state.attempt.started.command)
     alone = f"run it by itself and see what it does: {command}" if command else "run it by itself and see what it does"
     if words:
         return [f"mend what its last words say; if they do not tell, {alone}"]

@@ -24,13 +24,13 @@ from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = r"Cannot convert a MPS Tensor to float64"
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, _WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
@@ -41,7 +41,7 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="float64-unsupported",
         severity="fatal",
-        message=f"A float64 tensor was to go to Apple's GPU, which knows float32 at most, {where(picture.attempt)}.",
+        message=f"A float64 tensor was to go to Apple's GPU, which knows float32 at most, {where(state.attempt)}.",
         evidence=[words, *frames[-1:]],
         remedies=[
             *(scaler if scaled else []),

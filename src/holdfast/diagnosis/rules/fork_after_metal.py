@@ -26,7 +26,7 @@ from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _FORKED = (
     r"^objc\[\d+\]: .* when fork\(\) was called",
@@ -37,8 +37,8 @@ _SHARED = r"_share_filename_: only available on CPU"
 _WORKER = r"DataLoader worker \(pid"
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     if gone is None:
         return None
     shared = raised(gone, _SHARED)
@@ -54,7 +54,7 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="fork-after-metal",
         severity="fatal",
-        message=f"It ended {where(picture.attempt)}, because {what}.",
+        message=f"It ended {where(state.attempt)}, because {what}.",
         evidence=[shared or forked or "", *([worker] if worker else [])],
         remedies=[
             "no loader workers: num_workers=0 (Ultralytics: workers=0)",

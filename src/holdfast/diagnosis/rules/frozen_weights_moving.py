@@ -28,15 +28,15 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.relations import steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "frozen-weights-moving"
 
 
-def judge(picture: Picture) -> Finding | None:
-    if not picture.attempt.weights.frozen:
+def judge(state: RunState) -> Finding | None:
+    if not state.attempt.weights.frozen:
         return None
-    newest = picture.attempt.weights.frozen[-1]
+    newest = state.attempt.weights.frozen[-1]
     if newest.statistics_moved:
         return _finding(
             newest,

@@ -27,18 +27,18 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.relations import steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-exploding"
 LIMITS = {"steps": 20}
 COMPARED_POINTS = 64
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     gradients = attempt.gradients
     far = gradients.far_above
-    if not far.count or far.count < picture.tuned(ID, LIMITS)["steps"]:
+    if not far.count or far.count < state.tuned(ID, LIMITS)["steps"]:
         return None
     if not gradients.jumped and _loss_falls(attempt, far.since or 0):
         return None
@@ -62,14 +62,14 @@ def judge(picture: Picture) -> Finding | None:
                 [
                     "on MPS with torch 2.13 or older, install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1 (pytorch#177116)"
                 ]
-                if picture.on_macos
+                if state.on_macos
                 else []
             ),
         ],
     )
 
 
-def _loss_falls(attempt: AttemptPicture, since: int) -> bool:
+def _loss_falls(attempt: AttemptState, since: int) -> bool:
     points = attempt.loss.points
     before = [point.mean for point in points if point.step < since][-COMPARED_POINTS:]
     after = [point.mean for point in points if point.step >= since]

@@ -26,7 +26,7 @@ from holdfast.testing.histories import ended, started, trains
 from holdfast.testing.relations import look, steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-missing"
 LIMITS = {
@@ -39,19 +39,19 @@ LIMITS = {
 }
 
 
-def judge(picture: Picture) -> Finding | None:
-    gradients = picture.attempt.gradients
+def judge(state: RunState) -> Finding | None:
+    gradients = state.attempt.gradients
     if gradients.missing.count:
-        return _all(picture)
+        return _all(state)
     if not gradients.fewest_missing:
         return None
-    return _most(picture) or _some(picture)
+    return _most(state) or _some(state)
 
 
-def _all(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def _all(state: RunState) -> Finding | None:
+    attempt = state.attempt
     missing = attempt.gradients.missing
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     from_the_start = not attempt.gradients.looks_with_some and not attempt.gradients.others
     if from_the_start:
         least = limits["looks" if attempt.loss.count >= limits["looks"] - 1 else "looks_without_a_loss"]
@@ -80,13 +80,13 @@ def _all(picture: Picture) -> Finding | None:
     )
 
 
-def _most(picture: Picture) -> Finding | None:
+def _most(state: RunState) -> Finding | None:
     """The graph of ten steps shows it: what the loss uses ends long before what the optimizer holds."""
-    attempt = picture.attempt
+    attempt = state.attempt
     graph = attempt.weights.graph
     if graph is None or graph.unused is None or graph.outside or attempt.gradients.others:
         return None
-    if graph.unused < picture.tuned(ID, LIMITS)["part_that_is_most"] * graph.held:
+    if graph.unused < state.tuned(ID, LIMITS)["part_that_is_most"] * graph.held:
         return None
     return Finding(
         rule=ID,
@@ -104,10 +104,10 @@ def _most(picture: Picture) -> Finding | None:
     )
 
 
-def _some(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def _some(state: RunState) -> Finding | None:
+    attempt = state.attempt
     gradients = attempt.gradients
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     looks = 1 if attempt.ended is not None else limits["looks_at_some"]
     if gradients.looks_with_some < looks or attempt.steps < limits["steps_for_some"]:
         return None
@@ -125,7 +125,7 @@ def _some(picture: Picture) -> Finding | None:
     )
 
 
-def _names(attempt: AttemptPicture) -> list[str]:
+def _names(attempt: AttemptState) -> list[str]:
     names = attempt.weights.no_gradient
     return [f"without a gradient: {', '.join(names[:5])}"] if names else []
 

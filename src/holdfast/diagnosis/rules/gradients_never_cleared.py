@@ -27,16 +27,16 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.relations import steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-never-cleared"
 LIMITS = {"intervals": 3, "clean_for_each": 3}
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     gradients = attempt.gradients
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     if gradients.uncleared_count < limits["intervals"] or _gradients_are_copied(attempt):
         return None
     newest = gradients.uncleared[-1]
@@ -71,7 +71,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _gradients_are_copied(attempt: AttemptPicture) -> bool:
+def _gradients_are_copied(attempt: AttemptState) -> bool:
     """The optimizer's tensors are not what the backward writes to: their gradients are overwritten, not added to."""
     graph = attempt.weights.graph
     if graph is not None and graph.unused and graph.unused >= graph.held:

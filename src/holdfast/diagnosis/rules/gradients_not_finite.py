@@ -26,7 +26,7 @@ from holdfast.testing.relations import look, steps
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.running_stats import Streak
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-not-finite"
 LIMITS = {"looks": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
@@ -37,20 +37,20 @@ REMEDIES = [
 ]
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     gradients = attempt.gradients
     looks = gradients.bad if gradients.bad.count >= gradients.bad_beside.count else gradients.bad_beside
     if not (looks.count or gradients.bad_norms.count or gradients.skipped_in_a_row > 1):
         return None
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     # Steps may be told later than the skips after them; one that came after them takes them back.
     still = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
     if gradients.skipped_in_a_row >= limits["skipped"] and still:
         return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
     norms = gradients.bad_norms
     if looks.count >= limits["looks"] or norms.count >= limits["norms"]:
-        return _lasting(picture, looks if looks.count >= limits["looks"] else norms)
+        return _lasting(state, looks if looks.count >= limits["looks"] else norms)
     seen = looks if looks.count else norms
     if seen.until is None or attempt.last_step < seen.until:  # a scaler may still skip it
         return None
@@ -64,8 +64,8 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _lasting(picture: Picture, seen: Streak) -> Finding:
-    attempt = picture.attempt
+def _lasting(state: RunState, seen: Streak) -> Finding:
+    attempt = state.attempt
     return Finding(
         rule=ID,
         severity="fatal",
@@ -73,11 +73,11 @@ def _lasting(picture: Picture, seen: Streak) -> Finding:
         since=seen.since,
         message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
         evidence=_evidence(attempt, seen),
-        remedies=[*lower_the_rate(attempt, seen.since), *go_back(picture, seen.since), *REMEDIES],
+        remedies=[*lower_the_rate(attempt, seen.since), *go_back(state, seen.since), *REMEDIES],
     )
 
 
-def _skipped(count: int, attempt: AttemptPicture, for_good: float) -> Finding:
+def _skipped(count: int, attempt: AttemptState, for_good: float) -> Finding:
     return Finding(
         rule=ID,
         severity="fatal" if count >= for_good else "warn",
@@ -90,7 +90,7 @@ def _skipped(count: int, attempt: AttemptPicture, for_good: float) -> Finding:
     )
 
 
-def _evidence(attempt: AttemptPicture, seen: Streak) -> list[str]:
+def _evidence(attempt: AttemptState, seen: Streak) -> list[str]:
     latest = attempt.gradients.latest
     names = latest.bad_names if latest is not None else []
     return [

@@ -7,7 +7,7 @@ nothing but zeros, and its weights learn nothing.
 **Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too large.
 A loss through something without a slope (`round`, `argmax`, a comparison, a clamp that is always at its bound). A loss that
 reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS. Inputs that were scaled with
-whole numbers (`pictures // 255`) and are all zero.
+whole numbers (`images // 255`) and are all zero.
 
 **What to do.** Look for what has no slope between the weights and the loss. Lower the learning rate or add warm-up where it
 died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors. Print the smallest and the
@@ -33,24 +33,24 @@ from holdfast.testing.relations import look, movement, steps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-zero"
 LIMITS = {"sightings": 3, "steps_at_first": 10, "steps_later": 50, "steps_of_a_layer": 30, "solved_below": 1e-3}
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     if not (attempt.gradients.zero.count or attempt.weights.zero_input):
         return None
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     if not _has_a_loss(attempt, limits["solved_below"]) or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
-    return _all(picture, limits) or _a_layer(attempt, limits)
+    return _all(state, limits) or _a_layer(attempt, limits)
 
 
-def _all(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
-    attempt = picture.attempt
+def _all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+    attempt = state.attempt
     zero = attempt.gradients.zero
     from_the_start = not attempt.gradients.seen_nonzero
     if zero.count < limits["sightings"] or (not from_the_start and zero.steps < limits["steps_later"]):
@@ -71,16 +71,12 @@ def _all(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
         remedies=[
             "look for a step without a slope between weights and loss: round, argmax, a comparison, a clamp at its bound",
             "lower the learning rate or add warm-up if the units died, or use a leaky activation",
-            *(
-                ["call .contiguous() on expanded tensors: they lose gradients on some macOS"]
-                if picture.on_macos
-                else []
-            ),
+            *(["call .contiguous() on expanded tensors: they lose gradients on some macOS"] if state.on_macos else []),
         ],
     )
 
 
-def _a_layer(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+def _a_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     seen = {
         name: streak
         for name, streak in attempt.weights.zero_input.items()
@@ -105,7 +101,7 @@ def _a_layer(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | 
     )
 
 
-def _has_a_loss(attempt: AttemptPicture, solved_below: float) -> bool:
+def _has_a_loss(attempt: AttemptState, solved_below: float) -> bool:
     """A loss that is there, not zero, and not all but solved."""
     loss = attempt.loss
     if not loss.count or loss.last is None or loss.last == 0.0 or loss.bad_in_a_row:
@@ -162,7 +158,7 @@ RULE = Rule(
         Case("three steps of zeros", [*started(), *steps(5, norm=0.0)], "warn"),
         Case("too early", [*started(), *steps(2, norm=0.0)], None),
         Case(
-            "pictures divided to zero",
+            "images divided to zero",
             [
                 *started(),
                 *steps(50, norm=1.0),

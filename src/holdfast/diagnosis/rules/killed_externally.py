@@ -21,30 +21,30 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, memory, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 MOST_TOLD = 6
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     signal = killed_by(gone) if gone is not None else None
-    if gone is None or signal is None or signal in _CRASHES or killed_out_of_memory.judge(picture) is not None:
+    if gone is None or signal is None or signal in _CRASHES or killed_out_of_memory.judge(state) is not None:
         return None
-    attempt = picture.attempt
+    attempt = state.attempt
     return Finding(
         rule="killed-externally",
         severity="fatal",
         message=f"The training was ended from outside by {signal} {where(attempt)}; nothing points to memory.",
         evidence=[f"exit by {signal}", *quoted(gone)],
-        remedies=[_advice(picture, signal)],
+        remedies=[_advice(state, signal)],
     )
 
 
-def _advice(picture: Picture, signal: str) -> str:
-    before = [each for each in picture.attempts[:-1] if each.found("killed-externally") is not None]
-    lives = [each.ended.seconds for each in (*before, picture.attempt) if each.ended is not None]
+def _advice(state: RunState, signal: str) -> str:
+    before = [each for each in state.attempts[:-1] if each.found("killed-externally") is not None]
+    lives = [each.ended.seconds for each in (*before, state.attempt) if each.ended is not None]
     if not before:
         return "nothing in the training has to change; find out what sends the signal if it comes again"
     told = ", ".join(f"{seconds:.0f}" for seconds in lives[-MOST_TOLD:])

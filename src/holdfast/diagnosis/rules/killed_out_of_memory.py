@@ -27,7 +27,7 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, memory, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _MEMORY_WORDS = re.compile(r"oom|out of memory|memorystatus|jetsam|low swap|lack of memory", re.IGNORECASE)
 _ABOUT_US = ("cgroup", "kernel log", "journal", "jetsam report")
@@ -36,18 +36,18 @@ SCARCE = 0.04
 """Less than this part of all memory left is scarce."""
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     if gone is None or killed_by(gone) != "SIGKILL":
         return None
-    attempt = picture.attempt
+    attempt = state.attempt
     system_says = any(item.source in _ABOUT_US and _MEMORY_WORDS.search(item.text) for item in gone.evidence)
-    total = picture.started.memory_total if picture.started else None
+    total = state.started.memory_total if state.started else None
     last = attempt.memory.samples[-1] if attempt.memory.samples else None
     scarce = last is not None and total is not None and last.available < SCARCE * total
-    budget = picture.started.memory_budget if picture.started else None
+    budget = state.started.memory_budget if state.started else None
     full = last is not None and budget is not None and last.rss > (1.0 - SCARCE) * budget
-    unwatched = picture.started is not None and not picture.started.supervisor and last is None
+    unwatched = state.started is not None and not state.started.supervisor and last is None
     if not (system_says or scarce or full or unwatched):
         return None
     evidence = quoted(gone)

@@ -27,14 +27,14 @@ from holdfast.testing.histories import losses
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = r"Trying to create tensor with negative dimension -\d+"
 _PREPROCESS = re.compile(r"ultralytics/utils/loss\.py\", line \d+, in preprocess")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, _WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
@@ -45,12 +45,12 @@ def judge(picture: Picture) -> Finding | None:
         rule="label-count-negative",
         severity="fatal",
         confidence="likely",
-        message=f"The device counted a negative number of labels {where(picture.attempt)}: its kernel is at fault, "
+        message=f"The device counted a negative number of labels {where(state.attempt)}: its kernel is at fault, "
         "not the labels.",
         evidence=[words, frame.strip()],
         remedies=[
             "go on from the last checkpoint: it comes at random",
-            f"{newest_torch(picture)}, and the newest ultralytics",
+            f"{newest_torch(state)}, and the newest ultralytics",
             "if it comes again, train on the CPU: device=cpu",
         ],
     )

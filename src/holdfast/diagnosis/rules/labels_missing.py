@@ -26,7 +26,7 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.signatures import printed, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "labels-missing"
 WORDS = (
@@ -36,10 +36,10 @@ WORDS = (
 )
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *WORDS) if gone is not None else None
-    line = picture.attempt.printed.get(ID)
+    line = state.attempt.printed.get(ID)
     text = words or (line.text if line is not None else None)
     if text is None:
         return None

@@ -35,7 +35,7 @@ from holdfast.testing.series import epoch, moved, schedule, steps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {
     "steps": 100,
@@ -46,17 +46,17 @@ LIMITS = {
 }
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
-    limits = picture.tuned("learning-rate-vanished", LIMITS)
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
+    limits = state.tuned("learning-rate-vanished", LIMITS)
     if attempt.rates.vanished_steps < min(limits["steps"], limits["steps_of_a_whole_run"]):
         return None
-    if any(earlier.rates.highest.highest > 0.0 for earlier in picture.attempts):
+    if any(earlier.rates.highest.highest > 0.0 for earlier in state.attempts):
         return _fell(attempt, limits)
     return _never_rose(attempt, limits)
 
 
-def _never_rose(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+def _never_rose(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     zero = attempt.rates.vanished_steps
     if attempt.weights.most_moved or not is_one(attempt):
         return None
@@ -81,7 +81,7 @@ def _never_rose(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding
     )
 
 
-def _fell(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+def _fell(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     rates = attempt.rates
     enough = max(limits["steps_after"], limits["share_after"] * rates.highest.count)
     if rates.vanished_steps < enough or not is_one(attempt) or rates.vanished_since is None:

@@ -26,16 +26,16 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, started, trains, window
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"steps": 20, "steps_of_a_whole_run": 3}
 EPOCHS = 2
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     zeros = attempt.loss.zeros_at_first
-    limits = picture.tuned("loss-all-zero", LIMITS)
+    limits = state.tuned("loss-all-zero", LIMITS)
     least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
     if not attempt.loss.count:
         return _by_epoch(attempt)
@@ -55,13 +55,13 @@ def judge(picture: Picture) -> Finding | None:
         ],
         remedies=[
             "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
-            *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if picture.on_macos else []),
+            *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if state.on_macos else []),
             "if it trains on a device, run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
         ],
     )
 
 
-def _by_epoch(attempt: AttemptPicture) -> Finding | None:
+def _by_epoch(attempt: AttemptState) -> Finding | None:
     """Where only whole epochs are known."""
     zeros = attempt.metrics.epochs_of_zero_loss
     if zeros < EPOCHS or zeros != len(attempt.metrics.history):

@@ -1,12 +1,12 @@
 """A part of the loss is exactly zero while others are not.
 
 **What it means.** A detector's loss has parts: where objects are (box, dfl) and what they are (cls). When the parts about
-boxes are exactly 0 on pictures that do have labelled objects, no prediction is matched to any object: nothing about boxes is
+boxes are exactly 0 on images that do have labelled objects, no prediction is matched to any object: nothing about boxes is
 learned, and mAP stays at 0, although the loss as a whole looks alive. It shows in the first batches, an epoch before all
 losses are zero.
 
 **Why it happens.** Labels that reach the device broken (copies to MPS that did not wait, ultralytics 8.3.203 on M3 and M4),
-boxes that are empty or outside their pictures, an assigner that fails on the device. On any device: objects of so few pixels
+boxes that are empty or outside their images, an assigner that fails on the device. On any device: objects of so few pixels
 that no prediction of an untrained model overlaps them.
 
 **What to do.** Look at `train_batch0.jpg`: if the boxes are wrong there, the labels are. Run a few steps with `device=cpu`: if
@@ -40,7 +40,7 @@ from holdfast.testing.series import parts, validations
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"steps": 10, "objects": 30, "steps_where_objects_are_not_counted": 20, "steps_of_a_note": 100}
 BOX = re.compile(r"(?:^|[^a-z])(?:b?box|[gcd]iou)(?:$|[^a-z])")
@@ -48,10 +48,10 @@ WITH_BOX = re.compile(r"(?:^|[^a-z])(?:dfl|l1|iou)(?:$|[^a-z])")
 """Further parts that a box has: they are zero with it where nothing is matched."""
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     series = attempt.losses.parts
-    limits = picture.tuned("loss-component-zero", LIMITS)
+    limits = state.tuned("loss-component-zero", LIMITS)
     if len(series) > 1:
         if not any(part.last == 0.0 for part in series.values()):
             return None
@@ -59,7 +59,7 @@ def judge(picture: Picture) -> Finding | None:
     return _whole_epochs(attempt)
 
 
-def _from_the_start(attempt: AttemptPicture, limits: Mapping[str, float]) -> Finding | None:
+def _from_the_start(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     """Boxes never had a loss, something else had."""
     series = attempt.losses.parts
     zero = _all_about_boxes(series)
@@ -80,7 +80,7 @@ def _from_the_start(attempt: AttemptPicture, limits: Mapping[str, float]) -> Fin
     return _fatal(zero, f"the first {steps} steps", alive, said, attempt)
 
 
-def _whole_epochs(attempt: AttemptPicture) -> Finding | None:
+def _whole_epochs(attempt: AttemptState) -> Finding | None:
     """The same from the means of whole epochs, as a results file has them."""
     tracks = {name: track for name, track in attempt.metrics.tracks.items() if is_loss(name) and is_train(name)}
     zero = _all_about_boxes(tracks)
@@ -100,7 +100,7 @@ def _all_about_boxes(names: Iterable[str]) -> list[str]:
     return names if any(BOX.search(name.lower()) for name in names) else []
 
 
-def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], attempt: AttemptPicture) -> Finding:
+def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], attempt: AttemptState) -> Finding:
     device_first = ["run a few steps with device=cpu: if they are not 0 there, the device is at fault"]
     upgrade = ["install ultralytics 8.3.204 or newer"] if attempt.adapter in (None, "ultralytics") else []
     return Finding(
@@ -120,7 +120,7 @@ def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], at
     )
 
 
-def _note(attempt: AttemptPicture, least: float) -> Finding | None:
+def _note(attempt: AttemptState, least: float) -> Finding | None:
     series = attempt.losses.parts
     for name, part in series.items():
         if part.last != 0.0 or part.same_in_a_row < least or part.bad:
@@ -176,9 +176,9 @@ RULE = Rule(
         ),
         Case("a few tiny objects, now and then", [*started(), *_unmatched(25, 1)], None),
         Case("too early to tell", [*started(), *_unmatched(9, 12)], None),
-        Case("pictures without objects", [*started(), *_unmatched(60, 0)], None),
+        Case("images without objects", [*started(), *_unmatched(60, 0)], None),
         Case(
-            "the first pictures are empty, then boxes come",
+            "the first images are empty, then boxes come",
             [
                 *started(),
                 *_unmatched(30, 0),

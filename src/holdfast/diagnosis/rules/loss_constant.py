@@ -35,7 +35,7 @@ from holdfast.testing.histories import ended, started, trains, window
 from holdfast.testing.series import gradients, moved, steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.verdicts import Severity
 
 LIMITS = {"steps": 50, "steps_of_a_whole_run": 20, "steps_of_few_digits": 500, "steps_later": 200}
@@ -45,10 +45,10 @@ FEW_BITS = 16
 """A number with no more significant bits comes from half precision, or from a mean of such numbers."""
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     same = attempt.losses.same_at_rate
-    limits = picture.tuned("loss-constant", LIMITS)
+    limits = state.tuned("loss-constant", LIMITS)
     if same < limits["steps_of_a_whole_run"] or not attempt.loss.last or not is_one(attempt):
         return None
     if attempt.loss.same_in_a_row != attempt.loss.count or attempt.loss.bad:
@@ -64,7 +64,7 @@ def judge(picture: Picture) -> Finding | None:
     return _from_the_start(attempt, same) if same >= least else None
 
 
-def _from_the_start(attempt: AttemptPicture, same: int) -> Finding:
+def _from_the_start(attempt: AttemptState, same: int) -> Finding:
     weights, grads = attempt.weights, attempt.gradients
     alive = weights.most_moved > 0 and grads.seen_nonzero
     dead = (weights.looks and not weights.most_moved) or (grads.looks and not grads.seen_nonzero)
@@ -92,7 +92,7 @@ def _from_the_start(attempt: AttemptPicture, same: int) -> Finding:
     )
 
 
-def _later(attempt: AttemptPicture, same: int, least: float) -> Finding | None:
+def _later(attempt: AttemptState, same: int, least: float) -> Finding | None:
     at_first, now = attempt.losses.at_first, attempt.loss.last
     if same < least or at_first is None or now is None or now < at_first or not is_positive(attempt):
         return None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.diagnosis.aggregators.losses import Recent
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {
     "steps": 50,
@@ -55,19 +55,19 @@ STRETCHES = 5
 GRADIENTS_GROWN = 1e3
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     losses = attempt.losses
-    limits = picture.tuned("loss-diverging", LIMITS)
+    limits = state.tuned("loss-diverging", LIMITS)
     if losses.far_steps < limits["steps"] and losses.left_steps < limits["steps_after_a_leap"]:
         return None
     if not is_positive(attempt) or not is_one(attempt):
         return None
-    return _far_off(picture, limits) or _leapt(picture, limits)
+    return _far_off(state, limits) or _leapt(state, limits)
 
 
-def _far_off(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
-    attempt = picture.attempt
+def _far_off(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+    attempt = state.attempt
     losses = attempt.losses
     if losses.far_steps < limits["steps"]:
         return None
@@ -78,11 +78,11 @@ def _far_off(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
         return None
     proven = times > limits["times_of_proof"] and _rises(stretch) and _gradients_grew(attempt)
     said = f"every one of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
-    return _finding(picture, level, began, losses.far_steps, said, proven=proven)
+    return _finding(state, level, began, losses.far_steps, said, proven=proven)
 
 
-def _leapt(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
-    attempt = picture.attempt
+def _leapt(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+    attempt = state.attempt
     losses, began = attempt.losses, attempt.loss.first
     if losses.left_steps < limits["steps_after_a_leap"] or losses.left_after >= EARLY:
         return None
@@ -93,11 +93,11 @@ def _leapt(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
     if _resumed(attempt) or is_detector(attempt) or _comes_down(stretch):
         return None
     said = f"every one of the last {losses.left_steps} losses is more than {LEAP:g} times the very first"
-    return _finding(picture, level, began, losses.left_steps, said, proven=False)
+    return _finding(state, level, began, losses.left_steps, said, proven=False)
 
 
-def _finding(picture: Picture, level: float, began: float, steps: int, said: str, *, proven: bool) -> Finding:
-    since = picture.attempt.last_step - steps + 1
+def _finding(state: RunState, level: float, began: float, steps: int, said: str, *, proven: bool) -> Finding:
+    since = state.attempt.last_step - steps + 1
     return Finding(
         rule="loss-diverging",
         severity="fatal" if proven else "warn",
@@ -105,7 +105,7 @@ def _finding(picture: Picture, level: float, began: float, steps: int, said: str
         f"above it since step {since}" + (", still rising: this does not come back." if proven else "."),
         evidence=[said, f"the newest are about {level:.4g}, at the start it was {began:.4g}"],
         remedies=[
-            *go_back(picture, since),
+            *go_back(state, since),
             "divide the learning rate by ten, or add warm-up",
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
             "check that inputs are normalised and that gradients are cleared in each step",
@@ -115,7 +115,7 @@ def _finding(picture: Picture, level: float, began: float, steps: int, said: str
     )
 
 
-def _resumed(attempt: AttemptPicture) -> bool:
+def _resumed(attempt: AttemptState) -> bool:
     return attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
 
 
@@ -123,7 +123,7 @@ def _level(stretch: list[Recent]) -> float:
     return statistics.median(point.mean for point in stretch[-10:])
 
 
-def _newest(attempt: AttemptPicture, wanted: int) -> list[Recent]:
+def _newest(attempt: AttemptState, wanted: int) -> list[Recent]:
     """The newest losses that stand for so many steps, oldest first."""
     newest: list[Recent] = []
     for point in reversed(attempt.losses.recent):
@@ -151,7 +151,7 @@ def _rises(stretch: list[Recent]) -> bool:
     return all(later > 1.5 * earlier for earlier, later in pairwise(means))
 
 
-def _gradients_grew(attempt: AttemptPicture) -> bool:
+def _gradients_grew(attempt: AttemptState) -> bool:
     points = attempt.gradients.norms.points
     if len(points) < 20:
         return False

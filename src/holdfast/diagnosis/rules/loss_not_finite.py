@@ -26,7 +26,7 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains, window
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"in_a_row": 5}
 EPOCHS = 2
@@ -35,11 +35,11 @@ HALVE = "halve the learning rate, or add warm-up"
 CLIP = "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
 
 
-def judge(picture: Picture) -> Finding | None:
-    loss = picture.attempt.loss
+def judge(state: RunState) -> Finding | None:
+    loss = state.attempt.loss
     if not loss.bad:
-        return _by_epoch(picture)
-    lasting = loss.bad_in_a_row >= picture.tuned("loss-not-finite", LIMITS)["in_a_row"]
+        return _by_epoch(state)
+    lasting = loss.bad_in_a_row >= state.tuned("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
         severity="fatal" if lasting else "warn",
@@ -51,22 +51,22 @@ def judge(picture: Picture) -> Finding | None:
             else f"The loss was not finite at step {loss.last_bad_step}."
         ),
         evidence=[f"{loss.bad} losses were NaN or infinite, the last {loss.bad_in_a_row} in a row"],
-        remedies=_remedies(picture, loss.bad_since if lasting else loss.last_bad_step),
+        remedies=_remedies(state, loss.bad_since if lasting else loss.last_bad_step),
     )
 
 
-def _remedies(picture: Picture, since: int | None) -> list[str]:
-    lower = lower_the_rate(picture.attempt, since)
-    return [*(lower or [INPUTS, HALVE]), CLIP, *([INPUTS] if lower else []), *go_back(picture, since)]
+def _remedies(state: RunState, since: int | None) -> list[str]:
+    lower = lower_the_rate(state.attempt, since)
+    return [*(lower or [INPUTS, HALVE]), CLIP, *([INPUTS] if lower else []), *go_back(state, since)]
 
 
 def _epoch_loss(epoch: int, loss: float | str) -> events.AnyEvent:
     return events.Metrics(at=float(epoch), step=0, epoch=epoch, values={"loss": loss}, source="log")
 
 
-def _by_epoch(picture: Picture) -> Finding | None:
+def _by_epoch(state: RunState) -> Finding | None:
     """Where only whole epochs are known: the loss of the training in the newest ones."""
-    metrics = picture.attempt.metrics
+    metrics = state.attempt.metrics
     if not metrics.history or metrics.epochs_not_finite < EPOCHS:
         return None
     epochs = metrics.history[-metrics.epochs_not_finite :]
@@ -76,7 +76,7 @@ def _by_epoch(picture: Picture) -> Finding | None:
         severity="fatal",
         message=f"The loss is not finite since epoch {since}: the weights are lost from there on.",
         evidence=[f"a training loss was NaN or infinite in each of the last {len(epochs)} epochs"],
-        remedies=_remedies(picture, epochs[0].step or None),
+        remedies=_remedies(state, epochs[0].step or None),
         since=epochs[0].step or None,
     )
 

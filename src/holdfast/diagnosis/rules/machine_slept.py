@@ -18,11 +18,11 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 
-def judge(picture: Picture) -> Finding | None:
-    slept = picture.attempt.pace.slept
+def judge(state: RunState) -> Finding | None:
+    slept = state.attempt.pace.slept
     if not slept:
         return None
     return Finding(

@@ -43,52 +43,52 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.growth import Forecast
     from holdfast.diagnosis.memory_forecast import Leak
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 NEARLY_GONE = 0.85
 """Of the limit: then it is said although the next epochs might show that it stops."""
 
 
-def judge(picture: Picture) -> Finding | None:
-    memory = picture.attempt.memory
+def judge(state: RunState) -> Finding | None:
+    memory = state.attempt.memory
     if not memory.time_to_look or len(memory.points) < 12:
         return None
-    limits = picture.tuned("memory-leak", LIMITS)
+    limits = state.tuned("memory-leak", LIMITS)
     then, now = memory.points[len(memory.points) // 3], memory.points[-1]
     least = limits["least_mib"] * MIB
     if now.rss - then.rss < least and (now.driver or 0.0) - (then.driver or 0.0) < least:
         return None
-    leak = leak_of(picture)
+    leak = leak_of(state)
     if leak is None or leak.growth.grown < least:
         return None
-    ahead = _is_ahead(picture, leak, limits)
-    if not ahead and not leak.settled and (picture.attempt.batches.hashed or leak.growth.grown < 2 * least):
+    ahead = _is_ahead(state, leak, limits)
+    if not ahead and not leak.settled and (state.attempt.batches.hashed or leak.growth.grown < 2 * least):
         return None
     return Finding(
         rule="memory-leak",
         severity="warn" if ahead else "note",
-        message=_message(picture, leak) + ("" if leak.settled else " No epochs tell yet whether it stops by itself."),
-        evidence=_evidence(picture, leak),
-        remedies=_remedies(picture, leak),
+        message=_message(state, leak) + ("" if leak.settled else " No epochs tell yet whether it stops by itself."),
+        evidence=_evidence(state, leak),
+        remedies=_remedies(state, leak),
     )
 
 
-def _is_ahead(picture: Picture, leak: Leak, limits: Mapping[str, float]) -> bool:
+def _is_ahead(state: RunState, leak: Leak, limits: Mapping[str, float]) -> bool:
     """The limit is met before the training is done, and the growth was watched long enough to say so."""
     if leak.forecast is None or leak.limit is None:
         return False
-    epochs_will_tell = picture.attempt.batches.hashed or picture.attempt.pace.epochs_done
+    epochs_will_tell = state.attempt.batches.hashed or state.attempt.pace.epochs_done
     level = min(leak.growth.level, leak.held(leak.last))
     if not leak.settled and epochs_will_tell and level < NEARLY_GONE * leak.limit.bytes:
         return False
-    end = planned_end(picture)
+    end = planned_end(state)
     if end is not None and leak.by_step:
         return leak.forecast.at <= end
     return leak.seconds_until(leak.forecast.at) <= limits["hours"] * 3600.0
 
 
-def _message(picture: Picture, leak: Leak) -> str:
-    each = picture.attempt.pace.steps_per_epoch
+def _message(state: RunState, leak: Leak) -> str:
+    each = state.attempt.pace.steps_per_epoch
     if not leak.by_step:
         rate = f"{size(leak.growth.rate * 3600)} an hour"
     elif each is not None:
@@ -102,11 +102,11 @@ def _message(picture: Picture, leak: Leak) -> str:
         return f"{grows}; it slows down and should come to rest before memory is used up."
     if leak.forecast is None:
         return f"{grows}; when memory is used up cannot be said yet."
-    return f"{grows}: if that goes on, memory is used up {_when(picture, leak, leak.forecast)}."
+    return f"{grows}: if that goes on, memory is used up {_when(state, leak, leak.forecast)}."
 
 
-def _when(picture: Picture, leak: Leak, forecast: Forecast) -> str:
-    attempt = picture.attempt
+def _when(state: RunState, leak: Leak, forecast: Forecast) -> str:
+    attempt = state.attempt
     soonest, latest = leak.seconds_until(forecast.earliest), leak.seconds_until(forecast.latest)
     about = duration(leak.seconds_until(forecast.at))
     span = f"in {about}" if latest < 1.5 * soonest else f"in {duration(soonest)} to {duration(latest)}"
@@ -118,15 +118,15 @@ def _when(picture: Picture, leak: Leak, forecast: Forecast) -> str:
         return f"{steps}, {span}"
     first, last = attempt.pace.epoch_of(forecast.earliest), attempt.pace.epoch_of(forecast.latest)
     of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
-    end = planned_end(picture)
+    end = planned_end(state)
     if end is not None and forecast.at > end:
         return f"only near epoch {near} ({first}..{last}), after the planned end at {attempt.planned_epochs}"
     return f"near epoch {near} ({first}..{last}){of}, {steps}, {span}"
 
 
-def _evidence(picture: Picture, leak: Leak) -> list[str]:
+def _evidence(state: RunState, leak: Leak) -> list[str]:
     first, last = leak.first, leak.last
-    total = picture.started.memory_total if picture.started is not None else None
+    total = state.started.memory_total if state.started is not None else None
     evidence = [
         f"{leak.which}: {size(leak.held(first))} at step {first.step}, {size(leak.held(last))} at step {last.step}",
         f"{size(last.available)} of the machine's memory left" + (f" of {size(total)}" if total else ""),
@@ -141,7 +141,7 @@ def _evidence(picture: Picture, leak: Leak) -> list[str]:
     return evidence
 
 
-def _remedies(picture: Picture, leak: Leak) -> list[str]:
+def _remedies(state: RunState, leak: Leak) -> list[str]:
     first, last = leak.first, leak.last
     grown = last.rss - first.rss
     elsewhere = None not in (leak.limit, first.own, last.own) and (last.own or 0.0) - (first.own or 0.0) < 0.5 * grown
@@ -161,7 +161,7 @@ def _remedies(picture: Picture, leak: Leak) -> list[str]:
         remedies.append(
             "add losses up as loss.item(), and keep outputs only as .detach().cpu(): a kept loss keeps its graph"
         )
-    if picture.attempt.memory.on_mps:
+    if state.attempt.memory.on_mps:
         remedies.append("keep the shapes of batches fixed, and call torch.mps.empty_cache() after optimizer steps")
     remedies.append("switch off dataset caching and plots (Ultralytics: cache=False plots=False)")
     return remedies

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.diagnosis.aggregators import Memory
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {
     "available_part": 0.04,
@@ -42,12 +42,12 @@ LIMITS = {
 }
 
 
-def judge(picture: Picture) -> Finding | None:
-    memory = picture.attempt.memory
-    total = picture.started.memory_total if picture.started is not None else None
+def judge(state: RunState) -> Finding | None:
+    memory = state.attempt.memory
+    total = state.started.memory_total if state.started is not None else None
     if not total or not memory.samples:
         return None
-    limits = picture.tuned("memory-pressure", LIMITS)
+    limits = state.tuned("memory-pressure", LIMITS)
     last = memory.samples[-1]
     if last.available >= max(limits["swap_available_part"], limits["available_part"]) * total:
         return None

@@ -10,7 +10,7 @@ the classes, a confidence threshold above all predictions, an NMS that ran out o
 
 **What to do.** Where only some dozens of steps were made, or a few hundred in which the losses fall, train longer: a detector that starts from nothing finds
 nothing before that. Else validate the checkpoint on the CPU, where another device trained: `yolo val model=best.pt device=cpu`. If that
-is not 0, the device is at fault. If it is, look at the predictions of a few training pictures at a low confidence (`conf=0.001`).
+is not 0, the device is at fault. If it is, look at the predictions of a few training images at a low confidence (`conf=0.001`).
 
 **What it needs to see.** A note after 3 validations. A warning where the loss has clearly fallen all the same, after 10 validations
 and 30% of the planned epochs (20 validations where the plan is not known). Fatal where the command ended well after 5 validations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.diagnosis.aggregators import Metrics
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.diagnosis.series import Series
     from holdfast.schema.verdicts import Severity
 
@@ -57,9 +57,9 @@ ZERO_EPOCHS = 2
 ZERO_STEPS = 20
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
-    several = picture.validated
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
+    several = state.validated
     newest = newest_of(several)
     names = newest.scores() if newest is not None else []
     if (
@@ -74,13 +74,13 @@ def judge(picture: Picture) -> Finding | None:
         return None
     count = max(len(track.points) for track in tracks)
     zero_losses = _losses_are_zero(attempt)
-    limits = picture.tuned("metrics-all-zero", LIMITS)
+    limits = state.tuned("metrics-all-zero", LIMITS)
     severity = _severity(attempt, count, limits, zero_losses=bool(zero_losses))
     if severity is None:
         return None
     if not any(map(is_known_score, names)):  # who knows what it counts: it may be best at 0
         severity = "note"
-    fell, steps = _fell(picture.loss), attempt.last_step
+    fell, steps = _fell(state.loss), attempt.last_step
     ended_well = attempt.finished and not zero_losses
     very_few = ended_well and 0 < steps < VERY_FEW_STEPS
     brief = very_few or (ended_well and 0 < steps < limits["few_steps"] and fell)
@@ -109,7 +109,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _remedies(attempt: AttemptPicture, *, brief: bool, fell: bool, unknown: bool) -> list[str]:
+def _remedies(attempt: AttemptState, *, brief: bool, fell: bool, unknown: bool) -> list[str]:
     device = device_kind(attempt, attempt.settings)
     on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if that is not 0, the device is at fault"
     longer = f"train longer: {attempt.last_step} steps are very few{', and the loss was falling' if fell else ''}"
@@ -117,22 +117,20 @@ def _remedies(attempt: AttemptPicture, *, brief: bool, fell: bool, unknown: bool
         *([longer] if brief else []),
         *(["train longer, if it made only a few hundred steps of its optimizer"] if unknown else []),
         *([on_the_cpu] if device not in ("cpu", "") else []),
-        "look at predictions of training pictures at a low confidence (conf=0.001)",
+        "look at predictions of training images at a low confidence (conf=0.001)",
         "check that the labels of the validation set have the same classes",
         *([f"if it was not trained on the CPU, {on_the_cpu}"] if not device else []),
     ]
 
 
-def _accumulated(attempt: AttemptPicture) -> str:
+def _accumulated(attempt: AttemptState) -> str:
     batch, nominal = attempt.settings.get("batch"), attempt.settings.get("nbs")
     if not isinstance(batch, int) or not isinstance(nominal, int) or not 0 < 2 * batch <= nominal:
         return ""
     return f": with batch={batch} and nbs={nominal}, {round(nominal / batch)} batches go into each"
 
 
-def _severity(
-    attempt: AttemptPicture, count: int, limits: Mapping[str, float], *, zero_losses: bool
-) -> Severity | None:
+def _severity(attempt: AttemptState, count: int, limits: Mapping[str, float], *, zero_losses: bool) -> Severity | None:
     if zero_losses or (attempt.finished and count >= limits["validations_of_a_whole_run"]):
         return "fatal"
     planned = attempt.planned_epochs
@@ -157,7 +155,7 @@ def _again_not_zero(metrics: Metrics) -> bool:
     return last is not None and any(as_number(value) for name, value in last.values.items() if is_score(name))
 
 
-def _losses_are_zero(attempt: AttemptPicture) -> str | None:
+def _losses_are_zero(attempt: AttemptState) -> str | None:
     """Evidence that they are, by step or by epoch."""
     loss = attempt.loss
     if loss.zeros_at_first == loss.count >= ZERO_STEPS and not attempt.gradients.seen_nonzero:

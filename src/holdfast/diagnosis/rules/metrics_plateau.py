@@ -28,14 +28,14 @@ from holdfast.testing.histories import started
 from holdfast.testing.series import validations
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 15, "share": 0.33, "gain": 0.01, "full_score": 0.99}
 
 
-def judge(picture: Picture) -> Finding | None:
-    limits = picture.tuned("metrics-plateau", LIMITS)
-    several = picture.validated
+def judge(state: RunState) -> Finding | None:
+    limits = state.tuned("metrics-plateau", LIMITS)
+    several = state.validated
     if sum(len(each.history) for each in several) <= limits["validations"]:
         return None
     best = best_of(several)

@@ -34,15 +34,15 @@ from holdfast.testing.series import validations
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 6, "jumps": 3, "factor": 1.8, "share": 0.25}
 NEWEST = 12
 
 
-def judge(picture: Picture) -> Finding | None:
-    several = picture.validated
-    limits = picture.tuned("metrics-unstable", LIMITS)
+def judge(state: RunState) -> Finding | None:
+    several = state.validated
+    limits = state.tuned("metrics-unstable", LIMITS)
     newest = newest_of(several)
     if newest is None or sum(len(each.history) for each in several) < limits["validations"]:
         return None

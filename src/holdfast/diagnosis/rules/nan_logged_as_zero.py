@@ -29,7 +29,7 @@ from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import printed
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "nan-logged-as-zero"
 WORDS = (r"'loss': 0\.0, 'grad_norm': nan", r"'loss': '0', 'grad_norm': 'nan'")
@@ -38,15 +38,15 @@ _LOGGED = re.compile(r"'loss': ")
 LIMITS = {"last_lines": 3}
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     line = attempt.printed.get(ID)
     logged = _last_logged(attempt)
     masked = [text for text in logged if _MASKED.search(text)]
     if line is None and not masked:
         return None
     recovered = attempt.loss.count > 0 and not attempt.loss.bad_in_a_row
-    to_the_end = len(logged) >= picture.tuned(ID, LIMITS)["last_lines"] and len(masked) == len(logged)
+    to_the_end = len(logged) >= state.tuned(ID, LIMITS)["last_lines"] and len(masked) == len(logged)
     count = max(line.count if line is not None else 0, len(masked))
     return Finding(
         rule=ID,
@@ -66,7 +66,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _last_logged(attempt: AttemptPicture) -> list[str]:
+def _last_logged(attempt: AttemptState) -> list[str]:
     if attempt.ended is None:
         return []
     return [text for text in attempt.ended.last_words if _LOGGED.search(text)][-20:]

@@ -26,18 +26,18 @@ from holdfast.testing.histories import losses, started, trains
 from holdfast.testing.signatures import on_mac, printed
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "nms-cut-short"
 LIMITS = {"early_epochs": 3}
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     line = attempt.printed.get(ID)
     if line is None:
         return None
-    early = attempt.adapter is not None and (attempt.epoch or 0) <= picture.tuned(ID, LIMITS)["early_epochs"]
+    early = attempt.adapter is not None and (attempt.epoch or 0) <= state.tuned(ID, LIMITS)["early_epochs"]
     return Finding(
         rule=ID,
         severity="note" if early else "warn",

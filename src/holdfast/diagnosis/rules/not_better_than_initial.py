@@ -36,24 +36,24 @@ from holdfast.testing.series import steps, validations
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 5, "below": 0.05, "steps": 200, "above": 0.1}
 FULL_SCORES = ((0.95, 1.0), (95.0, 100.0))
 NOISE = 3.0
 
 
-def judge(picture: Picture) -> Finding | None:
-    if not picture.attempt.finished:
+def judge(state: RunState) -> Finding | None:
+    if not state.attempt.finished:
         return None
-    limits = picture.tuned("not-better-than-initial", LIMITS)
-    found = [finding for finding in (_by_score(picture, limits), _by_loss(picture, limits)) if finding is not None]
+    limits = state.tuned("not-better-than-initial", LIMITS)
+    found = [finding for finding in (_by_score(state, limits), _by_loss(state, limits)) if finding is not None]
     return min(found, key=lambda finding: finding.severity != "warn", default=None)
 
 
-def _by_score(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
-    several = picture.validated
-    name = next(filter(is_known_score, picture.attempt.metrics.scores()), None)
+def _by_score(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+    several = state.validated
+    name = next(filter(is_known_score, state.attempt.metrics.scores()), None)
     if name is None:
         return None
     points = over_attempts(several, name).points
@@ -80,11 +80,11 @@ def _by_score(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
     )
 
 
-def _by_loss(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
-    loss = picture.loss
+def _by_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+    loss = state.loss
     if loss.count < limits["steps"] or loss.lowest < 0.0:
         return None
-    if not all(is_one(attempt) for attempt in picture.attempts) or not is_positive(picture.attempt):
+    if not all(is_one(attempt) for attempt in state.attempts) or not is_positive(state.attempt):
         return None
     move = fall(loss)
     if move is None:
@@ -94,7 +94,7 @@ def _by_loss(picture: Picture, limits: Mapping[str, float]) -> Finding | None:
         return None
     return Finding(
         rule="not-better-than-initial",
-        severity="warn" if from_a_loader(picture.attempt) else "note",
+        severity="warn" if from_a_loader(state.attempt) else "note",
         message=f"The loss ended higher than it began: {move.late:.4g} against {move.early:.4g} (± {move.noise:.2g}).",
         evidence=[
             f"mean of the first tenth {move.early:.4g}, of the last tenth {move.late:.4g}, over {loss.count} steps"

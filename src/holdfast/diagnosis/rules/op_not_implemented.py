@@ -29,7 +29,7 @@ from holdfast.testing.histories import ended, losses
 from holdfast.testing.signatures import on_mac, printed, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = (
     r"is not currently implemented for the MPS device",
@@ -39,24 +39,24 @@ FALLBACK = r"will fall back to run on the CPU"
 _OPERATOR = re.compile(r"'(aten::[\w.]+)'")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *_WORDS) if gone is not None else None
     if words is not None:
-        return _missing(picture, words)
-    line = picture.attempt.printed.get("op-not-implemented")
+        return _missing(state, words)
+    line = state.attempt.printed.get("op-not-implemented")
     return _fallen_back(line.text) if line is not None else None
 
 
-def _missing(picture: Picture, words: str) -> Finding:
+def _missing(state: RunState, words: str) -> Finding:
     operator = _operator_in(words)
     return Finding(
         rule="op-not-implemented",
         severity="fatal",
-        message=f"The model uses {operator}, which this torch does not have for Apple's GPU {where(picture.attempt)}.",
+        message=f"The model uses {operator}, which this torch does not have for Apple's GPU {where(state.attempt)}.",
         evidence=[words],
         remedies=[
-            f"{newest_torch(picture)}: newer ones know more operators",
+            f"{newest_torch(state)}: newer ones know more operators",
             "export PYTORCH_ENABLE_MPS_FALLBACK=1 before the start: this operator then runs on the CPU, slowly",
             "use another operator in its place",
             "train on the CPU",

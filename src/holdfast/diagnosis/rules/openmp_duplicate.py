@@ -32,7 +32,7 @@ from holdfast.testing.histories import TRACEBACK, ended, losses, started
 from holdfast.testing.signatures import on_mac, unknown_machine
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import AttemptEnded
 
 _ERROR = r"OMP: Error #15: Initializing "
@@ -41,13 +41,13 @@ HIDES = "KMP_DUPLICATE_LIB_OK"
 _CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGTRAP")
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     if gone is None:
         return None
     crashed = killed_by(gone) in _CRASHES
     words = said(gone, _ERROR) if crashed or exception_line(gone) is None else None
-    traces = [words] if words else _traces(picture, gone) if crashed else []
+    traces = [words] if words else _traces(state, gone) if crashed else []
     if not traces:
         return None
     return Finding(
@@ -55,7 +55,7 @@ def judge(picture: Picture) -> Finding | None:
         severity="fatal",
         confidence="proven" if words else "likely",
         message=f"Two OpenMP runtimes in one process {'ended it' if words else 'most likely crashed it'} "
-        f"{where(picture.attempt)}. Batch size, accumulation and cache clearing have no part in that.",
+        f"{where(state.attempt)}. Batch size, accumulation and cache clearing have no part in that.",
         evidence=[*traces, *quoted(gone)],
         remedies=[
             "run the other library (FAISS, xgboost, scikit-learn) in a process of its own",
@@ -67,12 +67,12 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _traces(picture: Picture, gone: AttemptEnded) -> list[str]:
+def _traces(state: RunState, gone: AttemptEnded) -> list[str]:
     """What points to it without the runtime's own word. On a machine that is no Mac that is not enough."""
-    if on_mps(picture) is False:
+    if on_mps(state) is False:
         return []
     found = [line for pattern in _TRACES if (line := said(gone, pattern))]
-    environment = picture.started.environment if picture.started is not None else {}
+    environment = state.started.environment if state.started is not None else {}
     if environment.get(HIDES, "").upper() in ("TRUE", "1", "YES", "ON"):
         found.append(f"{HIDES}={environment[HIDES]}: somebody has met this before")
     return found

@@ -26,13 +26,13 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 UPDATES = "weight updates"
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     said = attempt.observed.kinds.get(UPDATES, "") if attempt.observed is not None else ""
     if not attempt.finished or not said.startswith("not seen"):
         return None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis import series
     from holdfast.diagnosis.aggregators.metrics import Point
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 8, "since_the_best": 5, "rise": 0.15, "fall": 0.02}
 NOISE = 3.0
@@ -58,9 +58,9 @@ class Rise(NamedTuple):
         return self.now / self.best.value - 1.0
 
 
-def judge(picture: Picture) -> Finding | None:
-    limits = picture.tuned("overfitting", LIMITS)
-    several = picture.validated
+def judge(state: RunState) -> Finding | None:
+    limits = state.tuned("overfitting", LIMITS)
+    several = state.validated
     newest = newest_of(several)
     if newest is None or sum(len(each.history) for each in several) < limits["validations"]:
         return None
@@ -70,7 +70,7 @@ def judge(picture: Picture) -> Finding | None:
         if track.lowest is None or len(track.points) - 1 - track.lowest < limits["since_the_best"]:
             continue
         rise = _rise(name, track.points, track.lowest, limits)
-        fell = _training_fell(picture, name, rise.best, limits["fall"]) if rise is not None else None
+        fell = _training_fell(state, name, rise.best, limits["fall"]) if rise is not None else None
         if rise is not None and fell is not None:
             risen.append((rise, fell))
     if not risen:
@@ -122,24 +122,24 @@ def _rise(name: str, points: list[Point], lowest: int, limits: Mapping[str, floa
     return Rise(name, points[lowest], now, len(points) - 1 - lowest)
 
 
-def _training_fell(picture: Picture, name: str, best: Point, least: float) -> str | None:
+def _training_fell(state: RunState, name: str, best: Point, least: float) -> str | None:
     """That the training counterpart of a validation loss is lower than it was at the best validation, in words."""
     part = PREFIX.sub("", name)
-    several = picture.validated
+    several = state.validated
     for wanted in (f"train/{part}", f"train_{part}", f"training_{part}", f"train_{part}_epoch", part):
         points = over_attempts(several, wanted).points
         then = [point.value for point in points if abs(point.epoch - best.epoch) <= 1]
         now = [point.value for point in points if point.epoch > best.epoch][-3:]
         if then and now:
             return _lower(wanted, statistics.median(then), statistics.median(now), least)
-    then_and_now = _levels(_by_step(picture, part), best.step)
+    then_and_now = _levels(_by_step(state, part), best.step)
     return None if then_and_now is None else _lower(f"the training's {part}", *then_and_now, least)
 
 
-def _by_step(picture: Picture, part: str) -> list[series.Point]:
+def _by_step(state: RunState, part: str) -> list[series.Point]:
     """A part of the training loss over all attempts; what a later one did again replaces what it was before."""
     points: list[series.Point] = []
-    for attempt in picture.lineage:
+    for attempt in state.lineage:
         losses = attempt.losses
         again = losses.parts.get(part) or (losses.whole if len(losses.parts) < 2 else None)
         if again is not None and again.points and attempt.first_step is not None:

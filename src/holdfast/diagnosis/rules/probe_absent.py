@@ -19,13 +19,13 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 _FLAGS = ("-I", "-E", "-S")
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     if attempt.ended is None or attempt.hello is not None or attempt.others:
         return None
     why, remedy = reason(attempt)
@@ -40,7 +40,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def reason(attempt: AttemptPicture) -> tuple[str, str]:
+def reason(attempt: AttemptState) -> tuple[str, str]:
     """Why nothing was seen, as far as that can be told, and what helps."""
     command = attempt.started.command
     flag = next(

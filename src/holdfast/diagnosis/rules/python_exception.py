@@ -17,11 +17,11 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     if gone is None or killed_by(gone) is not None:
         return None
     line = exception_line(gone)
@@ -39,7 +39,7 @@ def judge(picture: Picture) -> Finding | None:
     return Finding(
         rule="python-exception",
         severity="fatal",
-        message=f"The training raised {where(picture.attempt)}: {line}",
+        message=f"The training raised {where(state.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
         remedies=remedies if frames else [],
     )

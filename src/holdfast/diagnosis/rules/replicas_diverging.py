@@ -27,19 +27,19 @@ from holdfast.testing.histories import started
 from holdfast.testing.relations import checksums, steps, two_ranks
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "replicas-diverging"
 LIMITS = {"comparisons": 2}
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     weights = attempt.weights
     if not weights.diverged or (weights.equal_at or 0) > weights.diverged[-1] or _averages_models(attempt):
         return None
     since = [step for step in weights.diverged if step > (weights.equal_at or 0)]
-    lasting = len(since) >= picture.tuned(ID, LIMITS)["comparisons"]
+    lasting = len(since) >= state.tuned(ID, LIMITS)["comparisons"]
     if not lasting and weights.compared < 2:
         return None
     ranks = attempt.hello.world_size if attempt.hello is not None else 0
@@ -61,7 +61,7 @@ def judge(picture: Picture) -> Finding | None:
     )
 
 
-def _averages_models(attempt: AttemptPicture) -> bool:
+def _averages_models(attempt: AttemptState) -> bool:
     names = attempt.observed.optimizers if attempt.observed is not None else []
     return any("LocalSGD" in name or "Hierarchical" in name for name in names)
 

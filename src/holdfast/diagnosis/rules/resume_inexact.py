@@ -25,11 +25,11 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 
-def judge(picture: Picture) -> Finding | None:
-    snapshots = picture.attempt.snapshots
+def judge(state: RunState) -> Finding | None:
+    snapshots = state.attempt.snapshots
     restored, replayed = snapshots.restored, snapshots.replayed
     if restored is None or not restored.exact or replayed is None or replayed.differs_at is None:
         return None

@@ -28,7 +28,7 @@ from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import printed, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "rolled-back-after-nan"
 WORDS = (
@@ -42,9 +42,9 @@ _GAVE_UP = (
 )
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
+    gone = death(state)
     words = raised(gone, *_GAVE_UP) if gone is not None else None
     line = attempt.printed.get(ID)
     if words is None and line is None:

@@ -19,11 +19,11 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 
-def judge(picture: Picture) -> Finding | None:
-    snapshots = picture.attempt.snapshots
+def judge(state: RunState) -> Finding | None:
+    snapshots = state.attempt.snapshots
     if snapshots.failed is None:
         return None
     newest = snapshots.newest or snapshots.restored

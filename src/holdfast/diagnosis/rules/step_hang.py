@@ -24,14 +24,14 @@ from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _QUIET = events.Quiet(at=400.0, seconds=310.0, bound=300.0)
 _STACK = 'Thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line 12 in wait'
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     if attempt.stacks is None or not attempt.stacks.same or attempt.quiet is None:
         return None
     frames = [line.strip() for line in attempt.stacks.text.splitlines() if line.strip().startswith("File ")]

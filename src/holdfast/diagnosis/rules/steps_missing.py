@@ -34,7 +34,7 @@ from holdfast.testing.histories import ended, started
 from holdfast.testing.series import epoch, note, schedule, steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"share": 0.9}
 EARLY_STOP = r"(?i:\bearly[ _-]?stop)"
@@ -43,15 +43,15 @@ ENDED_EARLY = "ended the training before its last epoch"
 WARM_UP = ("LinearLR", "ConstantLR")
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     if not attempt.finished or _stopped_on_purpose(attempt) or gap_after(attempt) is not None:
         return None
-    share = picture.tuned("steps-missing", LIMITS)["share"]
+    share = state.tuned("steps-missing", LIMITS)["share"]
     return _epochs(attempt) or _schedules(attempt, share)
 
 
-def _stopped_on_purpose(attempt: AttemptPicture) -> bool:
+def _stopped_on_purpose(attempt: AttemptState) -> bool:
     words = attempt.ended.last_words if attempt.ended is not None else []
     return (
         "steps-missing" in attempt.printed
@@ -60,7 +60,7 @@ def _stopped_on_purpose(attempt: AttemptPicture) -> bool:
     )
 
 
-def _epochs(attempt: AttemptPicture) -> Finding | None:
+def _epochs(attempt: AttemptState) -> Finding | None:
     done, planned = attempt.epoch, attempt.planned_epochs
     if done is None or planned is None or done >= planned:
         return None
@@ -77,7 +77,7 @@ def _epochs(attempt: AttemptPicture) -> Finding | None:
     )
 
 
-def _schedules(attempt: AttemptPicture, share: float) -> Finding | None:
+def _schedules(attempt: AttemptState, share: float) -> Finding | None:
     for seen in attempt.rates.schedules.values():
         planned, done = seen.planned, seen.done
         if planned is None or done is None or seen.step < attempt.last_step or done >= share * planned:
@@ -111,7 +111,7 @@ def _schedules(attempt: AttemptPicture, share: float) -> Finding | None:
     return None
 
 
-def _built_for_steps_stepped_by_epoch(attempt: AttemptPicture, planned: int, done: int) -> bool:
+def _built_for_steps_stepped_by_epoch(attempt: AttemptState, planned: int, done: int) -> bool:
     resumed = attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
     return not resumed and 0.8 * attempt.steps <= planned and done <= 0.5 * attempt.steps
 

@@ -29,7 +29,7 @@ from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = (
     r"operator torchvision::\w+ does not exist",
@@ -41,33 +41,33 @@ _WORDS = (
 MENDED = "run it without --observe-only: Holdfast then does nms in plain torch, and the rest of torchvision loads"
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, *_WORDS) if gone is not None else None
     if words is None:
         return None
     return Finding(
         rule="torchvision-mismatch",
         severity="fatal",
-        message=f"torchvision's compiled operators are missing {where(picture.attempt)}: it was built for another torch.",
+        message=f"torchvision's compiled operators are missing {where(state.attempt)}: it was built for another torch.",
         evidence=[words],
         remedies=[
-            *([MENDED] if _would_be_mended(picture, words) else []),
-            f"install both together, from the same place{_twins(picture)}: pip install -U torch torchvision",
+            *([MENDED] if _would_be_mended(state, words) else []),
+            f"install both together, from the same place{_twins(state)}: pip install -U torch torchvision",
             "for a CPU build of torch, take torchvision from the same CPU index",
         ],
     )
 
 
-def _would_be_mended(picture: Picture, words: str) -> bool:
+def _would_be_mended(state: RunState, words: str) -> bool:
     """Holdfast stands in for `nms` alone, and not where it may change nothing."""
     named = re.search(r"torchvision::(\w+)", words)
-    only_watched = picture.started is not None and picture.started.observe_only
+    only_watched = state.started is not None and state.started.observe_only
     return only_watched and (named is None or named[1] in ("nms", "qnms"))
 
 
-def _twins(picture: Picture) -> str:
-    torch = versions_of(picture).torch
+def _twins(state: RunState) -> str:
+    torch = versions_of(state).torch
     twin = torchvision_for(torch)
     if torch is None or twin is None:
         return ""

@@ -24,7 +24,7 @@ from holdfast.testing.histories import started
 from holdfast.testing.relations import movement, stuck
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "updates-underflow"
 LIMITS = {"looks": 2, "part_of_tensors": 0.5, "part_of_rows": 0.5}
@@ -32,12 +32,12 @@ TOLD_AT_MOST = 32
 """The probe names no more stuck tensors than this."""
 
 
-def judge(picture: Picture) -> Finding | None:
-    weights = picture.attempt.weights
+def judge(state: RunState) -> Finding | None:
+    weights = state.attempt.weights
     newest = weights.movement
     if newest is None or not newest.stuck:
         return None
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     lost = [tensor for tensor in newest.stuck if tensor.update_ulps is not None and tensor.update_ulps < 1.0]
     enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= TOLD_AT_MOST
     if weights.looks < limits["looks"] or not lost or not enough:

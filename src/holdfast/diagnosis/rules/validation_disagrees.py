@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.diagnosis.aggregators.metrics import Metrics
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"factor": 2.0, "apart": 0.05}
 NOT_AT_ALL = ("precision", "recall")
 """They depend on a threshold that each validation chooses for itself."""
 
 
-def judge(picture: Picture) -> Finding | None:
-    metrics = picture.attempt.metrics
+def judge(state: RunState) -> Finding | None:
+    metrics = state.attempt.metrics
     if metrics.final is None:
         return None
-    limits = picture.tuned("validation-disagrees", LIMITS)
-    several = picture.validated
+    limits = state.tuned("validation-disagrees", LIMITS)
+    several = state.validated
     best = best_of(several)
     for name, said in metrics.final.values.items():
         again = as_number(said)

@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.diagnosis.aggregators.memory import EvaluationMemory
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"times": 1.5, "more_gib": 1.0, "evaluations": 2, "available_part": 0.05}
 
 
-def judge(picture: Picture) -> Finding | None:
-    seen = picture.attempt.memory.evaluations
-    limits = picture.tuned("validation-memory-spike", LIMITS)
+def judge(state: RunState) -> Finding | None:
+    seen = state.attempt.memory.evaluations
+    limits = state.tuned("validation-memory-spike", LIMITS)
     if len(seen) < limits["evaluations"] or _spike(seen[-1], limits) is None:
         return None
     spikes = [one for one in seen if _spike(one, limits) is not None]
     if len(spikes) < limits["evaluations"]:
         return None
-    total = picture.started.memory_total if picture.started is not None else None
+    total = state.started.memory_total if state.started is not None else None
     least = min(one.during.available for one in spikes)
     close = total is not None and least < limits["available_part"] * total
     during, training, which = _spike(spikes[-1], limits) or (0, 0, "")
-    ultralytics = picture.attempt.adapter == "ultralytics"
+    ultralytics = state.attempt.adapter == "ultralytics"
     return Finding(
         rule="validation-memory-spike",
         severity="warn" if close else "note",

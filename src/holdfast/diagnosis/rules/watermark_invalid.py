@@ -26,19 +26,19 @@ from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = r"invalid (?:low|high) watermark ratio ([\d.]+)"
 HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"
 
 
-def judge(picture: Picture) -> Finding | None:
-    gone = death(picture)
+def judge(state: RunState) -> Finding | None:
+    gone = death(state)
     words = raised(gone, _WORDS) if gone is not None else None
     if words is None:
         return None
     found = re.search(_WORDS, words)
-    environment = picture.started.environment if picture.started is not None else {}
+    environment = state.started.environment if state.started is not None else {}
     given = [f"{name}={environment[name]}" for name in (HIGH, LOW) if name in environment]
     high = _ratio(environment.get(HIGH))
     both = f"{HIGH}={high:g} {LOW}={max(0.0, high - 0.1):g}" if high else f"{HIGH}=1.0 {LOW}=0.9"

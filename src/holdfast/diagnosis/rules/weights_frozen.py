@@ -31,7 +31,7 @@ from holdfast.testing.relations import movement, steps, stuck
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.weights import Stuck, Weights
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "weights-frozen"
 LIMITS = {"times_of_a_part": 2, "looks_where_nothing_moves": 3, "steps_where_nothing_moves": 64}
@@ -42,12 +42,12 @@ REMEDIES = [
 ]
 
 
-def judge(picture: Picture) -> Finding | None:
-    attempt = picture.attempt
+def judge(state: RunState) -> Finding | None:
+    attempt = state.attempt
     weights = attempt.weights
     if weights.movement is None or (not weights.had_to_move and weights.most_moved):
         return None
-    limits = picture.tuned(ID, LIMITS)
+    limits = state.tuned(ID, LIMITS)
     stayed = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
     often = {name for name, tensor in stayed.items() if tensor.times >= limits["times_of_a_part"]}
     known = {name for name, tensor in stayed.items() if not tensor.last.by_others}

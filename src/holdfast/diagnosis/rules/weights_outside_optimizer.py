@@ -28,13 +28,13 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.relations import movement, steps
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
 
 ID = "weights-outside-optimizer"
 
 
-def judge(picture: Picture) -> Finding | None:
-    weights = picture.attempt.weights
+def judge(state: RunState) -> Finding | None:
+    weights = state.attempt.weights
     graph = weights.graph
     if graph is None or not graph.used_not_held:
         return None

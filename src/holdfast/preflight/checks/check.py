@@ -1,7 +1,7 @@
 """What a check is: one question to ask before hours are spent, with its page of documentation.
 
 A check is a file with a `CHECK`. Its `run` gets the ground that a training would start on and gives an `Answer`: one line that
-says what holds ("2,000 pictures, all readable"), and a `Finding` for everything that does not. What it cannot look at it says
+says what holds ("2,000 images, all readable"), and a `Finding` for everything that does not. What it cannot look at it says
 with `NotChecked`; should it raise anything else, or take too long, that is said in its place and nobody's training suffers.
 
 Nothing here imports torch, or anything heavy, into this process. What needs it is asked of the user's own interpreter

@@ -6,7 +6,7 @@ asks for and training never shows, classes with hardly an object, and how uneven
 **Why.** mAP is the mean over the classes that validation shows: a class that is never trained on holds it down for ever, and a
 class with three objects in validation moves it by luck.
 
-**What to do.** Another split, more pictures of the rare classes, or fewer names; and read each class's own AP.
+**What to do.** Another split, more images of the rare classes, or fewer names; and read each class's own AP.
 """
 
 from __future__ import annotations

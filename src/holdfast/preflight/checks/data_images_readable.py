@@ -1,7 +1,7 @@
-"""Can every picture of the data set be decoded?
+"""Can every image of the data set be decoded?
 
-**What it asks.** Each picture of train, val and test is really decoded, a JPEG at an eighth of its size, which reads every byte of
-it: a file that is cut off, damaged, empty, no picture at all, too small (Ultralytics leaves out what is under 10 pixels) or too
+**What it asks.** Each image of train, val and test is really decoded, a JPEG at an eighth of its size, which reads every byte of
+it: a file that is cut off, damaged, empty, no image at all, too small (Ultralytics leaves out what is under 10 pixels) or too
 large to be opened is named. Beside that, what is unusual: names that say another format, CMYK, 16 bits a pixel, JPEGs that
 go on after their end.
 
@@ -11,9 +11,9 @@ that ends the training, in the middle of an epoch. A JPEG that goes on after its
 
 **What to do.** Fetch the files again, or remove them; delete the `*.cache` files beside the labels, which remember the old state.
 
-Pictures are decoded by the training's own Python, with its Pillow; without one, only labels are looked at. Nothing is written.
+Images are decoded by the training's own Python, with its Pillow; without one, only labels are looked at. Nothing is written.
 
-**When it stays silent.** A JPEG or BMP into whose middle other bytes were written decodes without complaint, to a wrong picture.
+**When it stays silent.** A JPEG or BMP into whose middle other bytes were written decodes without complaint, to a wrong image.
 
 Sources: `ultralytics/data/utils.py` (`verify_image_label`, `check_image`).
 """
@@ -30,7 +30,7 @@ from holdfast.schema.errors import DataSetInvalid
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import Ground
 
-ID = "data-pictures-readable"
+ID = "data-images-readable"
 
 
 def run(ground: Ground) -> Answer:

@@ -1,13 +1,13 @@
 """Are objects large enough to be seen at the image size of the training?
 
-**What it asks.** Ultralytics scales each picture so that its longer side is `imgsz`. How many pixels does an object have then, as the
+**What it asks.** Ultralytics scales each image so that its longer side is `imgsz`. How many pixels does an object have then, as the
 side of a square of its area: the median, the share under 8 and under 16, and for which class it is worst.
 
 **Why.** The finest map of a YOLO has one cell for 8 x 8 pixels. An object under 8 pixels is less than a cell: it is hardly ever
 learned, and no number of epochs changes that.
 
 **What to do.** The finding names the smallest `imgsz` at which the median has 16 pixels, with what it costs, or, where that is over
-1280, the tiles to cut the pictures into.
+1280, the tiles to cut the images into.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ USUAL = 640
 def run(ground: Ground) -> Answer:
     survey = surveyed(ground)
     if not survey.decoded:
-        raise NotChecked("no picture's size is known: this Python has no Pillow (pip install pillow)")
+        raise NotChecked("no image's size is known: this Python has no Pillow (pip install pillow)")
     return Answer(*sizes.judge(survey, image_size(ground), ID))
 
 

@@ -1,12 +1,12 @@
 """Is validation apart from training, or does the model already know it?
 
-**What it asks.** For every picture of val and test: is the same file, a near copy, another export of the same picture, or a
+**What it asks.** For every image of val and test: is the same file, a near copy, another export of the same image, or a
 neighbouring frame of the same video in train? Copies are found by their bytes, near copies by a look of 128 bits that survives
 saving again and resizing, videos by the names of the files, which are believed only where they say so or where neighbours look
-clearly more alike than any two pictures.
+clearly more alike than any two images.
 
-**Why.** Frames of one video that are dealt out at random put nearly the same picture on both sides. The metric then measures
-memory: 98% on such a split has been seen to mean nothing on new pictures.
+**Why.** Frames of one video that are dealt out at random put nearly the same image on both sides. The metric then measures
+memory: 98% on such a split has been seen to mean nothing on new images.
 
 **What to do.** Split by group: `--write-split DIR` writes `train.txt`, `val.txt` and a `data.yaml` that uses them, with every group on
 one side, the old share of validation and of each class as near as groups allow. Without it the split is only told of, in numbers.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.schema.images import Survey
 
 SECONDS = 240.0
-"""For the check that comes first: 10,000 pictures take about ten on two cores, a hundred thousand a few minutes."""
+"""For the check that comes first: 10,000 images take about ten on two cores, a hundred thousand a few minutes."""
 FOR_THE_REST_S = 10.0
 """Of a check's time, for what comes after the look."""
 
@@ -62,7 +62,7 @@ def _look(ground: Ground, python: str) -> tuple[DataSet, Survey]:
     except DataSetInvalid as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     if data.masks:
-        raise NotChecked("its labels are pictures of their own (masks): only boxes, polygons and poses are checked")
+        raise NotChecked("its labels are images of their own (masks): only boxes, polygons and poses are checked")
     points = data.keypoints
     seconds = max(1.0, ground.seconds_left - min(FOR_THE_REST_S, ground.seconds_left / 4))
     try:
@@ -74,10 +74,10 @@ def _look(ground: Ground, python: str) -> tuple[DataSet, Survey]:
             classes=len(data.names),
             columns=5 + points[0] * points[1] if points is not None else None,
             seconds=seconds,
-            tell=lambda done, total: ground.tell(done, total, "pictures"),
+            tell=lambda done, total: ground.tell(done, total, "images"),
         )
     except ReadersFailed as error:
-        raise NotChecked(f"pictures cannot be looked at with {python}: {error}") from None
-    if not seen.pictures:
-        raise NotChecked(f"no picture could be looked at within {seconds:.0f} s: give more with --seconds")
+        raise NotChecked(f"images cannot be looked at with {python}: {error}") from None
+    if not seen.images:
+        raise NotChecked(f"no image could be looked at within {seconds:.0f} s: give more with --seconds")
     return data, seen

@@ -25,7 +25,7 @@ CHECKPOINT = 6
 IMPORTED = 700 * MB
 """A process that has imported torch and holds a small model; the CUDA libraries take as much again."""
 WORKER = 250 * MB
-"""A process that loads and augments pictures."""
+"""A process that loads and augments images."""
 
 
 def parameters(ground: Ground) -> float | None:
@@ -66,7 +66,7 @@ def memory(ground: Ground) -> tuple[float, str]:
     cached = _cached(ground)
     if cached:
         needed += cached
-        parts.append(f"up to {cached / GB:.1f} GB for all pictures, because of cache={ground.settings.get('cache')}")
+        parts.append(f"up to {cached / GB:.1f} GB for all images, because of cache={ground.settings.get('cache')}")
     return needed, ", ".join(parts)
 
 
@@ -82,10 +82,10 @@ def _cached(ground: Ground) -> float:
     if ground.settings.get("cache") not in (True, "ram", "True"):
         return 0.0
     side = ground.settings.get("imgsz", 640)
-    return float(pictures(ground) * 3 * side * side) if isinstance(side, int) else 0.0
+    return float(images(ground) * 3 * side * side) if isinstance(side, int) else 0.0
 
 
-def pictures(ground: Ground) -> int:
+def images(ground: Ground) -> int:
     """In train and val of the data set; 0 where that cannot be told."""
     if ground.data is None:
         return 0

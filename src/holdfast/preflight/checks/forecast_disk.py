@@ -1,7 +1,7 @@
 """How much will it write?
 
 **What it asks.** The sizes of the checkpoints and snapshots that a short trial really wrote, times how many of them are kept: three
-snapshots while the next is written, best.pt and last.pt of each stage and their copies, a file for each `save_period`, all pictures
+snapshots while the next is written, best.pt and last.pt of each stage and their copies, a file for each `save_period`, all images
 unpacked beside them under `cache = "disk"`; against what is free where they go.
 
 **Why.** A disk that fills up ends a training in the middle of writing its checkpoint, and the file from before is gone with it.
@@ -78,7 +78,7 @@ def written(found: Tried) -> dict[str, int]:
     if kept:
         parts[f"{kept} files by save_period"] = kept * one.checkpoint
     if found.unpacked:
-        parts["pictures, unpacked beside them (cache = disk)"] = found.unpacked
+        parts["images, unpacked beside them (cache = disk)"] = found.unpacked
     return {what: amount for what, amount in parts.items() if amount}
 
 

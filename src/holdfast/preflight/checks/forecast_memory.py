@@ -2,13 +2,13 @@
 
 **What it asks.** The largest stage of the plan is tried for two short epochs, and what all of its processes held at most, while they
 trained and while they validated, is set against the limit: the plan's budget, or what can be had now. Added is what a short trial
-does not hold yet: pictures that each loader keeps for mosaic, and all of them under `cache = "ram"`. A device with memory of its
+does not hold yet: images that each loader keeps for mosaic, and all of them under `cache = "ram"`. A device with memory of its
 own is set against what it can hold.
 
 **Why.** Memory that ends is the commonest death of a long run, often hours into it, and on a Mac it comes without an error.
 
 **What to do.** What would fit is said, from further trials: a smaller batch changes nothing of the result, as Ultralytics accumulates
-gradients up to `nbs` pictures; then smaller pictures. `holdfast fit PLAN.toml` tells more.
+gradients up to `nbs` images; then smaller images. `holdfast fit PLAN.toml` tells more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(ground: Ground) -> Answer:
     if one.failed and any(word in one.failed.lower() for word in OUT_OF_MEMORY):
         return _did_not_survive(ground, found)
     found = tried(ground)
-    memory = memory_of(one, found.settings, found.pictures)
+    memory = memory_of(one, found.settings, found.images)
     limit, whose = limit_of(ground, found.plan)
     says = (
         f"batch {one.batch} at {one.size} px: {_span(memory.training)} while it trains,"
@@ -129,7 +129,7 @@ def _remedies(ground: Ground, found: Tried) -> list[str]:
     said = [f"batch = {batch} would fit at {one.size} px"] if batch is not None and batch < one.batch else []
     said += [f"imgsz = {side} would fit with batch {one.batch}"] if side is not None and side < one.size else []
     if found.settings.get("cache") in (True, "ram", "True"):
-        said.append("cache = false holds no pictures")
+        said.append("cache = false holds no images")
     return said or ["not even a batch of 1 would fit: close other programs, or take a smaller model"]
 
 
@@ -154,7 +154,7 @@ def _span(span: Span) -> str:
 def recorded(
     *, peak: float = 2.0, validation: float = 1.0, failed: str = "", memory: float | None = None, **plan: object
 ) -> Tried:
-    """A trial as it might have been: of a thousand pictures, three batches a second."""
+    """A trial as it might have been: of a thousand images, three batches a second."""
     planned = Plan(
         cwd="/",
         trainer="ultralytics",
@@ -167,7 +167,7 @@ def recorded(
         training=int(peak * GIB),
         validation=int(validation * GIB),
         wall=Pace(start=8.0, batch=0.33, closed=0.3, validation=2.0, saving=0.1, after=6.0, spread=0.05),
-        pictures=128,
+        images=128,
         validated=96,
         snapshot=42_000_000,
         checkpoint=26_000_000,
@@ -197,7 +197,7 @@ CHECK = Check(
         Case("it may be just too much", _on(available=2.1), "warn"),
         Case("the budget is smaller than the machine", _on(memory=1.0), "fatal"),
         Case("validation holds more than training", _on(available=4.0, validation=5.0), "fatal"),
-        Case("all pictures are kept in memory", _on(available=3.0, cache="ram"), "warn"),
+        Case("all images are kept in memory", _on(available=3.0, cache="ram"), "warn"),
         Case("the trial was killed", _on(failed="it was ended by SIGKILL"), "fatal"),
         Case("the trial did not run for another reason", _on(failed="ImportError: no module"), "not checked"),
     ),

@@ -1,13 +1,13 @@
 """How long will it take?
 
 **What it asks.** From the same short trial as the forecast of memory: the time of a typical batch with and without mosaic, of a
-validation, of the start and the end. That times the plan's pictures, epochs and validations is the whole; stages that were not tried
+validation, of the start and the end. That times the plan's images, epochs and validations is the whole; stages that were not tried
 are reckoned from the one that was, by the pixels of their batches, and have wider bounds.
 
 **Why.** Whether it is done tomorrow or next week is known in a minute instead of after the first epoch; a budget of hours that ends a
 training in its middle is seen before it is spent.
 
-**What to do.** Fewer epochs, smaller pictures first (stages), `[validation] every = 5`; or a larger budget. A training that stops
+**What to do.** Fewer epochs, smaller images first (stages), `[validation] every = 5`; or a larger budget. A training that stops
 early (`patience`) takes less than this. A machine that others use too is slower than it could be: the bounds hold for a trial under
 the same load.
 """

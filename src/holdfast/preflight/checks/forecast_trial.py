@@ -56,16 +56,16 @@ class Tried:
     """The stage that was tried, as a plan of its own."""
     measured: Measured
     counted: tuple[Counted, ...]
-    """Pictures of each stage."""
+    """Images of each stage."""
     unpacked: int = 0
-    """Bytes of all pictures, unpacked beside them; 0 unless that is asked for."""
+    """Bytes of all images, unpacked beside them; 0 unless that is asked for."""
 
     @property
     def settings(self) -> dict[str, Any]:
         return settings_of(self.plan, stages_of(self.plan)[largest_of(self.plan)])
 
     @property
-    def pictures(self) -> Counted:
+    def images(self) -> Counted:
         return self.counted[largest_of(self.plan)]
 
 
@@ -134,7 +134,7 @@ def _try(ground: Ground, plan: Plan) -> Tried:
     except HoldfastError as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     stages = stages_of(plan)
-    counted = tuple(pictures_of(settings_of(plan, stage), data) for stage in stages)
+    counted = tuple(images_of(settings_of(plan, stage), data) for stage in stages)
     planned = sum(
         asked.epochs * -(-one.train // asked.batch)
         for asked, one in zip((asked_of(settings_of(plan, stage)) for stage in stages), counted, strict=True)
@@ -149,8 +149,8 @@ def _try(ground: Ground, plan: Plan) -> Tried:
     return Tried(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
 
 
-def pictures_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
-    """`fraction` is a share of the pictures or a number of them, for training alone or for each split."""
+def images_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
+    """`fraction` is a share of the images or a number of them, for training alone or for each split."""
     splits = data[str(settings.get("data", ""))].splits
     given = settings.get("fraction", 1.0)
     shares = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -163,6 +163,6 @@ def pictures_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Cou
 
 def unpacked(data: DataSet) -> int:
     """A JPEG takes about a tenth of its pixels."""
-    pictures = [*data.splits.get("train", []), *data.splits.get("val", [])]
-    sample = [path.stat().st_size for path in pictures[:: max(1, len(pictures) // 200)] if is_file(Path(path))]
-    return int(10 * len(pictures) * sum(sample) / len(sample)) if sample else 0
+    images = [*data.splits.get("train", []), *data.splits.get("val", [])]
+    sample = [path.stat().st_size for path in images[:: max(1, len(images) // 200)] if is_file(Path(path))]
+    return int(10 * len(images) * sum(sample) / len(sample)) if sample else 0

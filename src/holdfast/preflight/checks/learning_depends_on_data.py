@@ -3,7 +3,7 @@
 **What it asks.** In the rehearsal one batch is learned by heart twice from the same weights and random numbers: as it is, and with its
 inputs set to 0. If the loss goes the same way both times, the inputs do not matter.
 
-**Why.** Pictures that are divided to 0 as whole numbers, a collate function that gives the same thing always, a mask over everything:
+**Why.** Images that are divided to 0 as whole numbers, a collate function that gives the same thing always, a mask over everything:
 the loss falls all the same, to what can be said without looking, and the model is worth nothing.
 
 **What to do.** Print the inputs where the model gets them. Fatal is a loss that is the same in every digit; one that is nearly so is

@@ -56,7 +56,7 @@ def run(ground: Ground) -> Answer:
                 f"The first loss is {seen:.4g}, and {about} should be near {expected:.4g}: its outputs are far too large.",
                 evidence=[says],
                 remedies=[
-                    "scale the inputs (pictures to 0..1 or mean 0), and for a regression the targets",
+                    "scale the inputs (images to 0..1 or mean 0), and for a regression the targets",
                     "look at how the last layer's weights are initialised",
                 ],
                 confidence="likely",
@@ -85,7 +85,7 @@ CHECK = Check(
     cases=(
         Case("ten classes", on_cpu(rehearsal(_first(2.35, 2.303))), "passed"),
         Case("it knows something", on_cpu(rehearsal(_first(0.2, 2.303))), "passed"),
-        Case("pictures of 0 to 255", on_cpu(rehearsal(_first(41.0, 2.303))), "warn"),
+        Case("images of 0 to 255", on_cpu(rehearsal(_first(41.0, 2.303))), "warn"),
         Case(
             "tied embeddings that come down", on_cpu(rehearsal(_first(50.0, 3.7), losses=[50.0, 41.0, 30.0])), "passed"
         ),

@@ -1,7 +1,7 @@
 """Is there memory for a training to begin?
 
 **What it asks.** What can still be had before something must be swapped or killed, by the tightest of physical memory and
-the limits of a container, against what a training takes before its first batch: torch itself, loader workers, pictures that
+the limits of a container, against what a training takes before its first batch: torch itself, loader workers, images that
 are cached in memory.
 
 **Why.** Memory that ends is the commonest death of a long run, and on a Mac it comes without an error. What does not fit before

@@ -35,7 +35,7 @@ OFF = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 """Trackers that a variable can switch off. TensorBoard has none: its files go to the scratch."""
-MANY_PICTURES = 2000
+MANY_IMAGES = 2000
 """From so many on, only some are looked at: Ultralytics reads every label before its first batch."""
 USUAL_BATCH = 16
 FEW = {"train": 96, "val": 16}
@@ -153,38 +153,38 @@ def ultralytics_settings(ground: Ground, root: Path, scratch: Scratch) -> dict[s
         # A step for every batch: what is accumulated over sixteen would take sixteen times as long to see.
         "nbs": ground.settings.get("batch", USUAL_BATCH),
     }
-    few = _few_pictures(ground, root / "pictures", scratch)
+    few = _few_images(ground, root / "images", scratch)
     return settings if few is None else {**settings, "data": str(few)}
 
 
-def _few_pictures(ground: Ground, folder: Path, scratch: Scratch) -> Path | None:
-    """Links to some pictures of a large data set; None where it is small, or none that can be read."""
+def _few_images(ground: Ground, folder: Path, scratch: Scratch) -> Path | None:
+    """Links to some images of a large data set; None where it is small, or none that can be read."""
     if ground.data is None or not ground.uses_ultralytics:
         return None
     try:
         data = yolo_data.read(ground.data, cwd=ground.cwd)
     except (HoldfastError, OSError):
         return None
-    if data.pictures < MANY_PICTURES or data.masks or data.keypoints is not None:
+    if data.images < MANY_IMAGES or data.masks or data.keypoints is not None:
         return None
     for split, count in FEW.items():
         _link_some(data, split, count, folder)
     path = folder / "data.yaml"
     names = dict(enumerate(data.names))
     path.write_text(json.dumps({"path": str(folder), "train": "images/train", "val": "images/val", "names": names}))
-    scratch.linked.append(f"{sum(FEW.values())} of {data.pictures:,} pictures")
+    scratch.linked.append(f"{sum(FEW.values())} of {data.images:,} images")
     return path
 
 
 def _link_some(data: DataSet, split: str, count: int, folder: Path) -> None:
-    pictures = data.splits[split]
-    images, labels = folder / "images" / split, folder / "labels" / split
-    images.mkdir(parents=True)
+    images = data.splits[split]
+    image_folder, labels = folder / "images" / split, folder / "labels" / split
+    image_folder.mkdir(parents=True)
     labels.mkdir(parents=True)
-    for n in range(min(count, len(pictures))):
-        picture = pictures[n * len(pictures) // min(count, len(pictures))]
-        name = yolo_data.name_of_link(n, picture)
-        (images / name).symlink_to(picture.absolute())
-        label = yolo_data.label_of(picture)
+    for n in range(min(count, len(images))):
+        image = images[n * len(images) // min(count, len(images))]
+        name = yolo_data.name_of_link(n, image)
+        (image_folder / name).symlink_to(image.absolute())
+        label = yolo_data.label_of(image)
         if is_file(label):
             (labels / name).with_suffix(".txt").symlink_to(label.absolute())

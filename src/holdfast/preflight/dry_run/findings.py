@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rules import all_rules
-from holdfast.diagnosis.run_state import Picture
+from holdfast.diagnosis.run_state import RunState
 from holdfast.process.exit_evidence import evidence_of
 from holdfast.schema import events
 from holdfast.storage.journal import Entry
@@ -36,12 +36,12 @@ OF_STEPS = frozenset(
 
 def findings_of(rehearsed: Rehearsed) -> list[Finding]:
     rules = [rule for rule in all_rules() if rule.id in OF_STEPS or rule.kind == "exit"]
-    engine = Engine(Picture(), rules)
+    engine = Engine(RunState(), rules)
     found: dict[str, Finding] = {}
     for event in _history(rehearsed):
         for finding in engine.take(Entry(event, 1, None if isinstance(event, _OURS) else 0)):
             found[finding.rule] = finding
-            engine.picture.fold(Entry(events.FindingMade(at=event.at, finding=finding), 1))
+            engine.state.fold(Entry(events.FindingMade(at=event.at, finding=finding), 1))
     return list(found.values())
 
 

@@ -1,9 +1,9 @@
-"""In which order pictures are looked at: where time may run out, those that were looked at are spread over all of them."""
+"""In which order images are looked at: where time may run out, those that were looked at are spread over all of them."""
 
 from __future__ import annotations
 
 SPREAD_OVER = 20_000
-"""Fewer pictures than this are looked at as they lie on the disk: that is faster, and there is time for all."""
+"""Fewer images than this are looked at as they lie on the disk: that is faster, and there is time for all."""
 
 
 def spread(count: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""Processes that look at pictures: each reads requests from its standard input and answers each with a line.
+"""Processes that look at images: each reads requests from its standard input and answers each with a line.
 
 They run under the user's interpreter, because that has Pillow, and one process a core, because decoding is all they do. A
-picture that ends its reader (a decoder's bug, memory) or holds it for too long costs that picture only: the reader is
+image that ends its reader (a decoder's bug, memory) or holds it for too long costs that image only: the reader is
 started again and goes on with the next.
 """
 
@@ -37,7 +37,7 @@ IN_FLIGHT_BYTES = 12_000
 TOO_SLOW_S = 30.0
 STARTS_WITHIN_S = 60.0
 MOST_DEATHS = 20
-"""Of one reader; more are no longer the fault of single pictures."""
+"""Of one reader; more are no longer the fault of single images."""
 QUEUED = 4096
 HIDDEN = "HOLDFAST_"
 """Variables that are for a training under a supervisor."""
@@ -45,12 +45,12 @@ HIDDEN = "HOLDFAST_"
 
 class Request(NamedTuple):
     number: int
-    picture: str
+    image: str
     label: str
 
 
 class Task(NamedTuple):
-    """What all pictures of a data set have in common."""
+    """What all images of a data set have in common."""
 
     classes: int | None
     columns: int | None
@@ -58,7 +58,7 @@ class Task(NamedTuple):
 
 
 class ReadersFailed(Exception):
-    """No picture can be looked at with this interpreter; the text says why."""
+    """No image can be looked at with this interpreter; the text says why."""
 
 
 class _Hello(msgspec.Struct):
@@ -142,7 +142,7 @@ class _Reader(threading.Thread):
     """One process after the other, each until it dies or all is done."""
 
     def __init__(self, owner: Readers) -> None:
-        super().__init__(name="picture-reader", daemon=True)
+        super().__init__(name="image-reader", daemon=True)
         self._owner = owner
         self._held: deque[Request] = deque()
         self._process: subprocess.Popen[bytes] | None = None

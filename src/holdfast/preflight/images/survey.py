@@ -1,4 +1,4 @@
-"""Everything that can be seen of a data set, put together: its pictures, their labels, labels without a picture."""
+"""Everything that can be seen of a data set, put together: its images, their labels, labels without an image."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from holdfast.preflight.images.order import spread
 from holdfast.preflight.images.readers import Readers, Request, Task
 from holdfast.preflight.yolo_data import label_of
-from holdfast.schema.images import Picture, Survey
+from holdfast.schema.images import ImageRecord, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 MOST_READERS = 8
-"""Each may take a few hundred MB for a moment, where pictures are large."""
+"""Each may take a few hundred MB for a moment, where images are large."""
 STRAY_EXAMPLES = 5
 NO_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
-"""Text files that are often beside labels, by their name without `.txt`, and lists of pictures."""
+"""Text files that are often beside labels, by their name without `.txt`, and lists of images."""
 
 
 def survey(
@@ -34,7 +34,7 @@ def survey(
     readers: int | None = None,
     tell: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Survey:
-    """Looks at all pictures, or at as many as there is time for, spread evenly.
+    """Looks at all images, or at as many as there is time for, spread evenly.
 
     `python` is the interpreter that has Pillow. Without one only labels are looked at, and the survey says so.
     """
@@ -43,18 +43,18 @@ def survey(
     labels = [str(label_of(Path(path))) for _, path in listed]
     requests = [Request(at, listed[at][1], labels[at]) for at in spread(len(listed))]
     work = Readers(python, Task(classes, columns), requests, count=min(MOST_READERS, readers or cores()))
-    found: list[Picture] = []
+    found: list[ImageRecord] = []
     tell(0, len(listed))
     for seen in work.answers(seconds):
         split, path = listed[seen.index]
-        found.append(Picture(path, split, seen))
+        found.append(ImageRecord(path, split, seen))
         tell(len(found), len(listed))
-    found.sort(key=lambda picture: picture.seen.index)  # the same order, whichever reader was quicker
+    found.sort(key=lambda image: image.seen.index)  # the same order, whichever reader was quicker
     strays = stray_labels(labels)
     return Survey(
         root=root,
         names=dict(names),
-        pictures=tuple(found),
+        images=tuple(found),
         total=len(listed),
         stray_labels=len(strays),
         stray_examples=tuple(strays[:STRAY_EXAMPLES]),
@@ -65,7 +65,7 @@ def survey(
 
 
 def stray_labels(labels: Iterable[str]) -> list[str]:
-    """Label files beside these, to which no picture belongs."""
+    """Label files beside these, to which no image belongs."""
     expected = set(labels)
     found: list[str] = []
     for folder in sorted({os.path.dirname(label) for label in expected}):  # noqa: PTH120 - a million times

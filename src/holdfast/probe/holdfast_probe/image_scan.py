@@ -1,10 +1,10 @@
-"""Looks at the pictures and labels of a YOLO data set: decodes each picture, cheaply, and reads each line of its labels.
+"""Looks at the images and labels of a YOLO data set: decodes each image, cheaply, and reads each line of its labels.
 
 The supervisor runs this file's text under the interpreter that trains, which has Pillow, in several processes. The first
-line on its standard input says how many classes there are; every further one names a picture and its label file, and is
+line on its standard input says how many classes there are; every further one names an image and its label file, and is
 answered with one JSON line. What is found wrong with a file is what Ultralytics would find wrong with it.
 
-Nothing here is written, and nothing in a file is trusted: formats whose decoders run programs are never opened, a picture
+Nothing here is written, and nothing in a file is trusted: formats whose decoders run programs are never opened, an image
 that would take too much memory is looked at by its header only, pipes and devices are not opened at all.
 """
 
@@ -33,7 +33,7 @@ SMALLEST_SIDE = 10
 MOST_BYTES = 256 << 20
 """Of a file that is read whole; a larger one is read in pieces."""
 MOST_DECODED = 384 << 20
-"""Bytes that decoding one picture may take."""
+"""Bytes that decoding one image may take."""
 BYTES_A_PIXEL = {"WEBP": 16, "AVIF": 16, "JPEG2000": 16, "PNG": 6}
 """That decoders need at their peak, measured with 50 megapixels; of others 7."""
 LAST_BYTES = 65536
@@ -43,13 +43,13 @@ MOST_CLASSES = 65536
 MOST_NOTES = 3
 NOTE_LENGTH = 80
 FLAT = 3.0
-"""Levels of grey by which a picture must vary to be told from others by its look."""
+"""Levels of grey by which an image must vary to be told from others by its look."""
 FORGIVEN = 0.01
-"""How far outside of the picture Ultralytics lets a number be."""
+"""How far outside of the image Ultralytics lets a number be."""
 
 
 class Looker:
-    """Reads pictures with Pillow, where there is one."""
+    """Reads images with Pillow, where there is one."""
 
     def __init__(self):
         try:
@@ -63,7 +63,7 @@ class Looker:
         warnings.simplefilter("ignore")
 
     def look(self, path):
-        """What is seen of one picture."""
+        """What is seen of one image."""
         facts = {}
         try:
             with opened(path) as file:
@@ -103,7 +103,7 @@ class Looker:
             if suffix in NEEDS_PLUGIN:
                 facts["oddities"] = ["not-looked-at"]
             else:
-                facts["problem"] = "not-a-picture"
+                facts["problem"] = "not-an-image"
                 facts["detail"] = sniffed(source)
         except Exception as error:  # decoders raise whatever they like
             text = str(error) or type(error).__name__
@@ -142,13 +142,13 @@ class Looker:
         image.load()
         try:
             facts["look"] = self.look_of(image)
-        except Exception:  # of some modes there is no small grey picture
+        except Exception:  # of some modes there is no small grey image
             facts["look"] = ""
 
     def look_of(self, image):
-        """Whether each part of the picture is brighter than the one to its right, and than the one below it.
+        """Whether each part of the image is brighter than the one to its right, and than the one below it.
 
-        Such bits stay the same when a picture is saved again, made smaller or a little brighter, and most of them stay
+        Such bits stay the same when an image is saved again, made smaller or a little brighter, and most of them stay
         when the camera moves on by one frame.
         """
         if image.mode in ("P", "1"):
@@ -211,7 +211,7 @@ def digest(file, content):
 
 
 def turned(image):
-    """Whether the picture is shown with width and height exchanged."""
+    """Whether the image is shown with width and height exchanged."""
     try:
         return ("exif" in image.info or image.format == "TIFF") and image.getexif().get(274) in (5, 6, 7, 8)
     except Exception:
@@ -219,14 +219,14 @@ def turned(image):
 
 
 def sniffed(source):
-    """What a file that is no picture seems to be, from its first bytes."""
+    """What a file that is no image seems to be, from its first bytes."""
     source.seek(0)
     start = source.read(64)
     known = (
         (b"GIF8", "it is a GIF"),
         (b"%PDF", "it is a PDF"),
         (b"PK\x03\x04", "it is a zip archive"),
-        (b"version https://git-lfs", "it is a Git LFS pointer: the picture itself was never fetched"),
+        (b"version https://git-lfs", "it is a Git LFS pointer: the image itself was never fetched"),
         (b"<svg", "it is an SVG"),
         (b"<!DOCTYPE", "it is a web page"),
         (b"<html", "it is a web page"),
@@ -346,9 +346,9 @@ class Labels:
 
 
 def answer(looker, request, classes, columns):
-    """Everything about one picture and its labels."""
-    index, picture, label = request
-    facts = looker.look(picture)
+    """Everything about one image and its labels."""
+    index, image, label = request
+    facts = looker.look(image)
     labels = Labels(classes, columns, (facts.get("width", 0), facts.get("height", 0)))
     facts["label"] = labels.read(label)
     facts["index"] = index

@@ -1,6 +1,6 @@
 """The report of a run: `report.md`, and one `report.html` that needs nothing else.
 
-picture -> Report (content.py) -> text (markdown.py), page (html.py, plots.py)
+run state -> Report (content.py) -> text (markdown.py), page (html.py, plots.py)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from holdfast.storage.folder import write_atomically
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.render.report.model import Report
 
 MARKDOWN = "report.md"
@@ -20,7 +20,7 @@ HTML = "report.html"
 
 
 def write_report(
-    picture: Picture, folder: Path, *, title: str, beside: Picture | None = None, reference: str | None = None
+    state: RunState, folder: Path, *, title: str, beside: RunState | None = None, reference: str | None = None
 ) -> list[Path]:
     """Write both forms into the folder; raises OSError where that cannot be written.
 
@@ -28,7 +28,7 @@ def write_report(
     """
     from holdfast.render.report.model import report_of  # noqa: PLC0415 - all of this only when a report is written
 
-    return write(report_of(picture, title=title, reference=reference, beside=beside), folder)
+    return write(report_of(state, title=title, reference=reference, beside=beside), folder)
 
 
 def write(report: Report, folder: Path) -> list[Path]:

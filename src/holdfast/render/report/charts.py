@@ -1,6 +1,6 @@
 """What the report draws: the run's curves as values, thinned to what can be seen, with the findings beside them.
 
-Pure: from a picture to frozen charts. How they look is decided in plots.py.
+Pure: from a run state to frozen charts. How they look is decided in plots.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.render.text import duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.diagnosis.run_state import AttemptPicture
+    from holdfast.diagnosis.run_state import AttemptState
     from holdfast.diagnosis.series import Series
 
 MOST_POINTS = 600
@@ -124,9 +124,7 @@ def spans_decades(lines: Iterable[Line]) -> bool:
     return bool(means) and min(means) > 0 and max(means) / min(means) > 50
 
 
-def not_finite(
-    attempts: list[AttemptPicture], of: Callable[[AttemptPicture], Series]
-) -> tuple[tuple[float, float], ...]:
+def not_finite(attempts: list[AttemptState], of: Callable[[AttemptState], Series]) -> tuple[tuple[float, float], ...]:
     spans = []
     for attempt in attempts:
         series = of(attempt)

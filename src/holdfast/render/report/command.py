@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.run_state import picture_of
+from holdfast.diagnosis.run_state import load_run_state
 from holdfast.render.console import print_json, print_line, print_lines
 from holdfast.render.report import write
 from holdfast.render.report.model import as_json as told_as_json
@@ -28,8 +28,8 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
     if has_stages(run):
         _make_course_report(run, open_it=open_it, as_json=as_json)
         return
-    other = picture_of(shown(beside)) if beside is not None else None
-    report = report_of(picture_of(shown(run)), title=run.name, reference=run.reference, beside=other)
+    other = load_run_state(shown(beside)) if beside is not None else None
+    report = report_of(load_run_state(shown(run)), title=run.name, reference=run.reference, beside=other)
     try:
         files = write(report, run.path)
     except OSError as error:

@@ -15,7 +15,7 @@ from holdfast.schema.events import as_number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.diagnosis.run_state import Picture
+    from holdfast.diagnosis.run_state import RunState
     from holdfast.diagnosis.series import Series
 
 MOST_ROWS = 40
@@ -45,7 +45,7 @@ class Beside:
     chart: Chart | None
 
 
-def beside_of(here: Picture, there: Picture, *, title: str) -> Beside:
+def beside_of(here: RunState, there: RunState, *, title: str) -> Beside:
     went_in = list(_settings(here, there))
     name = clean(there.started.run if there.started is not None else "the other run", 80)
     if name == title:
@@ -77,7 +77,7 @@ def settings_in(command: list[str]) -> dict[str, str]:
     return found
 
 
-def _settings(here: Picture, there: Picture) -> Iterator[Row]:
+def _settings(here: RunState, there: RunState) -> Iterator[Row]:
     mine, theirs = _command(here), _command(there)
     for name in dict.fromkeys([*mine, *theirs]):
         yield _row(name, mine.get(name), theirs.get(name))
@@ -88,22 +88,22 @@ def _settings(here: Picture, there: Picture) -> Iterator[Row]:
         yield _row(name, mine.get(name), theirs.get(name))
 
 
-def _command(picture: Picture) -> dict[str, str]:
-    return settings_in(picture.started.command) if picture.started is not None else {}
+def _command(state: RunState) -> dict[str, str]:
+    return settings_in(state.started.command) if state.started is not None else {}
 
 
-def _environment(picture: Picture) -> dict[str, str]:
-    return picture.started.environment if picture.started is not None else {}
+def _environment(state: RunState) -> dict[str, str]:
+    return state.started.environment if state.started is not None else {}
 
 
-def _surroundings(picture: Picture) -> dict[str, str | None]:
-    started = picture.started
-    hello = picture.attempt.hello if picture.attempts else None
-    device = picture.attempt.memory.device if picture.attempts else None
+def _surroundings(state: RunState) -> dict[str, str | None]:
+    started = state.started
+    hello = state.attempt.hello if state.attempts else None
+    device = state.attempt.memory.device if state.attempts else None
     return {
         "folder": started.cwd if started is not None else None,
         "platform": started.platform if started is not None else None,
-        "torch": picture.attempt.torch if picture.attempts else None,
+        "torch": state.attempt.torch if state.attempts else None,
         "Python": hello.python if hello is not None else None,
         "threads": str(hello.threads) if hello is not None and hello.threads is not None else None,
         "processes": str(hello.world_size) if hello is not None else None,
@@ -121,24 +121,24 @@ def _shown(value: str | None) -> str:
     return NOTHING if value is None else clean(value, 160) or "(empty)"
 
 
-def _results(here: Picture, there: Picture) -> Iterator[Row]:
+def _results(here: RunState, there: RunState) -> Iterator[Row]:
     mine, theirs = _came_out(here), _came_out(there)
     for what in dict.fromkeys([*mine, *theirs]):
         yield _row(what, mine.get(what), theirs.get(what))
 
 
-def _came_out(picture: Picture) -> dict[str, str]:
-    attempts = picture.attempts
+def _came_out(state: RunState) -> dict[str, str]:
+    attempts = state.attempts
     if not attempts:
         return {}
     pace = [attempt.pace for attempt in attempts]
     steps, spent = sum(p.steps.count for p in pace), sum(p.step_seconds for p in pace)
     most = max(attempt.memory.most_rss for attempt in attempts)
     came: dict[str, str] = {
-        "verdict": picture.ended.verdict if picture.ended is not None else "not ended",
+        "verdict": state.ended.verdict if state.ended is not None else "not ended",
         "attempts": str(len(attempts)),
-        "steps": count(picture.last_step),
-        **_losses("loss", picture.loss),
+        "steps": count(state.last_step),
+        **_losses("loss", state.loss),
         "a step took": step_time(spent / steps) if steps else NOTHING,
         "waiting for data": f"{sum(p.data_wait for p in pace) / spent:.0%}" if spent else NOTHING,
         "memory at most": size(most) if most else NOTHING,
@@ -148,8 +148,8 @@ def _came_out(picture: Picture) -> dict[str, str]:
     latest = attempts[-1].metrics.latest
     if latest is not None:
         came |= {name: number(as_number(value)) for name, value in list(latest.values.items())[:16]}
-    if picture.started is not None:
-        came["took"] = duration(max(0.0, picture.last_at - picture.started.at - picture.away))
+    if state.started is not None:
+        came["took"] = duration(max(0.0, state.last_at - state.started.at - state.away))
     return came
 
 
@@ -163,7 +163,7 @@ def _losses(name: str, series: Series) -> dict[str, str]:
     }
 
 
-def _chart(here: Picture, there: Picture, title: str, name: str) -> Chart | None:
+def _chart(here: RunState, there: RunState, title: str, name: str) -> Chart | None:
     half = MOST_POINTS // 2
     mine = line_of(title, (attempt.loss for attempt in here.attempts[-20:]), half)
     theirs = line_of(name, (attempt.loss for attempt in there.attempts[-20:]), half, beside=True)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.aggregators.memory import Point as Sample
     from holdfast.diagnosis.aggregators.timing import EpochPace
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.render.report.charts import Across
     from holdfast.schema.verdicts import Finding
 
@@ -58,10 +58,10 @@ PLENTY = 4
 MOST_SINGLE_METRICS = 3
 
 
-def charts_of(picture: Picture, numbered: Numbered) -> tuple[Chart, ...]:
+def charts_of(state: RunState, numbered: Numbered) -> tuple[Chart, ...]:
     """Every chart that the record has values for. `numbered` are the findings as the report counts them, the told one first."""
-    attempts = [attempt for attempt in picture.attempts if attempt.steps or attempt.memory.points]
-    attempts = (attempts or picture.attempts)[-MOST_STROKES:]
+    attempts = [attempt for attempt in state.attempts if attempt.steps or attempt.memory.points]
+    attempts = (attempts or state.attempts)[-MOST_STROKES:]
     found = [
         _loss(attempts),
         _parts(attempts),
@@ -75,7 +75,7 @@ def charts_of(picture: Picture, numbered: Numbered) -> tuple[Chart, ...]:
     return tuple(_placed(chart, attempts, numbered) for chart in found if chart is not None)
 
 
-def _loss(attempts: list[AttemptPicture]) -> Chart | None:
+def _loss(attempts: list[AttemptState]) -> Chart | None:
     series = [attempt.loss for attempt in attempts]
     bad = not_finite(attempts, lambda attempt: attempt.loss)
     line = line_of("loss", series)
@@ -84,7 +84,7 @@ def _loss(attempts: list[AttemptPicture]) -> Chart | None:
     return Chart("loss", "Loss", course(line, bad), (line,), bad=bad, log=spans_decades([line]))
 
 
-def _parts(attempts: list[AttemptPicture]) -> Chart | None:
+def _parts(attempts: list[AttemptState]) -> Chart | None:
     names = list(dict.fromkeys(name for attempt in attempts for name in attempt.losses.parts))
     shown = names[:MOST_LINES]
     most = MOST_POINTS // max(1, len(shown))
@@ -99,7 +99,7 @@ def _parts(attempts: list[AttemptPicture]) -> Chart | None:
     return Chart("parts", "Loss components", caption, tuple(lines), log=spans_decades(lines))
 
 
-def _metrics(attempts: list[AttemptPicture]) -> list[Chart]:
+def _metrics(attempts: list[AttemptState]) -> list[Chart]:
     names = dict.fromkeys(name for attempt in attempts for event in attempt.metrics.history for name in event.values)
     across: Across = "step" if _steps_are_known(attempts) else "epoch"
     lines = {name: line for name in names if (line := _metric(name, attempts, across)).strokes}
@@ -135,13 +135,13 @@ def _of_metrics(name: str, title: str, lines: list[Line], across: Across) -> Cha
     return Chart(name, title, caption, tuple(shown), across=across, log=spans_decades(shown))
 
 
-def _steps_are_known(attempts: list[AttemptPicture]) -> bool:
+def _steps_are_known(attempts: list[AttemptState]) -> bool:
     """Whether validations stand at steps of their own; a foreign log may know epochs only."""
     steps = [event.step for attempt in attempts for event in attempt.metrics.history]
     return len(set(steps)) * 2 > len(steps) and any(attempt.steps for attempt in attempts)
 
 
-def _metric(name: str, attempts: list[AttemptPicture], across: Across) -> Line:
+def _metric(name: str, attempts: list[AttemptState], across: Across) -> Line:
     strokes = []
     for attempt in attempts:
         stroke = []
@@ -153,7 +153,7 @@ def _metric(name: str, attempts: list[AttemptPicture], across: Across) -> Line:
     return Line(clean(name, 60), connected(strokes, MOST_POINTS // MOST_LINES))
 
 
-def _rate(attempts: list[AttemptPicture]) -> Chart | None:
+def _rate(attempts: list[AttemptState]) -> Chart | None:
     line = line_of("learning rate", (attempt.rates.highest for attempt in attempts))
     if not line.strokes:
         return None
@@ -164,7 +164,7 @@ def _rate(attempts: list[AttemptPicture]) -> Chart | None:
     return Chart("rate", "Learning rate", caption, (line,))
 
 
-def _gradient(attempts: list[AttemptPicture]) -> Chart | None:
+def _gradient(attempts: list[AttemptState]) -> Chart | None:
     whole = line_of("gradient norm", (attempt.gradients.norms for attempt in attempts))
     line = replace(whole, strokes=tuple(piece for stroke in whole.strokes for piece in unbroken(stroke)))
     bad = not_finite(attempts, lambda attempt: attempt.gradients.norms)
@@ -176,7 +176,7 @@ def _gradient(attempts: list[AttemptPicture]) -> Chart | None:
     return Chart("gradient", "Gradient norm", caption, (line,), bad=bad, log=spans_decades([line]))
 
 
-def _memory(attempts: list[AttemptPicture]) -> Chart | None:
+def _memory(attempts: list[AttemptState]) -> Chart | None:
     sampled = [attempt for attempt in attempts if attempt.memory.points]
     if not sampled:
         return None
@@ -215,7 +215,7 @@ def _one_a_step(dots: list[Dot]) -> list[Dot]:
     return [joined(list(same)) for _, same in groupby(dots, key=lambda dot: dot.x)]
 
 
-def _pace(attempts: list[AttemptPicture]) -> Chart | None:
+def _pace(attempts: list[AttemptState]) -> Chart | None:
     line = line_of("seconds a step", (attempt.pace.steps for attempt in attempts))
     if not line.strokes:
         return None
@@ -229,7 +229,7 @@ def _pace(attempts: list[AttemptPicture]) -> Chart | None:
     return Chart("pace", "Step time", caption, (line,), unit="seconds", log=spans_decades([line]))
 
 
-def _epoch_pace(attempts: list[AttemptPicture]) -> Chart | None:
+def _epoch_pace(attempts: list[AttemptState]) -> Chart | None:
     timed = _whole_epochs(attempts)
     ends = [epoch.last_step for epochs in timed for epoch in epochs]
     # A training that goes on may count its epochs from one again; its steps it does not.
@@ -254,7 +254,7 @@ def _epoch_pace(attempts: list[AttemptPicture]) -> Chart | None:
     return Chart("epochs", "Epoch time", caption, (line,), across=across, unit="seconds", log=spans_decades([line]))
 
 
-def _whole_epochs(attempts: list[AttemptPicture]) -> list[list[EpochPace]]:
+def _whole_epochs(attempts: list[AttemptState]) -> list[list[EpochPace]]:
     """Of each attempt, without the rest of an epoch that the attempt before it had begun."""
     timed: list[list[EpochPace]] = []
     ends: set[int] = set()
@@ -272,7 +272,7 @@ def _whole_epochs(attempts: list[AttemptPicture]) -> list[list[EpochPace]]:
 # --- what is marked in them -------------------------------------------------------------------------------------------
 
 
-def _placed(chart: Chart, attempts: list[AttemptPicture], numbered: Numbered) -> Chart:
+def _placed(chart: Chart, attempts: list[AttemptState], numbered: Numbered) -> Chart:
     """With the findings and restarts, where the chart goes by steps or epochs."""
     if chart.across == "time":
         return chart

@@ -1,4 +1,4 @@
-"""What a report says: one frozen value, from a picture alone. How it is written is decided in markdown.py and html.py.
+"""What a report says: one frozen value, from a run state alone. How it is written is decided in markdown.py and html.py.
 
 Everything is bounded here, so that a run of a million steps and hundreds of findings still gives a report that a phone
 opens: what is left out is counted, and stands in the journal.
@@ -28,7 +28,7 @@ from holdfast.render.text import duration, plural
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.explanation import Explanation
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.verdicts import Finding
 
 MOST_FINDINGS = 24
@@ -150,21 +150,21 @@ class Report:
         return any(self.reason in sentence for sentence in self.story)
 
 
-def report_of(picture: Picture, *, title: str, reference: str | None = None, beside: Picture | None = None) -> Report:
+def report_of(state: RunState, *, title: str, reference: str | None = None, beside: RunState | None = None) -> Report:
     """`reference` is what `holdfast resume` calls the run by, where there is such a run."""
-    explained = explain(picture, reference)
+    explained = explain(state, reference)
     title = clean(title, 120) or "run"
-    numbered = _numbered(picture)
-    files = checkpoints(picture)
-    words_of, words = _last_words(picture)
-    ended = picture.ended
+    numbered = _numbered(state)
+    files = checkpoints(state)
+    words_of, words = _last_words(state)
+    ended = state.ended
     return Report(
         title=title,
         verdict=clean(ended.verdict, 40) if ended is not None else "not ended",
         tone=TONES.get(ended.verdict, "open") if ended is not None else "open",
         reason=clean(ended.reason, 600) if ended is not None else "the run has not ended; this is how it stands",
-        when=moment(picture.started.at) if picture.started is not None else "",
-        figures=tuple(_figures(picture)),
+        when=moment(state.started.at) if state.started is not None else "",
+        figures=tuple(_figures(state)),
         story=tuple(clean(sentence, 600) for sentence in explained.story[:5]),
         next_steps=tuple(
             Todo(clean(step.text, 400), clean(step.command, 1000) if step.command else None)
@@ -173,22 +173,22 @@ def report_of(picture: Picture, *, title: str, reference: str | None = None, bes
         cause=clean(explained.cause, 60) if explained.cause is not None else None,
         confidence=explained.confidence,
         why=_lines(explained.why),
-        proofs=_proofs(picture),
-        timeline=timeline_of(picture),
-        charts=charts_of(picture, numbered[:MOST_FINDINGS]),
-        findings=_findings(picture, numbered, explained),
+        proofs=_proofs(state),
+        timeline=timeline_of(state),
+        charts=charts_of(state, numbered[:MOST_FINDINGS]),
+        findings=_findings(state, numbered, explained),
         findings_left_out=max(0, len(numbered) - MOST_FINDINGS),
         unknown=_lines(explained.unknown, 600),
-        cost=_cost(picture),
+        cost=_cost(state),
         files=tuple(
             File(clean(f.path), f"step {count(f.step)}", f.usable, clean(f.why, 400)) for f in files[-MOST_CHECKPOINTS:]
         ),
         files_left_out=max(0, len(files) - MOST_CHECKPOINTS),
-        beside=beside_of(picture, beside, title=title) if beside is not None else None,
-        setup=tuple(_setup(picture)),
+        beside=beside_of(state, beside, title=title) if beside is not None else None,
+        setup=tuple(_setup(state)),
         last_words=words,
         last_words_of=words_of,
-        written_by=clean(picture.started.holdfast, 40) if picture.started is not None else "",
+        written_by=clean(state.started.holdfast, 40) if state.started is not None else "",
     )
 
 
@@ -205,25 +205,25 @@ def _lines(texts: list[str], most: int = 300) -> tuple[str, ...]:
     return tuple(clean(text, most) for text in texts[:MOST_EVIDENCE])
 
 
-def _figures(picture: Picture) -> list[str]:
-    if not picture.attempts:
+def _figures(state: RunState) -> list[str]:
+    if not state.attempts:
         return []
-    attempt = picture.attempt
-    facts = [plural(len(picture.attempts), "attempt")]
-    last = picture.last_step
+    attempt = state.attempt
+    facts = [plural(len(state.attempts), "attempt")]
+    last = state.last_step
     if last or not attempt.epoch:
         facts.append(f"{count(last)} steps" if last != 1 else "1 step")
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         facts.append(f"{attempt.epoch}{of} epochs")
-    wall = goodput(picture)["wall_s"]
+    wall = goodput(state)["wall_s"]
     facts += [duration(wall)] if wall else []  # a log need not have a clock
-    most = max(each.memory.most_rss for each in picture.attempts)
+    most = max(each.memory.most_rss for each in state.attempts)
     return [*facts, f"at most {size(most)} of memory"] if most else facts
 
 
-def _proofs(picture: Picture) -> tuple[Check, ...]:
-    proofs = picture.ended.proofs if picture.ended is not None else []
+def _proofs(state: RunState) -> tuple[Check, ...]:
+    proofs = state.ended.proofs if state.ended is not None else []
     return tuple(
         Check(ANSWERS[proof.answer], proof.answer, clean(proof.name, 60), clean(proof.detail, 400), proof.positive)
         for proof in proofs[:20]
@@ -235,12 +235,12 @@ def _proofs(picture: Picture) -> tuple[Check, ...]:
 Group = list["Finding"]
 
 
-def _numbered(picture: Picture) -> list[tuple[int, Group]]:
+def _numbered(state: RunState) -> list[tuple[int, Group]]:
     """Findings by rule, the decisive one first, then by severity and in the order in which they were made."""
     groups: dict[str, Group] = {}
-    for finding in picture.findings:
+    for finding in state.findings:
         groups.setdefault(finding.rule, []).append(finding)
-    first = decisive(picture) if picture.attempts else None
+    first = decisive(state) if state.attempts else None
     for group in groups.values():
         # The one that is told: the decisive itself, else the gravest, else the newest.
         group.sort(key=lambda finding: (finding is not first, SEVERE[finding.severity], -finding.attempt))
@@ -250,8 +250,8 @@ def _numbered(picture: Picture) -> list[tuple[int, Group]]:
     return list(enumerate(order, 1))
 
 
-def _findings(picture: Picture, numbered: list[tuple[int, Group]], explained: Explanation) -> tuple[Told, ...]:
-    several = len(picture.attempts) > 1
+def _findings(state: RunState, numbered: list[tuple[int, Group]], explained: Explanation) -> tuple[Told, ...]:
+    several = len(state.attempts) > 1
     return tuple(
         _told(n, group, several=several, is_decisive=group[0].rule == explained.cause)
         for n, group in numbered[:MOST_FINDINGS]
@@ -297,13 +297,13 @@ def _page(rule: str) -> tuple[tuple[str, str], ...]:
 # --- what it cost -----------------------------------------------------------------------------------------------------
 
 
-def _cost(picture: Picture) -> Cost:
-    spent = goodput(picture)
+def _cost(state: RunState) -> Cost:
+    spent = goodput(state)
     wall = spent["wall_s"]
     if not spent["buckets"] or wall <= 0:
         return Cost("", ())
-    if not any(attempt.steps for attempt in picture.attempts) and picture.attempt.epoch:
-        return Cost(_price(picture, wall, 0.0), ())  # a log of epochs does not say where the time went
+    if not any(attempt.steps for attempt in state.attempts) and state.attempt.epoch:
+        return Cost(_price(state, wall, 0.0), ())  # a log of epochs does not say where the time went
     shares = [
         Share(name, BUCKETS.get(name, clean(name, 40)), duration(took), percent(took / wall), 0.0, name in LOST)
         for name, took in spent["buckets"].items()
@@ -316,23 +316,23 @@ def _cost(picture: Picture) -> Cost:
         for share, width in zip(shares, widths, strict=True)
     ]
     shares.sort(key=lambda share: list(BUCKETS).index(share.name) if share.name in BUCKETS else 99)
-    return Cost(_price(picture, wall, spent["useful_s"]), tuple(shares))
+    return Cost(_price(state, wall, spent["useful_s"]), tuple(shares))
 
 
-def _price(picture: Picture, wall: float, useful: float) -> str:
+def _price(state: RunState, wall: float, useful: float) -> str:
     """In words, also what the time was good for in the end."""
     took, useful = f"It took {duration(wall)}", min(useful, wall)
-    verdict = picture.ended.verdict if picture.ended is not None else None
-    good = last_good(picture)
+    verdict = state.ended.verdict if state.ended is not None else None
+    good = last_good(state)
     if verdict == "not-learned":
         kept = f" What was saved up to step {count(good.step)} is still usable." if good is not None else ""
         steps = f", {duration(useful)} of it in training steps" if useful else ""
         return f"{took}{steps}. The model did not learn: that time is lost.{kept}"
-    if not any(attempt.steps for attempt in picture.attempts):
-        return f"{took}." if picture.attempt.epoch else f"{took}; no training step was seen in it."
+    if not any(attempt.steps for attempt in state.attempts):
+        return f"{took}." if state.attempt.epoch else f"{took}; no training step was seen in it."
     said = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) went into training steps that count."
-    if verdict in ("failed", "interrupted") and tone_of(picture.attempt) != "good":
-        last = picture.attempt.last_step
+    if verdict in ("failed", "interrupted") and tone_of(state.attempt) != "good":
+        last = state.attempt.last_step
         if good is None:
             return (
                 f"{said} No checkpoint is known to be usable: unless the training kept its state elsewhere, it is lost."
@@ -346,11 +346,11 @@ def _price(picture: Picture, wall: float, useful: float) -> str:
 # --- what ran ---------------------------------------------------------------------------------------------------------
 
 
-def _setup(picture: Picture) -> list[tuple[str, str]]:
-    started = picture.started
+def _setup(state: RunState) -> list[tuple[str, str]]:
+    started = state.started
     if started is None:
         return []
-    attempt = picture.attempts[-1] if picture.attempts else None
+    attempt = state.attempts[-1] if state.attempts else None
     facts = [
         ("command", clean(shlex.join(started.command), 1000)),
         ("folder", clean(started.cwd)),
@@ -361,7 +361,7 @@ def _setup(picture: Picture) -> list[tuple[str, str]]:
         facts.append(("device", clean(attempt.memory.device.device, 80)))
     if attempt is not None and attempt.adapter is not None:
         facts.append(("framework", clean(attempt.adapter, 80)))
-    if (results := results_of(picture)) is not None:
+    if (results := results_of(state)) is not None:
         facts.append(("its own results", clean(results, 600)))
     if attempt is not None and attempt.hello is not None and attempt.hello.world_size > 1:
         facts.append(("processes", str(attempt.hello.world_size)))
@@ -375,7 +375,7 @@ def _memory_of(total: int | None) -> list[str]:
     return [f"{size(total)} of memory"] if total else []
 
 
-def _versions(holdfast: str, attempt: AttemptPicture | None) -> str:
+def _versions(holdfast: str, attempt: AttemptState | None) -> str:
     said = []
     if attempt is not None:
         said += [f"torch {attempt.torch}"] if attempt.torch else []
@@ -383,9 +383,9 @@ def _versions(holdfast: str, attempt: AttemptPicture | None) -> str:
     return clean(", ".join([*said, *([f"Holdfast {holdfast}"] if holdfast else [])]), 200)
 
 
-def _last_words(picture: Picture) -> tuple[int, tuple[str, ...]]:
+def _last_words(state: RunState) -> tuple[int, tuple[str, ...]]:
     """Of the newest attempt that did not end well, with what the system said about it."""
-    for attempt in reversed(picture.attempts):
+    for attempt in reversed(state.attempts):
         ended = attempt.ended
         if ended is not None and tone_of(attempt) == "bad" and (ended.last_words or ended.evidence):
             said = [clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"]

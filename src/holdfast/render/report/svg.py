@@ -2,7 +2,7 @@
 
 Drawn here and not with matplotlib, because a report is written at the end of every run, in the supervisor: matplotlib takes
 a second and 60 MB to import, fixes its colours when it draws (a report is read in the light and in the dark), and scales its
-text with the picture (unreadable on a phone). Here the SVG holds curves only, stretched to whatever width there is
+text with the image (unreadable on a phone). Here the SVG holds curves only, stretched to whatever width there is
 with strokes that keep theirs, coloured by the page's variables. Every piece of text stands beside it as HTML, so it keeps
 its size and nobody's names ever get into the SVG.
 """

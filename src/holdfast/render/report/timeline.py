@@ -14,7 +14,7 @@ from holdfast.render.text import as_words, duration
 from holdfast.schema.verdicts import Action
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptPicture, Picture
+    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 FIRST_TOLD, LAST_TOLD = 2, 6
 """Attempts that are told in words; those between are in the journal."""
@@ -69,25 +69,25 @@ class Timeline:
     total: str
 
 
-def timeline_of(picture: Picture) -> Timeline:
-    attempts = picture.attempts
+def timeline_of(state: RunState) -> Timeline:
+    attempts = state.attempts
     few = len(attempts) <= FIRST_TOLD + LAST_TOLD
     told = attempts if few else [*attempts[:FIRST_TOLD], *attempts[-LAST_TOLD:]]
     following = {attempt.number: after for attempt, after in pairwise(attempts)}
     last = max((attempt.last_step for attempt in attempts), default=0)
     return Timeline(
-        stretches=_stretches(picture, attempts[-MOST_DRAWN:]) if _length(picture) else (),
-        told=tuple(_told(picture, attempt, following.get(attempt.number), last) for attempt in told),
+        stretches=_stretches(state, attempts[-MOST_DRAWN:]) if _length(state) else (),
+        told=tuple(_told(state, attempt, following.get(attempt.number), last) for attempt in told),
         between=""
         if few
         else f"Attempts {told[FIRST_TOLD - 1].number + 1} to {told[FIRST_TOLD].number - 1} are in the journal.",
         count=len(attempts),
         last_step=last,
-        total=duration(_length(picture)),
+        total=duration(_length(state)),
     )
 
 
-def how_it_ended(attempt: AttemptPicture) -> str:
+def how_it_ended(attempt: AttemptState) -> str:
     ended = attempt.ended
     if ended is None:
         return "still running, as far as the record goes"
@@ -108,7 +108,7 @@ def how_it_ended(attempt: AttemptPicture) -> str:
     return "finished" if ended.code == 0 else f"exit code {ended.code}"
 
 
-def tone_of(attempt: AttemptPicture) -> Tone:
+def tone_of(attempt: AttemptState) -> Tone:
     ended = attempt.ended
     if ended is None:
         return "running"
@@ -117,25 +117,25 @@ def tone_of(attempt: AttemptPicture) -> Tone:
     return "good" if ended.code == 0 and ended.stopped_by is None else "bad"
 
 
-def _tone(picture: Picture, attempt: AttemptPicture) -> Tone:
+def _tone(state: RunState, attempt: AttemptState) -> Tone:
     """An attempt that ended well and taught nothing did not end well."""
-    in_vain = picture.ended is not None and picture.ended.verdict == "not-learned" and attempt is picture.attempt
+    in_vain = state.ended is not None and state.ended.verdict == "not-learned" and attempt is state.attempt
     return "bad" if in_vain and tone_of(attempt) == "good" else tone_of(attempt)
 
 
-def _seconds(picture: Picture, attempt: AttemptPicture) -> float:
+def _seconds(state: RunState, attempt: AttemptState) -> float:
     if attempt.ended is not None:
         return max(attempt.ended.seconds, 0.0)
-    return max(picture.last_at - attempt.started.at, 0.0)
+    return max(state.last_at - attempt.started.at, 0.0)
 
 
-def _length(picture: Picture) -> float:
-    begun = picture.started.at if picture.started is not None else 0.0
-    return max(0.0, picture.last_at - begun - picture.away) if picture.attempts else 0.0
+def _length(state: RunState) -> float:
+    begun = state.started.at if state.started is not None else 0.0
+    return max(0.0, state.last_at - begun - state.away) if state.attempts else 0.0
 
 
-def _stretches(picture: Picture, attempts: list[AttemptPicture]) -> tuple[Stretch, ...]:
-    lengths = [_seconds(picture, attempt) for attempt in attempts]
+def _stretches(state: RunState, attempts: list[AttemptState]) -> tuple[Stretch, ...]:
+    lengths = [_seconds(state, attempt) for attempt in attempts]
     busy = sum(lengths) or 1.0
     gaps = [0.0]
     for (before, after), seconds in zip(pairwise(attempts), lengths, strict=False):
@@ -146,14 +146,14 @@ def _stretches(picture: Picture, attempts: list[AttemptPicture]) -> tuple[Stretc
     for n, (attempt, seconds) in enumerate(zip(attempts, lengths, strict=True)):
         place += gaps[n]
         following = attempts[n + 1] if n + 1 < len(attempts) else None
-        tone = _tone(picture, attempt)
+        tone = _tone(state, attempt)
         drawn.append(_stretch(attempt, following, tone, place / whole, seconds, seconds / whole))
         place += seconds
     return tuple(drawn)
 
 
 def _stretch(
-    attempt: AttemptPicture, following: AttemptPicture | None, tone: Tone, left: float, seconds: float, width: float
+    attempt: AttemptState, following: AttemptState | None, tone: Tone, left: float, seconds: float, width: float
 ) -> Stretch:
     start_up, lost = 0.0 if attempt.epoch else 1.0, 0.0
     if attempt.steps:
@@ -171,13 +171,13 @@ def _stretch(
     )
 
 
-def _told(picture: Picture, attempt: AttemptPicture, following: AttemptPicture | None, last: int) -> Told:
+def _told(state: RunState, attempt: AttemptState, following: AttemptState | None, last: int) -> Told:
     cause = cause_of(attempt)
     finding = attempt.found(cause) if cause is not None else None
     first = (attempt.first_step or 1) - 1
     return Told(
         number=attempt.number,
-        tone=_tone(picture, attempt),
+        tone=_tone(state, attempt),
         steps=_steps(attempt),
         took=duration(attempt.ended.seconds) if attempt.ended is not None and attempt.ended.seconds else "",
         how=how_it_ended(attempt),
@@ -190,13 +190,13 @@ def _told(picture: Picture, attempt: AttemptPicture, following: AttemptPicture |
     )
 
 
-def _steps(attempt: AttemptPicture) -> str:
+def _steps(attempt: AttemptState) -> str:
     if not attempt.steps:
         return f"up to epoch {attempt.epoch}" if attempt.epoch else "no step seen"
     return f"steps {count(attempt.first_step or 0)} to {count(attempt.last_step)}"
 
 
-def _began(attempt: AttemptPicture) -> str:
+def _began(attempt: AttemptState) -> str:
     resume = attempt.resumed
     if resume is None:
         return ""
@@ -206,7 +206,7 @@ def _began(attempt: AttemptPicture) -> str:
     return f"went on from {clean(resume.checkpoint)}{at}"
 
 
-def _kept(attempt: AttemptPicture) -> str:
+def _kept(attempt: AttemptState) -> str:
     files = attempt.vaulted.files if attempt.vaulted is not None else []
     if not files:
         return ""
@@ -215,7 +215,7 @@ def _kept(attempt: AttemptPicture) -> str:
     return f"{names}{more} in attempts/{attempt.number}/saved"
 
 
-def _then(attempt: AttemptPicture, following: AttemptPicture | None) -> str:
+def _then(attempt: AttemptState, following: AttemptState | None) -> str:
     decision = attempt.decision
     said = ""
     if decision is not None and (decision.action is not Action.STOP or tone_of(attempt) != "good"):

@@ -1,6 +1,6 @@
 """A plain loop that uses, in earnest, each operator that devices are known to have got wrong.
 
-It learns to tell which of four words a noisy picture and a few tokens belong to: an embedding, a convolution whose weight
+It learns to tell which of four words a noisy image and a few tokens belong to: an embedding, a convolution whose weight
 is not contiguous, attention, pooling, a very long linear layer, masks, sorting, counting, and bookkeeping with scalars.
 """
 
@@ -25,7 +25,7 @@ class Mixture(nn.Module):  # type: ignore[misc] # torch's types are not read
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(12, 16)
-        self.picture = nn.Conv2d(3, 8, 3, padding=1)
+        self.image = nn.Conv2d(3, 8, 3, padding=1)
         self.finer = nn.Conv2d(8, 8, 3, padding=1, stride=2)
         self.norm = nn.BatchNorm2d(8)
         self.query, self.key = nn.Linear(16, 16), nn.Linear(16, 16)
@@ -33,12 +33,12 @@ class Mixture(nn.Module):  # type: ignore[misc] # torch's types are not read
         self.layers = nn.ModuleList([nn.Linear(26, 64), nn.Linear(64, CLASSES)])
         self.scale = nn.Parameter(torch.ones(8))
         # As models that were converted, pruned or transposed have them.
-        self.picture.weight = nn.Parameter(
-            self.picture.weight.detach().permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+        self.image.weight = nn.Parameter(
+            self.image.weight.detach().permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
         )
 
-    def forward(self, tokens: torch.Tensor, pictures: torch.Tensor, signal: torch.Tensor) -> Any:
-        seen = functional.silu(self.norm(self.picture(pictures)))
+    def forward(self, tokens: torch.Tensor, images: torch.Tensor, signal: torch.Tensor) -> Any:
+        seen = functional.silu(self.norm(self.image(images)))
         seen = functional.max_pool2d(seen, 2)
         seen = functional.interpolate(self.finer(seen), scale_factor=2.0)
         seen = seen.mean((2, 3)) * self.scale
@@ -65,9 +65,9 @@ class Training:
         for step in range(1, self.steps + 1):
             at_step(step)
             tokens = torch.randint(0, 12, (BATCH, WORDS))
-            pictures, signal = torch.randn(BATCH, 3, 8, 8), torch.randn(BATCH, LONG) / 50.0
+            images, signal = torch.randn(BATCH, 3, 8, 8), torch.randn(BATCH, LONG) / 50.0
             target = tokens[:, 0] % CLASSES
-            batch = [value.to(self.device, non_blocking=True) for value in (tokens, pictures, signal, target)]
+            batch = [value.to(self.device, non_blocking=True) for value in (tokens, images, signal, target)]
             optimizer.zero_grad()
             parts = self._losses(model, *batch)
             parts.sum().backward()
@@ -77,9 +77,9 @@ class Training:
         return self.losses
 
     def _losses(
-        self, model: nn.Module, tokens: torch.Tensor, pictures: torch.Tensor, signal: torch.Tensor, target: torch.Tensor
+        self, model: nn.Module, tokens: torch.Tensor, images: torch.Tensor, signal: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
-        scores, words = model(tokens, pictures, signal)
+        scores, words = model(tokens, images, signal)
         parts = torch.zeros(3, device=self.device)
         parts[0] = functional.cross_entropy(scores, target)
         parts[1] = self._of_masked(words, tokens)

@@ -20,10 +20,10 @@ def make_squares(folder: Path, count: int = 16) -> Path:
     (folder / "labels").mkdir()
     random = np.random.default_rng(0)
     for number in range(count):
-        picture = random.integers(0, 80, (64, 64, 3), dtype=np.uint8)
+        image = random.integers(0, 80, (64, 64, 3), dtype=np.uint8)
         x, y = random.integers(4, 36, 2)
-        picture[y : y + 24, x : x + 24] = 255
-        Image.fromarray(picture).save(folder / "images" / f"{number}.png")
+        image[y : y + 24, x : x + 24] = 255
+        Image.fromarray(image).save(folder / "images" / f"{number}.png")
         (folder / "labels" / f"{number}.txt").write_text(f"0 {(x + 12) / 64} {(y + 12) / 64} 0.375 0.375\n")
     data = folder / "data.yaml"
     data.write_text(f"path: {folder}\ntrain: images\nval: images\nnames: {{0: square}}\n")

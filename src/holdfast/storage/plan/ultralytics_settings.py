@@ -36,10 +36,10 @@ OUTSIDE = {
 }
 """Names that people take for settings of Ultralytics, and where Holdfast has them."""
 OTHERWISE = {
-    "accumulate": "Ultralytics accumulates gradients by itself up to nbs pictures (64): set nbs",
-    "accumulation": "Ultralytics accumulates gradients by itself up to nbs pictures (64): set nbs",
-    "gradient_accumulation": "Ultralytics accumulates gradients by itself up to nbs pictures (64): set nbs",
-    "accumulation_steps": "Ultralytics accumulates gradients by itself up to nbs pictures (64): set nbs",
+    "accumulate": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
+    "accumulation": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
+    "gradient_accumulation": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
+    "accumulation_steps": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
     "lr": "did you mean lr0, the learning rate at the start?",
     "learning_rate": "did you mean lr0, the learning rate at the start?",
     "image_size": "did you mean imgsz?",

@@ -57,13 +57,13 @@ def complaint(value: Any, holds: Value) -> str | None:
 def batch_complaint(value: Any) -> str | None:
     """-1 and a share of the device's memory are what Ultralytics calls AutoBatch."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return f"is {written(value)}: it takes a whole number of pictures, e.g. 8"
+        return f"is {written(value)}: it takes a whole number of images, e.g. 8"
     if isinstance(value, int) and (value >= 1 or value == -1):
         return None
     if isinstance(value, float) and 0 < value < 1:
         return None
     return (
-        f"is {written(value)}: it takes 1 or more pictures, -1 for as many as fit, "
+        f"is {written(value)}: it takes 1 or more images, -1 for as many as fit, "
         "or a share of the device's memory between 0 and 1"
     )
 
@@ -83,16 +83,16 @@ def device_complaint(value: Any) -> str | None:
 
 
 def fraction_complaint(value: Any) -> str | None:
-    """A share of the pictures, a count of them, or one of either for each split."""
+    """A share of the images, a count of them, or one of either for each split."""
     values = value if isinstance(value, list) else [value]
     fits = bool(values) and len(values) <= 3
     for item in values:
         fits &= (type(item) is int and item >= 1) or (type(item) is float and 0 < item <= 1)
-    return None if fits else f"is {written(value)}: it takes a share above 0 and up to 1, or a number of pictures"
+    return None if fits else f"is {written(value)}: it takes a share above 0 and up to 1, or a number of images"
 
 
 def scale_complaint(value: Any) -> str | None:
-    """How far pictures grow and shrink: a share, or the least and the most."""
+    """How far images grow and shrink: a share, or the least and the most."""
     numbers = value if isinstance(value, list) else [value]
     fits = all(_is(number, "number") and math.isfinite(number) and number >= 0 for number in numbers)
     fits &= len(numbers) == 2 if isinstance(value, list) else fits and value <= 1

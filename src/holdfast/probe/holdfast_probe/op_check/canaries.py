@@ -78,11 +78,11 @@ def random_into_gaps(torch, device):
 def convolution_weight_strides(torch, device):
     """F13: conv2d took a weight that is not contiguous as it lies in memory (pytorch#192212)."""
     weight = torch.arange(24.0, device="cpu").reshape(3, 2, 2, 2).permute(1, 0, 2, 3)
-    picture = torch.arange(27.0, device="cpu").reshape(1, 3, 3, 3)
-    expected = torch.nn.functional.conv2d(picture, weight.contiguous()).tolist()
+    image = torch.arange(27.0, device="cpu").reshape(1, 3, 3, 3)
+    expected = torch.nn.functional.conv2d(image, weight.contiguous()).tolist()
     there = torch.arange(24.0, device="cpu").reshape(3, 2, 2, 2).to(device).permute(1, 0, 2, 3)
     return _unlike(
-        torch.nn.functional.conv2d(picture.to(device), there).tolist(), expected, "conv2d with a permuted weight"
+        torch.nn.functional.conv2d(image.to(device), there).tolist(), expected, "conv2d with a permuted weight"
     )
 
 

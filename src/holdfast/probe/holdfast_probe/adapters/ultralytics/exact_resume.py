@@ -31,7 +31,7 @@ from .trainer_state import TrainerState, give_csv_back
 from .validation import told_apart_by
 
 SEEN = "seen: ultralytics, between any two batches"
-OF_THE_ORDER = ("batch", "data", "fraction", "pictures", "rect", "workers")
+OF_THE_ORDER = ("batch", "data", "fraction", "images", "rect", "workers")
 OF_THE_BEGINNING = ("pretrained", "seed")
 """Settings that nothing follows from any more, once a training has begun."""
 

@@ -28,7 +28,7 @@ def changed_settings(then, now):
     """Names of settings that are not what they were."""
     names = [name for name in set(then) | set(now) if then.get(name) != now.get(name)]
     return {name.split(" ", 1)[-1] for name in names if name.startswith("setting ")} | {
-        name for name in names if name in ("workers", "pictures")
+        name for name in names if name in ("workers", "images")
     }
 
 
@@ -40,7 +40,7 @@ def fingerprint_of(torch, trainer, validation):
     found["ultralytics"] = __version__
     opencv = sys.modules.get("cv2")
     found["opencv"] = getattr(opencv, "__version__", None)
-    found["pictures"] = _pictures(trainer.train_loader.dataset)
+    found["images"] = _images(trainer.train_loader.dataset)
     found["workers"] = trainer.train_loader.num_workers
     found.update(validation)
     for name, value in vars(trainer.args).items():
@@ -49,8 +49,8 @@ def fingerprint_of(torch, trainer, validation):
     return found
 
 
-def _pictures(dataset):
-    """Which pictures there are, in few letters."""
+def _images(dataset):
+    """Which images there are, in few letters."""
     import hashlib
 
     files = getattr(dataset, "im_files", None)

@@ -2,7 +2,7 @@
 
 The order of a pass is drawn from the loader's generator when the pass is first asked for, by workers some batches before it
 begins. So that moment is kept for each pass, and one that goes on draws the same order again and leaves out what was used.
-Augmentation draws from the process's own random numbers, and mixes in pictures from a buffer of those loaded last; both are in
+Augmentation draws from the process's own random numbers, and mixes in images from a buffer of those loaded last; both are in
 the workers where there are any, and come back with each batch.
 """
 
@@ -167,13 +167,13 @@ class Order(object):
 
 
 def buffer_of(dataset):
-    """The numbers of the pictures that a mosaic is made from, in order."""
+    """The numbers of the images that a mosaic is made from, in order."""
     buffer = getattr(dataset, "buffer", None)
     return list(buffer) if isinstance(buffer, list) else None
 
 
 def fill_buffer(dataset, numbers):
-    """Pictures are read again, which draws no random number."""
+    """Images are read again, which draws no random number."""
     if numbers is None or not isinstance(getattr(dataset, "buffer", None), list):
         return
     dataset.buffer = []

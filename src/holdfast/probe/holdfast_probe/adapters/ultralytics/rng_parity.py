@@ -1,7 +1,7 @@
 """What a validation draws from the random numbers of the training, so that one that is left out leaves them as if it had been.
 
-Ultralytics draws once for each picture that it loads, also to validate, and where there are no workers from the very numbers that
-augmentation draws from next. One picture is loaded to see how often; each validation that is made shows whether that was right.
+Ultralytics draws once for each image that it loads, also to validate, and where there are no workers from the very numbers that
+augmentation draws from next. One image is loaded to see how often; each validation that is made shows whether that was right.
 """
 
 import random

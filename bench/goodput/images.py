@@ -1,4 +1,4 @@
-"""Pictures of one square each, for YOLO to learn: written once, used by all contenders."""
+"""Images of one square each, for YOLO to learn: written once, used by all contenders."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def make_pictures(folder: Path, training: int, validation: int) -> Path:
         (folder / "images" / part).mkdir(parents=True)
         (folder / "labels" / part).mkdir(parents=True)
         for number in range(count):
-            picture = random.integers(0, 80, (SIDE, SIDE, 3), dtype=np.uint8)
+            image = random.integers(0, 80, (SIDE, SIDE, 3), dtype=np.uint8)
             side = int(random.integers(24, 48))
             x, y = random.integers(2, SIDE - side - 2, 2)
-            picture[y : y + side, x : x + side] = 255
-            Image.fromarray(picture).save(folder / "images" / part / f"{number}.png")
+            image[y : y + side, x : x + side] = 255
+            Image.fromarray(image).save(folder / "images" / part / f"{number}.png")
             label = f"0 {(x + side / 2) / SIDE} {(y + side / 2) / SIDE} {side / SIDE} {side / SIDE}\n"
             (folder / "labels" / part / f"{number}.txt").write_text(label)
     data = folder / "data.yaml"
