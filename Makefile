@@ -31,7 +31,7 @@ tests: $(VENV)/.installed
 test-long: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m long
 
-# bench-detection, bench-overhead, bench-goodput, bench-oracle, ...: each is described in its own README.md.
+# bench-detection, bench-overhead, bench-goodput, bench-op_check, ...: each is described in its own README.md.
 bench-%: $(VENV)/.installed
 	$(BIN)/python bench/$*/run.py $(ARGS)
 

@@ -32,7 +32,7 @@ WORLD = 2
 SAMPLES, BATCH, EPOCHS = 64, 4, 5
 BATCHES = SAMPLES // WORLD // BATCH  # of one rank in an epoch; 16, where the first snapshot is, is the end of one
 
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 """For what comes at once, or never."""
 
 
@@ -157,7 +157,7 @@ def killer(death: Death | None, folder: Path) -> Callable[[str, int], None]:
         if where == "left":
             (folder / f"left-{number}").touch()
         if death is not None and (where, number) == (death.where, death.number):
-            give_up = time.monotonic() + MOST_SECONDS
+            give_up = time.monotonic() + MAX_SECONDS
             while death.once_there and not list(folder.glob(death.once_there)):
                 assert time.monotonic() < give_up, f"there is no {death.once_there}"
                 time.sleep(0.001)

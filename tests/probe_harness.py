@@ -50,8 +50,8 @@ class Probed:
         return heartbeat.read(str(self.folder / "heartbeat"))
 
     @property
-    def observed(self):
-        return self.of(events.Observed)[-1]
+    def coverage(self):
+        return self.of(events.Coverage)[-1]
 
     @property
     def steps(self):
@@ -72,7 +72,7 @@ def environment(folder: pathlib.Path, **more: str) -> dict[str, str]:
     given = {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{CHILD}{os.pathsep}{LIGHT}",
-        protocol.CHILD_PATH: str(CHILD),
+        protocol.PROBE_PATH: str(CHILD),
         protocol.ATTEMPT_DIR: str(folder),
         protocol.HEARTBEAT: str(folder / "heartbeat"),
         protocol.LOCK: str(folder / "lock"),

@@ -169,9 +169,9 @@ def show_wrong_count(torch, switch_on):
 
 
 def show_memory_limit(torch, switch_on):
-    from holdfast.simulator.accelerator.memory_model import GB, Ledger
+    from holdfast.simulator.accelerator.memory_model import GB, MemoryModel
 
-    switch_on(ledger=Ledger(limit=2 * GB, scale=1024))
+    switch_on(memory_model=MemoryModel(limit=2 * GB, scale=1024))
     kept = [torch.ones(256, 1024, device=LAB)]  # 1 MB that counts for 1 GB
     figures = [torch.lab.memory_allocated(), torch.lab.memory_reserved(), torch.lab.max_memory_allocated()]
     try:
@@ -211,9 +211,9 @@ def show_faults_say_that_they_fired(torch, switch_on, folder):
 
 def end_reaped(torch, switch_on):
     from holdfast.simulator.accelerator.faults import Leak
-    from holdfast.simulator.accelerator.memory_model import Ledger, Reaper
+    from holdfast.simulator.accelerator.memory_model import MemoryModel, Reaper
 
-    switch_on(Leak("add", size=1000), ledger=Ledger(reaper=Reaper(total=5000)))
+    switch_on(Leak("add", size=1000), memory_model=MemoryModel(reaper=Reaper(total=5000)))
     one = torch.ones(1, device=LAB)
     for _ in range(100):
         one + one

@@ -89,7 +89,7 @@ def test_isolated_interpreter_is_supervised_and_says_what_it_cannot_see(tmp_path
     assert (ran.code, ran.stdout, ran.summary["verdict"]) == (0, "done\n", "unproven")
     finding = next(f for f in ran.summary["findings"] if f["rule"] == "probe-absent")
     assert "-I" in finding["message"]
-    assert ran.summary["observed"]["steps"].startswith("not seen")
+    assert ran.summary["coverage"]["steps"].startswith("not seen")
 
 
 def test_own_sitecustomize_still_runs(tmp_path):
@@ -116,7 +116,7 @@ def test_script_that_spawns_subprocesses(tmp_path):
     part = "import subprocess\nsubprocess.run([sys.executable, '-c', 'import torch; torch.zeros(3)'], check=True)\nsubprocess.run([sys.executable, '-c', 'pass'], check=True)"
     ran = holdfast_run(tmp_path, PYTHON, training(tmp_path, part))
     assert (ran.code, ran.summary["attempts"][0]["last_step"]) == (0, 30)
-    assert len(ran.of(events.Hello)) == 1
+    assert len(ran.of(events.ProbeAttached)) == 1
     assert len(ran.of(events.Interpreter)) == 3
 
 
@@ -310,4 +310,4 @@ def test_child_in_another_environment(tmp_path, other_venv):
     assert ran.code == 0, ran.stderr
     assert ran.stdout.splitlines()[:2] == ["[]", "holdfast_probe.guard False"]  # the probe's own, not an installed one
     assert (ran.summary["attempts"][0]["last_step"], ran.summary["verdict"]) == (30, "learned")
-    assert ran.of(events.Hello)[0].executable == str(other_venv)
+    assert ran.of(events.ProbeAttached)[0].executable == str(other_venv)

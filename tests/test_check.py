@@ -20,8 +20,8 @@ from running import HOLDFAST, environment
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks import all_checks, runner
 from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_kind, finding
-from holdfast.preflight.checks.context import ground_for, settings_in
-from holdfast.preflight.checks.interpreter import Asker, Said
+from holdfast.preflight.checks.context import build_context, settings_in
+from holdfast.preflight.checks.interpreter import PythonClient, Reply
 from holdfast.preflight.checks.runner import Report, chosen, run_all
 from holdfast.process.python_discovery import imports_of, python_of
 from holdfast.render.checks import ChecksProgress, as_builtins, table
@@ -33,19 +33,19 @@ def made(run, name="a-check", **more):
     return Check(id=name, kind="environment", run=run, page="", **more)
 
 
-def passes(ground):
+def passes(context):
     return Answer("all is well")
 
 
-def results_of(*checks, ground=None, **more):
-    return list(run_all(checks, ground or linux(), **more))
+def results_of(*checks, context=None, **more):
+    return list(run_all(checks, context or linux(), **more))
 
 
 # --- a check and its manners ------------------------------------------------------------------------------------------
 
 
 def test_check_that_raises_is_not_checked_and_the_next_one_runs():
-    def broken(ground):
+    def broken(context):
         raise ZeroDivisionError("a bug")
 
     first, second = results_of(made(broken), made(passes))
@@ -67,8 +67,8 @@ def test_check_knows_how_long_it_has():
     """A check's own bound, or what is left of all the time, whichever is less."""
     left = []
 
-    def looks(ground):
-        left.append(ground.seconds_left)
+    def looks(context):
+        left.append(context.seconds_left)
         return Answer("")
 
     now = [100.0]
@@ -79,7 +79,7 @@ def test_check_knows_how_long_it_has():
 def test_no_check_begins_when_the_time_is_over():
     now = [0.0]
 
-    def takes_all(ground):
+    def takes_all(context):
         now[0] += 60.0
         return Answer("")
 
@@ -89,7 +89,7 @@ def test_no_check_begins_when_the_time_is_over():
 
 
 @pytest.mark.parametrize(
-    ("need", "ground", "says"),
+    ("need", "context", "says"),
     [
         (
             "torch",
@@ -102,20 +102,20 @@ def test_no_check_begins_when_the_time_is_over():
         ("plan", linux(), "PLAN.toml"),
     ],
 )
-def test_check_is_not_run_without_what_it_needs(need, ground, says):
-    def never(ground):
+def test_check_is_not_run_without_what_it_needs(need, context, says):
+    def never(context):
         raise AssertionError
 
-    (result,) = results_of(made(never, needs=(need,)), ground=ground)
+    (result,) = results_of(made(never, needs=(need,)), context=context)
     assert result.status == "not checked"
     assert says in result.says
 
 
 def test_gravest_finding_decides_and_stands_first():
-    def finds(ground):
+    def finds(context):
         return Answer("", tuple(finding("a-check", severity, severity) for severity in ("note", "fatal", "warn")))
 
-    def notes(ground):
+    def notes(context):
         return Answer("", (finding("a-check", "note", "by the way"),))
 
     grave, light = results_of(made(finds), made(notes))
@@ -126,7 +126,7 @@ def test_gravest_finding_decides_and_stands_first():
 
 
 def test_not_checked_is_no_reason_to_stop():
-    def cannot(ground):
+    def cannot(context):
         raise NotChecked("nothing to look at")
 
     results = results_of(made(cannot))
@@ -155,7 +155,7 @@ def test_check_is_whole(check):
 
 @pytest.fixture
 def asked(tmp_path):
-    asker = Asker([sys.executable], tmp_path, os.environ)
+    asker = PythonClient([sys.executable], tmp_path, os.environ)
 
     def ask(text, *arguments, given="", seconds=60.0, on_line=None):
         program = tmp_path / "program.py"
@@ -199,7 +199,7 @@ def test_program_that_does_not_end_is_ended(asked):
 
 def test_whoever_closes_ends_all_that_was_started(tmp_path):
     """A child of the program's own would keep the pipe open: both are ended."""
-    asker = Asker([sys.executable], tmp_path, os.environ)
+    asker = PythonClient([sys.executable], tmp_path, os.environ)
     program = tmp_path / "program.py"
     program.write_text(
         "import json, subprocess, sys, time\n"
@@ -226,7 +226,7 @@ def _is_gone(pid):
 def test_interpreter_that_cannot_be_started_is_said(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("")
-    said = Asker(["/nowhere/python"], tmp_path, os.environ)(program, [], "", 5.0)
+    said = PythonClient(["/nowhere/python"], tmp_path, os.environ)(program, [], "", 5.0)
     assert said.code == 127
     assert "/nowhere/python" in said.last_line
 
@@ -244,10 +244,10 @@ def test_program_sees_the_users_environment_and_none_of_ours(tmp_path):
         **os.environ,
         "MINE": "yes",
         "HOLDFAST_ATTEMPT_DIR": str(tmp_path),
-        "HOLDFAST_CHILD_PATH": "/child",
+        "HOLDFAST_PROBE_PATH": "/child",
         "PYTHONPATH": os.pathsep.join(["/child", "/my/modules"]),
     }
-    said = Asker([sys.executable], tmp_path, outer)(program, [], "", 30.0)
+    said = PythonClient([sys.executable], tmp_path, outer)(program, [], "", 30.0)
     assert said.lines == ({"ours": [], "path": "/my/modules", "mine": "yes"},)
 
 
@@ -325,37 +325,37 @@ def test_ground_of_a_plan(tmp_path):
         stages=[Stage(settings={"imgsz": 320})],
         environment={"A": "plan"},
     )
-    ground, _ = ground_for(plan=plan, environment={"A": "mine", "PATH": "/usr/bin:/bin"})
-    assert ground.settings["imgsz"] == 320
-    assert (ground.data, ground.device) == (tmp_path / "d.yaml", "0,1")
-    assert ground.environment["A"] == "plan"
-    assert ground.interpreter is not None
-    assert ground.interpreter.executable == str(tmp_path)
-    assert ground.interpreter.torch is None
-    assert not ground.guessed
+    context, _ = build_context(plan=plan, environment={"A": "mine", "PATH": "/usr/bin:/bin"})
+    assert context.settings["imgsz"] == 320
+    assert (context.data, context.device) == (tmp_path / "d.yaml", "0,1")
+    assert context.environment["A"] == "plan"
+    assert context.interpreter is not None
+    assert context.interpreter.executable == str(tmp_path)
+    assert context.interpreter.torch is None
+    assert not context.guessed
 
 
 def test_python_of_a_shell_script_is_a_guess(tmp_path, monkeypatch):
     """What `python` means here is asked, and nothing that it lacks is held against the training."""
     monkeypatch.chdir(tmp_path)
     executable(tmp_path / "python", '#!/bin/sh\necho \'{"fact": "python", "executable": "guess"}\'\n')
-    ground, _ = ground_for(command=["sh", "train.sh"], environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    assert ground.guessed
-    assert ground.interpreter.executable == "guess"
+    context, _ = build_context(command=["sh", "train.sh"], environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert context.guessed
+    assert context.interpreter.executable == "guess"
 
 
 @pytest.mark.parametrize("command", [["pyton", "train.py"], [sys.executable, "-u", "missing.py"]])
 def test_command_that_cannot_start_is_no_ground(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CommandNotRunnable):
-        ground_for(command=command)
+        build_context(command=command)
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def a_report():
-    def bad(ground):
+    def bad(context):
         remedies = ["install torch 2.3 or newer", "train on the CPU"]
         return Answer("", (finding("bad", "fatal", "losses come out as \x1b[31mexactly 0", remedies=remedies),))
 
@@ -469,8 +469,8 @@ def test_wrong_words_say_what_is_right(words, says, tmp_path):
 
 
 def test_said_of_a_program_that_ended_well():
-    assert Said().how_it_ended is None
-    assert Said(code=1, words="a\n\nb \n\n").last_line == "b"
+    assert Reply().how_it_ended is None
+    assert Reply(code=1, words="a\n\nb \n\n").last_line == "b"
 
 
 RACES = """

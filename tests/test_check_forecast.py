@@ -14,23 +14,23 @@ from data_sets import described, drawn, save
 from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
 from holdfast.preflight.checks import check, forecast_memory, forecast_pace, forecast_trial
 from holdfast.preflight.checks.check import Answer, finding
-from holdfast.preflight.checks.context import ground_for
+from holdfast.preflight.checks.context import build_context
 from holdfast.preflight.checks.forecast_disk import written
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import Tried, images_of
+from holdfast.preflight.checks.forecast_trial import ShortRun, images_of
 from holdfast.preflight.checks.runner import chosen, run_all
 from holdfast.preflight.cost_estimate import Counted, largest_of, memory_of, times_of, total_of
-from holdfast.preflight.short_run import Measured
+from holdfast.preflight.short_run import Measurement
 from holdfast.preflight.short_run_metrics import Pace
 from holdfast.preflight.validate_plan import survey
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan, Stage, Validation
 from holdfast.storage.plan.load import read
-from holdfast.supervisor.child_env import wishes_of
+from holdfast.supervisor.child_env import overrides_for
 
 FORECASTS = chosen(["forecast"], ["forecast-pace"])
 PACE = Pace(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
-ONE = Measured(16, 320, training=2 * GIB, validation=GIB, wall=PACE, images=128, validated=40, closes=True)
+ONE = Measurement(16, 320, training=2 * GIB, validation=GIB, wall=PACE, images=128, validated=40, closes=True)
 
 
 def planned(stages=(), validation=None, **settings):
@@ -88,7 +88,7 @@ def test_last_batch_that_is_not_full_takes_less():
 def test_each_loader_keeps_images_for_mosaic():
     """Eight batches of images each: two workers had seen half of theirs when the trial ended."""
     alone, of_two = (
-        memory_of(Measured(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, Counted(1000, 100))
+        memory_of(Measurement(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, Counted(1000, 100))
         for n in (0, 2)
     )
     assert alone.more == {}
@@ -133,8 +133,8 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast_trial, "measure", trial)
     forecast_trial.forget()
     stages = [Stage(name="small", settings={"imgsz": 160}), Stage(name="large")]
-    ground = linux(plan=planned(stages, data=data, epochs=50), cwd=tmp_path, device="cpu")
-    results = {result.check.id: result for result in run_all(FORECASTS, ground)}
+    context = linux(plan=planned(stages, data=data, epochs=50), cwd=tmp_path, device="cpu")
+    results = {result.check.id: result for result in run_all(FORECASTS, context)}
     assert {name: result.status for name, result in results.items()} == {
         "forecast-disk": "passed",
         "forecast-memory": "passed",
@@ -149,8 +149,8 @@ def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monk
     save(tmp_path, "train", "1.jpg", drawn(1, size=(64, 48)))
     save(tmp_path, "val", "2.jpg", drawn(2, size=(64, 48)))
     monkeypatch.setattr(forecast_trial, "measure", None)
-    ground = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
-    assert {result.says for result in run_all(FORECASTS, ground)} == {
+    context = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
+    assert {result.says for result in run_all(FORECASTS, context)} == {
         "all of it is 79 batches, which take little longer than a trial would"
     }
 
@@ -203,8 +203,8 @@ def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     """It is run as it is, in a scratch: two batches a step, a hundred a pass. Nothing of it is left."""
     monkeypatch.setattr(forecast_pace, "LOOKED_AT_S", 3.0)  # and until it has made enough steps
     (tmp_path / "train.py").write_text(TRAINS)
-    ground, asker = ground_for(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
-    (result,) = run_all(chosen(["forecast-pace"]), replace(ground, cwd=tmp_path), seconds=60.0)
+    context, asker = build_context(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
+    (result,) = run_all(chosen(["forecast-pace"]), replace(context, cwd=tmp_path), seconds=60.0)
     asker.close()
     assert result.status == "passed", result.says
     assert "an epoch has 100 batches" in result.says
@@ -227,13 +227,13 @@ def test_what_would_fit_is_told(monkeypatch):
     """16 images of 640 px do not fit; further trials say what would."""
 
     def trial(plan, *, batch, imgsz, **_):
-        return Measured(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))
+        return Measurement(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))
 
     monkeypatch.setattr(forecast_memory, "measure", trial)
     monkeypatch.setattr("holdfast.preflight.batch_finder.limit_of", lambda _: 3 * GIB)
     found = recorded(peak=1 + 600 * 16 * 640 * 640 / GIB)
-    ground = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 300.0)
-    remedies = forecast_memory._remedies(ground, found)
+    context = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 300.0)
+    remedies = forecast_memory._remedies(context, found)
     assert remedies == ["batch = 4 would fit at 640 px", "imgsz = 416 would fit with batch 16"]
     short = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 10.0)
     assert remedies != forecast_memory._remedies(short, found) == ["holdfast fit PLAN.toml says what fits"]
@@ -241,7 +241,7 @@ def test_what_would_fit_is_told(monkeypatch):
 
 def test_trial_that_did_not_come_to_validate_says_so():
     found = recorded()
-    cut = Tried(found.plan, found.plan, Measured(16, 640, training=GIB, wall=Pace(batch=1.0)), found.counted)
+    cut = ShortRun(found.plan, found.plan, Measurement(16, 640, training=GIB, wall=Pace(batch=1.0)), found.counted)
     (result,) = run_all(chosen(["forecast-time"]), linux(tried=cut, plan=found.plan))
     assert "did not come to a validation" in result.says
 
@@ -265,11 +265,11 @@ def written_plan(tmp_path, text):
 def test_settings_beside_a_command_reach_the_training(tmp_path):
     """They are set from outside, under what remedies have changed; Holdfast's own command already has them."""
     plan = read(written_plan(tmp_path, 'command = "python train.py"\n[settings]\nbatch = 8\ndevice = "auto"\n'))
-    assert wishes_of(plan) == {"settings": {"batch": 8}}
+    assert overrides_for(plan) == {"settings": {"batch": 8}}
     changed = Plan(cwd="/", command=["yolo"], settings={"batch": 8, "imgsz": 320}, overrides={"batch": 4})
-    assert wishes_of(changed)["settings"] == {"batch": 4, "imgsz": 320}
-    assert wishes_of(Plan(cwd="/", command=["yolo"], settings={"device": 0})) == {"settings": {"device": 0}}
-    assert wishes_of(planned()) == {}
+    assert overrides_for(changed)["settings"] == {"batch": 4, "imgsz": 320}
+    assert overrides_for(Plan(cwd="/", command=["yolo"], settings={"device": 0})) == {"settings": {"device": 0}}
+    assert overrides_for(planned()) == {}
 
 
 def test_model_of_a_command_is_its_own_to_name(tmp_path):

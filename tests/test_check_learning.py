@@ -1,6 +1,6 @@
 """The learning checks on real trainings: silent on sound ones of many styles, and on those that cannot learn, not.
 
-Each rehearsal is a fork of one process that has torch imported: see rehearsal_lab. The device of the first field report is the
+Each rehearsal is a fork of one process that has torch imported: see dry_run_programs. The device of the first field report is the
 simulated one, which is registered once a process and for ever; so this file runs itself for it.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis.device_parity import StepRecord, step_agreement
-from holdfast.diagnosis.overfit import course, same_course
+from holdfast.diagnosis.overfit import loss_curve, same_curve
 from holdfast.preflight.case_contexts import mac
 from holdfast.preflight.checks import all_checks, device_steps_agree
 
@@ -40,9 +40,9 @@ LEARNED_BY_HEART = set(STYLES) - {"gan", "policy_gradient_zero_surrogate", "lbfg
 
 
 def of_program(folder: Path, kind: str, name: str):
-    import rehearsal_lab as lab
+    import dry_run_programs as lab
 
-    return lab.results_of(CHECKS, lab.rehearse(folder, lab.PROGRAMS / kind / f"{name}.py"))
+    return lab.results_of(CHECKS, lab.run_in_scratch(folder, lab.PROGRAMS / kind / f"{name}.py"))
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -70,13 +70,13 @@ def test_what_cannot_learn_is_stopped(tmp_path, name, check):
 
 
 def test_courses():
-    assert course([2.0, 1.9, 1.6, 1.2, 1.0, 0.9, 0.8, 0.7]).clear
-    assert not course([2.0, 1.9, 1.6]).clear
-    assert not course([2.0, float("nan"), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).clear
-    assert course([2.0] * 9).constant
-    assert same_course([2.0, 1.0, 0.5], [2.0, 1.0, 0.5]) == "equal"
-    assert same_course([2.0, 1.0, 0.5], [2.0, 1.01, 0.5]) == "alike"
-    assert same_course([2.0, 1.0, 0.5], [2.0, 1.9, 1.8]) == "different"
+    assert loss_curve([2.0, 1.9, 1.6, 1.2, 1.0, 0.9, 0.8, 0.7]).clear
+    assert not loss_curve([2.0, 1.9, 1.6]).clear
+    assert not loss_curve([2.0, float("nan"), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).clear
+    assert loss_curve([2.0] * 9).constant
+    assert same_curve([2.0, 1.0, 0.5], [2.0, 1.0, 0.5]) == "equal"
+    assert same_curve([2.0, 1.0, 0.5], [2.0, 1.01, 0.5]) == "alike"
+    assert same_curve([2.0, 1.0, 0.5], [2.0, 1.9, 1.8]) == "different"
 
 
 # --- YOLO, on the simulated device and on the CPU -----------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_courses():
 
 def show_yolo() -> dict[str, dict[str, str]]:
     """In a process of its own."""
-    import rehearsal_lab as lab
+    import dry_run_programs as lab
     from ultralytics.engine import trainer
 
     from holdfast.simulator import accelerator, injection
@@ -112,7 +112,7 @@ def show_yolo() -> dict[str, dict[str, str]]:
 
 def told_of(lab, program, **asked) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
-        come = lab.rehearse(Path(folder), program, curve_seconds=60.0, **asked)
+        come = lab.run_in_scratch(Path(folder), program, curve_seconds=60.0, **asked)
         caches = [path.name for path in Path(folder).rglob("*.cache")]
     results = lab.results_of(CHECKS, come)
     findings = [found.message for result in results.values() for found in result.findings]
@@ -196,7 +196,7 @@ def test_the_device_can_be_changed_where_it_is_a_setting():
 
 
 if __name__ == "__main__":
-    import oracle_lab
+    import op_check_programs
 
-    oracle_lab.import_yolo()
+    op_check_programs.import_yolo()
     print(json.dumps(show_yolo()))

@@ -53,19 +53,19 @@ def hostile_run(folder: Path, *, over: bool) -> RunFolder:
     run = RunFolder(folder)
     write_plan(run, Plan(cwd=str(folder), command=[PYTHON, "-c", "pass", HOSTILE], name=HOSTILE, keep_awake=False))
     journal = JournalWriter(run.journal)
-    change = Change(what=HOSTILE, before=HOSTILE, after=HOSTILE, why=HOSTILE, costs=HOSTILE)
+    change = Change(setting=HOSTILE, before=HOSTILE, after=HOSTILE, why=HOSTILE, costs=HOSTILE)
     finding = Finding(rule=HOSTILE, severity="warn", message=HOSTILE, evidence=[HOSTILE], remedies=[HOSTILE])
     recorded = [
         events.RunStarted(at=1, schema=1, run=HOSTILE, command=[HOSTILE], cwd=HOSTILE, holdfast=HOSTILE, platform=HOSTILE,
                           python=HOSTILE, supervisor=1, environment={"OMP_NUM_THREADS": HOSTILE}),
         events.AttemptStarted(at=2, attempt=1, pid=1 << 22, command=[HOSTILE], changes=[change],
                               resume=events.Resume(how=HOSTILE, checkpoint=HOSTILE, why=HOSTILE)),
-        events.Printed(at=3, rule=HOSTILE, stream=HOSTILE, text=HOSTILE),
-        events.Remark(at=3, what=HOSTILE, detail=HOSTILE),
+        events.OutputMatched(at=3, rule=HOSTILE, stream=HOSTILE, text=HOSTILE),
+        events.SupervisorNote(at=3, what=HOSTILE, detail=HOSTILE),
         events.FindingMade(at=3, finding=finding),
         events.AttemptEnded(at=4, attempt=1, code=1, signal=HOSTILE, stopped_by=HOSTILE, planned=HOSTILE, last_words=[HOSTILE],
                             evidence=[events.Evidence(HOSTILE, HOSTILE)]),
-        events.Vaulted(at=5, attempt=1, files=[events.VaultedFile(HOSTILE, HOSTILE, 1)], left_out=[HOSTILE]),
+        events.CheckpointsBackedUp(at=5, attempt=1, files=[events.BackedUpFile(HOSTILE, HOSTILE, 1)], left_out=[HOSTILE]),
         events.DecisionMade(at=5, decision=Decision(action="stop", attempt=1, why=HOSTILE, cause=HOSTILE)),
     ]  # fmt: skip
     for event in recorded:

@@ -11,7 +11,7 @@ from data_sets import image, look, surveyed
 from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
 from holdfast.diagnosis.dataset.common import share, shown
 from holdfast.diagnosis.dataset.groups import grouped
-from holdfast.diagnosis.dataset.near_duplicates import NEAREST, SURE, distance, near_enough, near_pairs
+from holdfast.diagnosis.dataset.near_duplicates import MAX_DISTANCE, SURE, distance, near_enough, near_pairs
 from holdfast.diagnosis.dataset.splitting import propose
 from holdfast.diagnosis.dataset.video_frames import source_of, videos
 from holdfast.schema.images import LineNote
@@ -186,7 +186,7 @@ def test_what_is_near_depends_on_how_alike_all_images_are():
     unlike = [chance.getrandbits(128) for _ in range(500)]
     sky = chance.getrandbits(128)
     streets = [sky ^ (chance.getrandbits(128) & chance.getrandbits(128) & chance.getrandbits(128)) for _ in range(500)]
-    assert near_enough(unlike) == NEAREST
+    assert near_enough(unlike) == MAX_DISTANCE
     assert SURE <= near_enough(streets) < 10
 
 

@@ -11,7 +11,7 @@ from data_sets import BOX, described, drawn, save
 from PIL import Image
 
 from holdfast.preflight.case_contexts import RecordedMachine
-from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.dataset_scan import forget
 from holdfast.preflight.checks.interpreter import Interpreter
 from holdfast.preflight.checks.runner import chosen, run_all
@@ -19,7 +19,7 @@ from holdfast.preflight.yolo_data import read
 from holdfast.schema.plan import Plan, Stage
 
 
-def ground(data, **more):
+def context(data, **more):
     forget()
     facts = {
         "cwd": Path(data).parent,
@@ -29,11 +29,11 @@ def ground(data, **more):
         "data": Path(data),
         **more,
     }
-    return Ground(**facts)
+    return CheckContext(**facts)
 
 
 def answers(data, **more):
-    return {result.check.id: result for result in run_all(chosen(["data"]), ground(data, **more))}
+    return {result.check.id: result for result in run_all(chosen(["data"]), context(data, **more))}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_progress_is_told_and_no_reader_is_left_behind(tmp_path):
         save(tmp_path, "train", f"{at}q.png", drawn(at))
         save(tmp_path, "val", f"{at}v.png", drawn(10 + at), BOX)
     told = []
-    here = ground(described(tmp_path), tell=lambda *words: told.append(words))
+    here = context(described(tmp_path), tell=lambda *words: told.append(words))
     chosen(["data-labels-sound"])[0].run(here)
     assert told[0] == (0, 6, "images")
     assert told[-1] == (6, 6, "images")

@@ -45,10 +45,10 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
         elif how == 1:
             data = data[at:]
         elif how == 2 and data:
-            spoiled = bytearray(data)
+            corrupt = bytearray(data)
             for _ in range(chance.randint(1, 20)):
-                spoiled[chance.randrange(len(spoiled))] ^= 1 << chance.randrange(8)
-            data = bytes(spoiled)
+                corrupt[chance.randrange(len(corrupt))] ^= 1 << chance.randrange(8)
+            data = bytes(corrupt)
         elif how == 3:
             data = data[:at] + chance.choice(INSERTED) + data[at:]
         elif how == 4:
@@ -90,16 +90,16 @@ def test_spoiled_records(tmp_path, file):
     chance = random.Random(str(file.relative_to(FIXTURES)))
     data = file.read_bytes()
     for _ in range(CASES):
-        spoiled = mutated(data, chance)
+        corrupt = mutated(data, chance)
         exit_code = chance.choice([None, None, 0, 1, 134, 137, 139, -9])
         if chance.random() < 0.5:
             folder = tmp_path / "folder"
             shutil.copytree(file.parent, folder)
-            (folder / file.name).write_bytes(spoiled)
+            (folder / file.name).write_bytes(corrupt)
             outcome(folder, exit_code)
             shutil.rmtree(folder)
         else:
-            (tmp_path / file.name).write_bytes(spoiled)
+            (tmp_path / file.name).write_bytes(corrupt)
             outcome(tmp_path / file.name, exit_code)
 
 

@@ -19,7 +19,7 @@ from holdfast.diagnosis.rules import by_id
 from holdfast.simulator import runner
 from holdfast.simulator.drills import all_drills, drill_named, names
 from holdfast.simulator.outcome import judged as judge_again
-from holdfast.simulator.paths import Places
+from holdfast.simulator.paths import DrillPaths
 
 if importlib.util.find_spec("torch") is None:  # without importing it: the drills do that themselves
     pytest.skip("no torch", allow_module_level=True)
@@ -64,7 +64,7 @@ def test_a_drill_whose_fault_does_not_fire_fails(healthy):
     """The record of the healthy training, told as if it had had a fault."""
     drill, outcome = healthy
     wrong = dataclasses.replace(drill, finds={"loss-all-zero": "fatal"}, verdicts=("not-learned",), fires=True)
-    judged = judge_again(wrong, Places(Path(outcome["dir"]).parent), 0.0)
+    judged = judge_again(wrong, DrillPaths(Path(outcome["dir"]).parent), 0.0)
     assert judged["status"] == "failed"
     assert judged["problems"] == [
         "the fault did not fire, so nothing was shown",

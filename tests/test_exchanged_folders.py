@@ -9,7 +9,7 @@ import sys
 import pytest
 from running import holdfast_run
 from strangers import NAME, Stranger
-from test_foreign_runs import left_behind, typed
+from test_importers_runs import left_behind, typed
 
 from holdfast.schema.errors import FolderGone, FolderNotWritable, UntrustedRun
 from holdfast.storage import folder

@@ -17,7 +17,7 @@ from holdfast.schema.verdicts import Outcome
 from holdfast.storage.folder import create
 from holdfast.storage.journal import replay
 from holdfast.supervisor import supervisor
-from holdfast.supervisor.resume_point import how_to_go_on, saved_files
+from holdfast.supervisor.resume_point import find_resume_point, saved_files
 from holdfast.testing.histories import entries
 
 FAILS_ONCE = """
@@ -34,7 +34,7 @@ def plan_for(folder, **more):
 
 
 def remarks(run):
-    return [e.event for e in replay(run) if isinstance(e.event, events.Remark)]
+    return [e.event for e in replay(run) if isinstance(e.event, events.SupervisorNote)]
 
 
 def boom(*_args, **_more):
@@ -127,7 +127,7 @@ def test_hostile_files_among_checkpoints_are_passed_over(tmp_path, data):
     os.utime(good, (10, 10))
     plan = Plan(cwd=str(tmp_path), command=["x"], checkpoint="*.safetensors", resume_with="--resume {checkpoint}")
     state = seen(tmp_path)
-    assert how_to_go_on(state, plan).checkpoint == str(good.resolve())
+    assert find_resume_point(state, plan).checkpoint == str(good.resolve())
     assert saved_files(state, plan)
 
 

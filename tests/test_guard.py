@@ -10,7 +10,7 @@ import torch
 from guarded import BATCHES, EPOCHS, Augmented, Lives, train
 from torch import nn
 
-from holdfast.probe.holdfast_probe.guard import CannotGoOn, guard
+from holdfast.probe.holdfast_probe.guard import CannotResume, guard
 
 PLACES = [
     ("after batch", 1),
@@ -64,7 +64,7 @@ def warm(tmp_path_factory):
 def test_killed_at_every_named_place_it_ends_the_same(tmp_path, workers, persistent, own_generator):
     how = {"workers": workers, "persistent": persistent, "own_generator": own_generator}
     whole = Lives(tmp_path / "whole", **how).to_the_end([])
-    killed = Lives(tmp_path / "killed", **how, max_loss=0.0)
+    killed = Lives(tmp_path / "killed", **how, max_lost_work=0.0)
     assert killed.to_the_end(PLACES) == whole
 
 
@@ -73,13 +73,13 @@ def test_fifty_kills_at_random_steps_of_two_thousand(tmp_path):
     whole = Lives(tmp_path / "whole", epochs=epochs).to_the_end([])
     chosen = random.Random(7)
     steps = sorted(chosen.sample(range(1, epochs * BATCHES), 50))
-    lives = Lives(tmp_path / "killed", epochs=epochs, max_loss=0.02)
+    lives = Lives(tmp_path / "killed", epochs=epochs, max_lost_work=0.02)
     assert lives.to_the_end([(chosen.choice(["after batch", "in backward"]), step) for step in steps]) == whole
     assert lives.count == 51
 
 
 def test_a_finished_training_leaves_nothing_to_go_on_from(tmp_path):
-    train(tmp_path / "s", max_loss=0.0)
+    train(tmp_path / "s", max_lost_work=0.0)
     assert list((tmp_path / "s").iterdir()) == []
 
 
@@ -87,9 +87,9 @@ def test_another_training_is_not_taken_for_this_one(tmp_path):
     """The message names the file, what differs and what to do; the objects are those of the caller."""
     model = nn.Linear(2, 2)
     used(tmp_path, model, [1, 2, 3], stop=2)
-    with pytest.raises(CannotGoOn, match=r"model cannot be set to it: (.|\n)*size mismatch"):
+    with pytest.raises(CannotResume, match=r"model cannot be set to it: (.|\n)*size mismatch"):
         guard(folder=tmp_path, model=nn.Linear(3, 2)).__enter__()
-    with pytest.raises(CannotGoOn, match="it holds model, and what is given now is model, optimizer"):
+    with pytest.raises(CannotResume, match="it holds model, and what is given now is model, optimizer"):
         guard(folder=tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).__enter__()
 
 

@@ -11,12 +11,12 @@ import torch
 
 from holdfast.probe.holdfast_probe.guard import guard
 from holdfast.probe.holdfast_probe.snapshots import folder_lock, fs, snapshot_file
-from holdfast.probe.holdfast_probe.snapshots.folder_lock import Claim, NotOurs
+from holdfast.probe.holdfast_probe.snapshots.folder_lock import FolderLock, NotOurs
 from holdfast.probe.holdfast_probe.snapshots.fs import Files, replace_content, write_whole
 from holdfast.probe.holdfast_probe.snapshots.loss_trace import NAME as TRACE
-from holdfast.probe.holdfast_probe.snapshots.loss_trace import Trace
+from holdfast.probe.holdfast_probe.snapshots.loss_trace import LossTrace
 from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
-from holdfast.supervisor.discard_snapshots import forget_spoiled
+from holdfast.supervisor.discard_snapshots import discard_corrupt
 
 STRANGER = 54321
 
@@ -72,7 +72,7 @@ def given_away(monkeypatch, *paths):
 def test_trace_does_not_follow_a_planted_link(shared, precious, hard):
     """`trace` is a link to a file of the victim's: it keeps its content, and the training goes on without a trace."""
     (os.link if hard else os.symlink)(precious, shared / TRACE)
-    trace = Trace(str(shared), lambda *_, **__: None)
+    trace = LossTrace(str(shared), lambda *_, **__: None)
     trace.begins()
     trace.add(1, 1, 0.5)
 
@@ -104,7 +104,7 @@ def test_temporary_names_cannot_be_foreseen(shared, precious, monkeypatch):
 def test_claim_does_not_follow_a_planted_link(shared, precious):
     """The lock's file is a link: it is neither locked nor removed, and the training goes on."""
     (shared / (folder_lock.NAME % 0)).symlink_to(precious)
-    held = Claim(str(shared), 0)
+    held = FolderLock(str(shared), 0)
     held.take()
     held.leave(ended=True)
 
@@ -126,8 +126,8 @@ def test_nothing_waits_for_what_is_no_file(shared, kind):
     assert store.newest(torch, lambda *why: torn.append(why)) is None
     assert len(torn) == 1
     assert store.agreed() == -1
-    Trace(str(shared), lambda *_, **__: None)
-    Claim(str(shared), 0).take()
+    LossTrace(str(shared), lambda *_, **__: None)
+    FolderLock(str(shared), 0).take()
     folder_lock._open.clear()
 
 
@@ -187,7 +187,7 @@ def test_link_of_another_user_is_refused(tmp_path, monkeypatch):
     link.symlink_to(target)
     given_away(monkeypatch, link)
     with pytest.raises(NotOurs):
-        Claim(str(link), 0)
+        FolderLock(str(link), 0)
 
 
 def test_snapshot_of_another_user_is_passed_over(shared, monkeypatch):
@@ -242,7 +242,7 @@ def test_supervisor_does_not_remove_spoiled_files_of_another_user(shared):
     for path in (theirs, ours):
         path.write_text("x")
     os.chown(theirs, STRANGER, STRANGER)
-    forget_spoiled(shared, {}, 1)
+    discard_corrupt(shared, {}, 1)
     assert list(shared.iterdir()) == [theirs]
 
 
@@ -257,7 +257,7 @@ def test_file_system_that_gives_our_files_to_another(shared, monkeypatch):
         return os.stat_result([STRANGER if n == 4 else value for n, value in enumerate(status[:10])])
 
     monkeypatch.setattr(fs.os, "fstat", squashed)
-    Claim(str(shared), 0)
+    FolderLock(str(shared), 0)
     assert list(shared.iterdir()) == []
 
 
@@ -311,7 +311,7 @@ def test_folders_that_guard_makes_with_umask_0(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = os.umask(0)
     try:
-        with guard(model=torch.nn.Linear(1, 1), max_loss=0) as run:
+        with guard(model=torch.nn.Linear(1, 1), max_lost_work=0) as run:
             run.snapshot()
             folder = run._store.folder
     finally:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from guarded import Lives
-from test_guard_places import Stop
+from test_guard_positions import Stop
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, TensorDataset
 
 from holdfast.probe.holdfast_probe.guard import guard
 from holdfast.probe.holdfast_probe.snapshots import sampler_replay
 from holdfast.probe.holdfast_probe.snapshots.loader_registry import Loaders
-from holdfast.probe.holdfast_probe.snapshots.loader_state import MOST_LOOKED_AT, Held
+from holdfast.probe.holdfast_probe.snapshots.loader_state import MAX_LOOKED_AT, LoaderState
 from holdfast.probe.holdfast_probe.snapshots.rng import drawn_so_far
 
 NEVER = 1e9
@@ -35,7 +35,7 @@ class Plain(Dataset):
         return torch.tensor(float(index))
 
 
-class Drawing(Dataset):
+class RngParity(Dataset):
     """Each sample is drawn from what `draw` draws from."""
 
     def __init__(self, draw):
@@ -55,7 +55,7 @@ def read(folder, at, given, snapshot_after=None):
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(1)
     made = given()
-    with guard(folder=folder, model=nn.Linear(1, 1), max_loss=NEVER) as run:
+    with guard(folder=folder, model=nn.Linear(1, 1), max_lost_work=NEVER) as run:
         seen = run.state.setdefault("seen", [])
         for epoch in run.epochs(EPOCHS):
             for batch in run.batches(made(epoch)):
@@ -123,7 +123,7 @@ class Announced(DataLoader):
 @pytest.mark.parametrize(("kind", "workers"), [(Around, 0), (Around, 2), (Announced, 0), (Announced, 2)])
 def test_a_loader_with_its_own_iter_goes_on(tmp_path, kind, workers, where):
     comes_to_the_same(
-        tmp_path, always(lambda: kind(Drawing(random.random), BATCH, shuffle=True, num_workers=workers)), where
+        tmp_path, always(lambda: kind(RngParity(random.random), BATCH, shuffle=True, num_workers=workers)), where
     )
 
 
@@ -132,7 +132,7 @@ def notes(folder, things):
 
     def life(folder, at):
         said = io.StringIO()
-        with contextlib.redirect_stderr(said), guard(folder=folder, model=nn.Linear(1, 1), max_loss=NEVER) as run:
+        with contextlib.redirect_stderr(said), guard(folder=folder, model=nn.Linear(1, 1), max_lost_work=NEVER) as run:
             for _ in run.epochs(1):
                 for _ in run.batches(things()):
                     random.random()
@@ -203,7 +203,7 @@ def test_a_loader_whose_pass_was_over_has_its_generator_where_it_was(tmp_path):
         loaders = [
             DataLoader(Plain(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(n)) for n in range(2)
         ]
-        with guard(folder=folder, model=nn.Linear(1, 1), max_loss=NEVER) as run:
+        with guard(folder=folder, model=nn.Linear(1, 1), max_lost_work=NEVER) as run:
             seen = run.state.setdefault("seen", [])
             for _ in run.epochs(3):
                 for loader in loaders:
@@ -467,9 +467,9 @@ def test_looking_calls_nothing_and_ends(tmp_path):
         def __getattr__(self, name):
             raise AssertionError(name)
 
-    held = Held(torch, DataLoader(Careful(), BATCH))
+    held = LoaderState(torch, DataLoader(Careful(), BATCH))
     assert held.everything() == {}
-    assert len(held._look()._seen) <= MOST_LOOKED_AT
+    assert len(held._look()._seen) <= MAX_LOOKED_AT
 
 
 # --- workers that live on ------------------------------------------------------------------------------------------------
@@ -478,8 +478,8 @@ def test_looking_calls_nothing_and_ends(tmp_path):
 def read_in_parts(folder, at):
     """Passes that are left after five batches of eight; the workers live on, and finish what they were asked for."""
     torch.manual_seed(1)
-    loader = DataLoader(Drawing(random.random), BATCH, shuffle=True, num_workers=2, persistent_workers=True)
-    with guard(folder=folder, model=nn.Linear(1, 1), max_loss=0.0) as run:
+    loader = DataLoader(RngParity(random.random), BATCH, shuffle=True, num_workers=2, persistent_workers=True)
+    with guard(folder=folder, model=nn.Linear(1, 1), max_lost_work=0.0) as run:
         seen = run.state.setdefault("seen", [])
         for _ in run.epochs(4):
             for n, batch in enumerate(run.batches(loader), len(seen) % 5):
@@ -501,7 +501,7 @@ def test_workers_that_live_on_serve_a_loop_without_guard_too(tmp_path):
 
     def life(folder, at):
         loader = DataLoader(TensorDataset(torch.arange(8.0)), 4, num_workers=1, persistent_workers=True)
-        with guard(folder=folder, model=nn.Linear(1, 1), max_loss=NEVER) as run:
+        with guard(folder=folder, model=nn.Linear(1, 1), max_lost_work=NEVER) as run:
             for _ in run.epochs(2):
                 guarded = [x.tolist() for (x,) in run.batches(loader)]
                 assert [x.tolist() for (x,) in loader] == guarded
@@ -534,7 +534,7 @@ def test_another_batch_size_or_number_of_workers_is_said_and_loses_no_sample(tmp
     for size, workers in (before, now):
         torch.manual_seed(2)
         loader = DataLoader(TensorDataset(torch.arange(24)), size, shuffle=True, num_workers=workers)
-        with contextlib.suppress(Stop), guard(folder=tmp_path, model=nn.Linear(1, 1), max_loss=NEVER) as run:
+        with contextlib.suppress(Stop), guard(folder=tmp_path, model=nn.Linear(1, 1), max_lost_work=NEVER) as run:
             for _ in run.epochs(1):
                 for (x,) in run.batches(loader):
                     if run.restored is None and run._position == 4:
@@ -551,7 +551,7 @@ def test_another_batch_size_or_number_of_workers_is_said_and_loses_no_sample(tmp
 def test_another_batch_size_in_the_next_epoch_is_said(tmp_path, capsys):
     for size in (4, 8):
         loader = DataLoader(TensorDataset(torch.arange(24)), size)
-        with contextlib.suppress(Stop), guard(folder=tmp_path, model=nn.Linear(1, 1), max_loss=NEVER) as run:
+        with contextlib.suppress(Stop), guard(folder=tmp_path, model=nn.Linear(1, 1), max_lost_work=NEVER) as run:
             for epoch in run.epochs(2):
                 if epoch == 1 and run.restored is None:
                     raise Stop
@@ -586,7 +586,7 @@ def test_a_default_device_of_the_program_s_does_not_tear_snapshots(tmp_path, cap
         model = nn.Linear(1, 1)
         torch.set_default_device("meta")
         try:
-            with contextlib.suppress(Stop), guard(folder=folder, model=model, max_loss=NEVER) as run:
+            with contextlib.suppress(Stop), guard(folder=folder, model=model, max_lost_work=NEVER) as run:
                 seen = run.state.setdefault("seen", [])
                 for _ in run.epochs(2):
                     for thing in run.batches(Drawn()):

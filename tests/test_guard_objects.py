@@ -14,8 +14,8 @@ import torch
 from guarded import Lives
 from torch import nn
 
-from holdfast.probe.holdfast_probe.guard import CannotGoOn, Guard, guard
-from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
+from holdfast.probe.holdfast_probe.guard import CannotResume, Guard, guard
+from holdfast.probe.holdfast_probe.snapshots.stateful import StatefulObjects
 from holdfast.probe.holdfast_probe.snapshots.user_state import fill
 
 BATCHES, EPOCHS = 4, 4
@@ -324,12 +324,12 @@ def test_killed_it_ends_the_same(tmp_path, case, deaths):
         return case().life(folder, **options)
 
     whole = Lives(tmp_path / "whole", training=training).to_the_end([])
-    killed = Lives(tmp_path / "killed", training=training, max_loss=0.0)
+    killed = Lives(tmp_path / "killed", training=training, max_lost_work=0.0)
     assert json.loads(killed.to_the_end([("after batch", number) for number in deaths])) == json.loads(whole)
 
 
 def kept(folder, parts, change=lambda: None):
-    with contextlib.suppress(Stop), guard(folder=folder, max_loss=NEVER, **parts) as run:
+    with contextlib.suppress(Stop), guard(folder=folder, max_lost_work=NEVER, **parts) as run:
         for _ in run.epochs(2):
             for _ in run.batches([1, 2]):
                 change()
@@ -360,7 +360,7 @@ def test_a_group_that_cannot_be_made_again_is_told_of_truly(tmp_path):
 
     kept(tmp_path, parts, add)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(CannotGoOn, match=r"is good, but optimizer .*group 1 was added while it trained") as told:
+    with pytest.raises(CannotResume, match=r"is good, but optimizer .*group 1 was added while it trained") as told:
         gone_on(tmp_path, made()[0])
     assert "remove" not in str(told.value)
     assert sorted(tmp_path.iterdir()) == before
@@ -376,7 +376,7 @@ def test_an_optimizer_that_is_made_with_other_groups_is_told_of_by_their_number(
     model = nn.Linear(2, 1)
     two = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1)
     kept(tmp_path, {"model": model, "optimizer": two})
-    with pytest.raises(CannotGoOn, match=r"is good, but optimizer .*had 2 groups of parameters, and has 1 now"):
+    with pytest.raises(CannotResume, match=r"is good, but optimizer .*had 2 groups of parameters, and has 1 now"):
         gone_on(tmp_path, {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
 
 
@@ -384,7 +384,7 @@ def test_before_the_place_an_optimizer_has_what_it_was_of_the_groups_that_are_th
     """A rate that is read on the way is the one of then."""
     model = network()
     optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1, momentum=0.9)
-    then = Objects(torch, {"model": model, "optimizer": optimizer})
+    then = StatefulObjects(torch, {"model": model, "optimizer": optimizer})
     optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.2})
     optimizer.param_groups[0]["lr"] = 0.7
     error_of(model, torch.ones(2, 3)).backward()
@@ -392,7 +392,7 @@ def test_before_the_place_an_optimizer_has_what_it_was_of_the_groups_that_are_th
     state = then.state()
     other = network()
     given = torch.optim.SGD(other[3].parameters(), lr=0.1, momentum=0.9)
-    now = Objects(torch, {"model": other, "optimizer": given})
+    now = StatefulObjects(torch, {"model": other, "optimizer": given})
     now.give_back(state, on_the_way=True)
     assert [group["lr"] for group in given.param_groups] == [0.7]
     moments = [optimizer.state[p]["momentum_buffer"] for p in model[3].parameters()]
@@ -408,7 +408,7 @@ def test_before_the_place_an_optimizer_has_what_it_was_of_the_groups_that_are_th
 def test_a_parameter_of_another_shape_is_another_training(tmp_path):
     model = nn.Linear(2, 1)
     kept(tmp_path, {"model": model, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)})
-    with pytest.raises(CannotGoOn, match=r"another training.*shape \(1,\), and had \(2,\)"):
+    with pytest.raises(CannotResume, match=r"another training.*shape \(1,\), and had \(2,\)"):
         gone_on(tmp_path, {"model": model, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)})
 
 
@@ -497,7 +497,7 @@ def test_what_is_of_another_kind_or_a_part_of_something_is_replaced(now, then):
 def test_weights_of_a_model_are_not_written_to():
     """Nor parameters that only an optimizer holds."""
     model, free = nn.Linear(2, 1), nn.Parameter(torch.ones(1, 2))
-    memory = Objects(torch, {"model": model, "optimizer": torch.optim.SGD([free], lr=0.1)}).memory()
+    memory = StatefulObjects(torch, {"model": model, "optimizer": torch.optim.SGD([free], lr=0.1)}).memory()
     for weight in (model.weight, free):
         was = weight.tolist()
         assert filled(weight.detach(), torch.zeros(1, 2), memory).tolist() == [[0.0, 0.0]]

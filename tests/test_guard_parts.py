@@ -203,7 +203,7 @@ def test_killed_at_every_batch_it_ends_the_same(tmp_path, monkeypatch, name):
     monkeypatch.delenv("DIED_AT", raising=False)
     train(tmp_path / "warm", name=name)  # what torch imports late is imported before anything is forked
     whole = Lives(tmp_path / "whole", training=train, name=name).to_the_end([])
-    killed = Lives(tmp_path / "killed", training=train, name=name, max_loss=0.0)
+    killed = Lives(tmp_path / "killed", training=train, name=name, max_lost_work=0.0)
     for number in range(1, LAST + 1):
         assert killed.live(("after batch", number)) is None
         monkeypatch.setenv("DIED_AT", str(number))
@@ -223,7 +223,7 @@ def test_a_state_that_no_memory_can_hold_does_not_end_the_training(tmp_path, mon
     monkeypatch.setattr(capture, "available_memory", lambda: None)
     model = nn.Linear(1, 1)
     model.register_buffer("huge", torch.zeros(1).expand(1 << 46))
-    with guard(folder=tmp_path, model=model, max_loss=0.0) as run:
+    with guard(folder=tmp_path, model=model, max_lost_work=0.0) as run:
         assert list(run.batches(range(5))) == list(range(5))
     said = capsys.readouterr().err
     assert said.count("snapshot failed") == 1

@@ -17,7 +17,7 @@ from guarded_ranks import Death, Ranks
 from running import holdfast_run
 
 from holdfast.probe.holdfast_probe.snapshots.fs import Files
-from holdfast.probe.holdfast_probe.snapshots.snapshotter import AHEAD, Snapshots
+from holdfast.probe.holdfast_probe.snapshots.snapshotter import AHEAD, Snapshotter
 from holdfast.probe.holdfast_probe.snapshots.store import Store
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -49,7 +49,7 @@ def restored(found):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_killed_where_snapshots_are_taken_when_they_are_due(tmp_path, whole, rank):
     """One rank is killed and the other ended, twice: both go on from the position that they had agreed on, the end of an epoch."""
-    ranks = Ranks(tmp_path / "s", max_loss=0.0)
+    ranks = Ranks(tmp_path / "s", max_lost_work=0.0)
     assert ranks.live(Death(rank, "after batch", 22, once_there="*/*.commit")) is None
     assert ranks.live(Death(rank, "entered", 0)) is None
     found = ranks.live()
@@ -136,7 +136,7 @@ def test_what_counted_and_was_torn_does_not_outlive_what_is_gone_on_from(tmp_pat
 
 def test_a_position_is_taken_once(tmp_path):
     """An epoch's end is asked about twice. Two parts of one position could be joined to a snapshot that never was."""
-    ranks = [Snapshots(torch, Store(str(tmp_path), rank, 2), lambda *_, **__: None, most_lost=0.0) for rank in (0, 1)]
+    ranks = [Snapshotter(torch, Store(str(tmp_path), rank, 2), lambda *_, **__: None, most_lost=0.0) for rank in (0, 1)]
     assert [one.due(1) for one in ranks] == [False, False]
     at = 1 + AHEAD
     assert [one.due(at) for one in ranks] == [True, True]
@@ -157,14 +157,14 @@ def test_a_full_disk_does_not_stop_ranks_that_agree(tmp_path):
 
     told = []
     store = Store(str(tmp_path), 0, 2, files=Full())
-    rank = Snapshots(torch, store, lambda event, **fields: told.append((event, fields)), most_lost=0.0)
+    rank = Snapshotter(torch, store, lambda event, **fields: told.append((event, fields)), most_lost=0.0)
     assert not any(rank.due(position) for position in range(1, 2 * AHEAD))
     assert told == [("snapshot-failed", {"step": 1 + AHEAD, "why": "No space left on device"})]
 
 
 def test_under_torchrun_and_the_supervisor(tmp_path, whole):
     """Rank 1 is killed, torchrun ends rank 0, Holdfast starts both again: the same end, without a line of it done over."""
-    ran = holdfast_run(tmp_path, *TORCHRUN, guarded_ranks.__file__, options=["--max-loss", 0])
+    ran = holdfast_run(tmp_path, *TORCHRUN, guarded_ranks.__file__, options=["--max-lost-work", 0])
     assert ran.code == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1])["digest"] == whole[0]
     first, second = ran.summary["attempts"]

@@ -44,7 +44,7 @@ TRAIN = ("--", sys.executable, "t.py")
         (*RUN, "--hang-after", "-1", *TRAIN),
         (*RUN, "--backoff", "1e999", *TRAIN),
         (*RUN, "--backoff", "nan", *TRAIN),
-        (*RUN, "--max-loss", "inf", *TRAIN),
+        (*RUN, "--max-lost-work", "inf", *TRAIN),
         (*RUN, "--max-attempts", "9" * 30, *TRAIN),
         (*RUN, "--max-attempts", "0", *TRAIN),
         (*RUN, "--resume-with", "'", "--checkpoint", "*.pt", *TRAIN),

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.preflight import init_plan, validate_plan, yolo_data, yolo_labels
-from holdfast.preflight.init_plan import Here, batch_for, draft, epochs_for
-from holdfast.process.ultralytics_install import UltralyticsHome, home_of
+from holdfast.preflight.init_plan import MachineInfo, batch_for, draft, epochs_for
+from holdfast.process.ultralytics_install import UltralyticsInstall, find_ultralytics
 from holdfast.schema.errors import DataSetInvalid, UsageError
 from holdfast.storage.plan.load import read
 from holdfast.supervisor.load_plan import open_plan
@@ -212,7 +212,7 @@ class TestGround:
         assert any("There is no model" in problem for problem in said)
         assert any("There is no data set" in problem for problem in said)
         (tmp_path / "plan.toml").write_text('command = "x"\ncwd = "gone"')
-        assert "does not exist: mend cwd" in validate_plan.ground(read(tmp_path / "plan.toml"))[0]
+        assert "does not exist: mend cwd" in validate_plan.context(read(tmp_path / "plan.toml"))[0]
 
     def test_models(self, tmp_path):
         """What Ultralytics ships is fine, what it would download is a note, what is no checkpoint is a problem."""
@@ -251,9 +251,9 @@ class TestGround:
         bare.symlink_to("/bin/false")
         plan = tmp_path / "plan.toml"
         plan.write_text(f'python = "{bare}"\n[settings]\nmodel = "yolo11n.yaml"\ndata = "data.yaml"')
-        assert "has no Ultralytics" in validate_plan.ground(read(plan))[0]
+        assert "has no Ultralytics" in validate_plan.context(read(plan))[0]
         bare.unlink()
-        assert "There is no interpreter" in validate_plan.ground(read(plan))[0]
+        assert "There is no interpreter" in validate_plan.context(read(plan))[0]
 
     def test_no_yolo_anywhere(self, tmp_path, monkeypatch):
         data_set(tmp_path)
@@ -268,7 +268,7 @@ class TestGround:
         (old / "models").mkdir(parents=True)
         (old / "models" / "yolo11.yaml").touch()
         (old / "default.yaml").write_text("model: # x\ndata:\nepochs: 3\n")
-        monkeypatch.setattr(validate_plan, "ultralytics_of", lambda _: UltralyticsHome(tmp_path / "old"))
+        monkeypatch.setattr(validate_plan, "ultralytics_of", lambda _: UltralyticsInstall(tmp_path / "old"))
         (problem,) = survey_of(tmp_path, cutmix=0.5, epochs=3).problems
         assert "does not know the setting cutmix" in problem
 
@@ -294,18 +294,18 @@ class TestGround:
         assert "there are only" in problem
 
     def test_home_is_found_without_importing(self):
-        home = home_of([sys.executable])
+        home = find_ultralytics([sys.executable])
         assert "epochs" in home.settings
         assert home.ships_model("yolo11n.yaml")
         assert not home.ships_model("yolo77n.yaml")
-        assert home_of(["/bin/false"]) is None
+        assert find_ultralytics(["/bin/false"]) is None
 
 
 class TestDraft:
     @pytest.mark.parametrize("accelerator", ["mps", "cuda", None])
     def test_draft_is_a_plan_on_every_machine(self, tmp_path, accelerator):
         data = yolo_data.read(data_set(tmp_path, train=30))
-        text = draft(data, Here(16 * GIB, 8, accelerator), model="yolo11n.yaml", data_path="data.yaml")
+        text = draft(data, MachineInfo(16 * GIB, 8, accelerator), model="yolo11n.yaml", data_path="data.yaml")
         (tmp_path / "plan.toml").write_text(text)
         plan = open_plan(tmp_path / "plan.toml")
         assert [stage.name for stage in plan.stages] == ["small", "large"]
@@ -319,7 +319,7 @@ class TestDraft:
     def test_comments_show_keys_that_can_be_set(self, tmp_path):
         """Each line `# key = value` that is taken out of its comment, one at a time, leaves a plan."""
         data = yolo_data.read(data_set(tmp_path))
-        lines = draft(data, Here(16 * GIB, 8, None), model="yolo11n.yaml", data_path="data.yaml").split("\n")
+        lines = draft(data, MachineInfo(16 * GIB, 8, None), model="yolo11n.yaml", data_path="data.yaml").split("\n")
         tables = {number: line[2:] for number, line in enumerate(lines) if line.startswith("# [")}
         tried = 0
         for number, line in enumerate(lines):
@@ -334,7 +334,7 @@ class TestDraft:
 
     def test_amounts_follow_the_data_and_the_machine(self):
         assert sum(epochs_for(100)) > sum(epochs_for(3000)) > sum(epochs_for(100_000))
-        assert batch_for(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.LARGEST_BATCH
+        assert batch_for(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.MAX_BATCH
         assert batch_for(640, 10_000, 4 * GIB, "yolo11n.yaml") == 8
         assert batch_for(640, 10_000, 4 * GIB, "yolo11x.pt") == 2
         assert batch_for(640, 9, 64 * GIB, "yolo11n.yaml") == 2
@@ -343,7 +343,7 @@ class TestDraft:
         """Its own check, in its own process, on each stage as it would be started."""
         data = yolo_data.read(data_set(tmp_path))
         for accelerator in ("mps", "cuda", None):
-            text = draft(data, Here(16 * GIB, 8, accelerator), model="yolo11n.yaml", data_path="data.yaml")
+            text = draft(data, MachineInfo(16 * GIB, 8, accelerator), model="yolo11n.yaml", data_path="data.yaml")
             (tmp_path / f"{accelerator}.toml").write_text(text)
         plans = [open_plan(path) for path in tmp_path.glob("*.toml")]
         stages = [{**plan.settings, **stage.settings} for plan in plans for stage in plan.stages]

@@ -215,7 +215,7 @@ def test_a_disk_that_is_full_from_the_start_is_not_filled_up_by_the_reserve(run,
 def test_many_windows_replay(run):
     """Long runs are windows; all of them come back, in order. (How fast, and how large a million steps are: bench/overhead.)"""
     write(run.journal, *started())
-    spread = events.Spread(n=16, mean=1.0, low=0.5, high=1.5, first=1.0, last=1.0)
+    spread = events.WindowStats(n=16, mean=1.0, low=0.5, high=1.5, first=1.0, last=1.0)
     write(
         run.attempt(1).path / "rank-0.jsonl",
         *(

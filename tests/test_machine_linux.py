@@ -18,7 +18,7 @@ from holdfast.machine.commands import Answer, ask
 from holdfast.machine.keep_awake import HelperKeepsAwake
 from holdfast.machine.kernel_log import daemon_evidence, kernel_evidence, parse_dmesg, parse_journal, parse_kmsg
 from holdfast.machine.linux import LinuxMachine, parse_process
-from holdfast.machine.psutil_machine import PlainMachine
+from holdfast.machine.psutil_machine import PsutilMachine
 from holdfast.process.exit_evidence import evidence_of
 from holdfast.schema.events import Evidence
 
@@ -304,7 +304,7 @@ def test_the_helper_never_outlives_us():
 
 
 def alive(pid: int) -> bool:
-    facts = PlainMachine().process(pid)
+    facts = PsutilMachine().process(pid)
     return facts is not None and not facts.zombie
 
 
@@ -331,7 +331,7 @@ def test_where_nothing_puts_the_machine_to_sleep_there_is_nothing_to_say(tmp_pat
 
 def test_a_machine_of_no_known_kind_still_measures():
     """The psutil-only machine has memory and processes, and says what it does not have."""
-    machine = PlainMachine()
+    machine = PsutilMachine()
     assert machine.memory().total > 0
     facts = machine.process(os.getpid())
     assert facts is not None

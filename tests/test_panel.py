@@ -16,9 +16,9 @@ from rich.console import Console
 from holdfast.diagnosis.engine import Engine
 from holdfast.launch.new_run_folder import claim
 from holdfast.process.process_identity import identity_of
-from holdfast.render.box import Frame, wrapped
-from holdfast.render.console_reporter import Narrator
-from holdfast.render.newline_guard import LineStart
+from holdfast.render.box import Box, wrapped
+from holdfast.render.console_reporter import ConsoleReporter
+from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.panel import panel, print_panel
 from holdfast.render.report.markdown import as_markdown
 from holdfast.render.report.model import report_of
@@ -42,7 +42,7 @@ def printed(renderable, width=80):
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_path_can_be_copied_in_one_piece(width):
     """Where it does not fit it is folded, and stands whole below the frame; everything else stays within it."""
-    shown = printed(Frame("holdfast · x", [("best", "", f"kept in {LONG} (stage large)")], "green"), width)
+    shown = printed(Box("holdfast · x", [("best", "", f"kept in {LONG} (stage large)")], "green"), width)
     assert LONG in shown
     over = [line for line in shown.splitlines() if len(line) > width]
     assert all(line.endswith(LONG) for line in over)
@@ -52,7 +52,7 @@ def test_a_path_can_be_copied_in_one_piece(width):
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_edge_is_whole_whatever_stands_in_it(width):
     rows = [("next", "", f"see https://example.org/{'a' * 300} and read {LONG}"), ("record", "", LONG)]
-    lines = printed(Frame("holdfast · x", rows, "green"), width).splitlines()
+    lines = printed(Box("holdfast · x", rows, "green"), width).splitlines()
     frame = lines[: 1 + next(n for n, line in enumerate(lines) if line.startswith("╰"))]
     assert {len(line) for line in frame} == {width}
     assert {line[-1] for line in frame} == {"╮", "│", "╯"}
@@ -67,7 +67,7 @@ def test_a_short_path_moves_to_the_next_line_as_a_whole():
 
 
 def test_words_that_are_twice_as_wide_stay_in_the_frame():
-    lines = printed(Frame("holdfast · 訓練", [("訓練", "bold", "数据 " * 40)], "red"), 60).splitlines()
+    lines = printed(Box("holdfast · 訓練", [("訓練", "bold", "数据 " * 40)], "red"), 60).splitlines()
     assert {Console().measure(line).maximum for line in lines} == {60}
 
 
@@ -107,7 +107,7 @@ def test_what_was_done_again_is_told_in_one_wording(tmp_path):
     assert told in _unframed(printed(panel(RunFolder(tmp_path), state)))
     assert told in as_markdown(report_of(state, title="x"))
     stream = io.StringIO()
-    Narrator(RunFolder(tmp_path), stream)(state.attempt.snapshots.replayed, state)
+    ConsoleReporter(RunFolder(tmp_path), stream)(state.attempt.snapshots.replayed, state)
     assert stream.getvalue() == f"holdfast: {told}\n"
 
 
@@ -135,7 +135,9 @@ def run(tmp_path):
 
 def said(run, stream):
     before = stream.tell()
-    Narrator(run, stream)(events.Signalled(at=1.0, signal="SIGTERM", action="ending the training"), seen(started()))
+    ConsoleReporter(run, stream)(
+        events.Signalled(at=1.0, signal="SIGTERM", action="ending the training"), seen(started())
+    )
     return stream.getvalue()[before:]
 
 
@@ -152,7 +154,7 @@ def test_a_line_of_ours_begins_after_the_trainings_own(run):
 
 def test_a_bar_is_ended_once(run):
     """After a line of ours the next one needs no fresh line, unless the training has printed since."""
-    start, stream = LineStart(run), io.StringIO()
+    start, stream = NewlineGuard(run), io.StringIO()
     log = run.attempt(1).stderr_log
     log.write_bytes(b"\r 3/8")
     assert [start.before_a_line(stream) for _ in range(2)] == ["\n", ""]
@@ -167,7 +169,7 @@ def test_the_output_of_a_stage_counts(tmp_path):
     stage.journal.write_text("")
     stage.make_attempt(1)
     stage.attempt(1).stderr_log.write_bytes(b"\r 3/8")
-    assert LineStart(RunFolder(tmp_path)).before_a_line(io.StringIO()) == "\n"
+    assert NewlineGuard(RunFolder(tmp_path)).before_a_line(io.StringIO()) == "\n"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -298,7 +300,7 @@ def test_another_folder_is_said(tmp_path):
     assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), state), 200))
     assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")
-    narrator = Narrator(RunFolder(tmp_path), stream)
+    narrator = ConsoleReporter(RunFolder(tmp_path), stream)
     Recorder(journal, Engine(state), [narrator], lambda: 101.0).saw([Entry(settings, 2, 0)])  # as the probe writes it
     journal.close()
     assert f"holdfast: {told}\n" in stream.getvalue()

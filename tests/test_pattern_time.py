@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.machine import kernel_log
-from holdfast.process.ultralytics_install import UltralyticsHome
+from holdfast.process.ultralytics_install import UltralyticsInstall
 from holdfast.render.box import wrapped
 from holdfast.render.text import printable
 
@@ -24,7 +24,7 @@ def panel_row(text):
 
 
 def model_name(text):
-    UltralyticsHome(Path("/nowhere")).ships_model(text)
+    UltralyticsInstall(Path("/nowhere")).ships_model(text)
 
 
 @pytest.mark.parametrize("read", [kernel, panel_row, model_name])

@@ -9,19 +9,19 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.probe.holdfast_probe import bootstrap, heartbeat, protocol, stack_dumps
-from holdfast.probe.holdfast_probe.dry_run.write_guard import Keeper
-from holdfast.probe.holdfast_probe.event_writer import Writer
+from holdfast.probe.holdfast_probe.dry_run.write_guard import WriteGuard
+from holdfast.probe.holdfast_probe.event_writer import EventWriter
 from holdfast.probe.holdfast_probe.op_check.step_recorder import Recorder
 from holdfast.probe.holdfast_probe.snapshots import fs
 from holdfast.process.output_log import OutputLog, read_output
 from holdfast.process.stack_dumps import StackReader
 from holdfast.storage import checkpoint_backup, safe_files
 from holdfast.storage.folder import RunFolder
-from holdfast.supervisor.graceful_stop import Leaving
+from holdfast.supervisor.graceful_stop import GracefulStop
 
 
 def _rank_file(folder):
-    writer = Writer(str(folder), 0, 77)
+    writer = EventWriter(str(folder), 0, 77)
     writer.write("probe-note", {"what": "x"})
     writer.close()
 
@@ -43,9 +43,9 @@ def _later_output(folder):
 
 
 def _snapshot_now(folder):
-    image = SimpleNamespace(attempt=SimpleNamespace(observed=SimpleNamespace(kinds={"snapshots": "seen"})))
+    image = SimpleNamespace(attempt=SimpleNamespace(coverage=SimpleNamespace(kinds={"snapshots": "seen"})))
     before = (folder / "victim").stat().st_mtime_ns
-    assert Leaving(RunFolder(folder), lambda: image, 0.0).ask_for_snapshot() is False
+    assert GracefulStop(RunFolder(folder), lambda: image, 0.0).ask_for_snapshot() is False
     assert (folder / "victim").stat().st_mtime_ns == before
 
 
@@ -54,7 +54,7 @@ WRITERS = {
     "rank-0-pid-77.jsonl": lambda folder: (_rank_file(folder), _rank_file(folder)),
     "interpreters.jsonl": lambda folder: bootstrap._append_line(str(folder), "{}\n"),
     "steps-a.jsonl": _recorded_steps,
-    "files.jsonl": lambda folder: Keeper(str(folder / "files.jsonl"), [])._tell("made", "/x", "open"),
+    "files.jsonl": lambda folder: WriteGuard(str(folder / "files.jsonl"), [])._tell("made", "/x", "open"),
     "stdout.log": _output,
     "other.log.newest": _later_output,
     "snapshot-now": _snapshot_now,

@@ -10,7 +10,14 @@ from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.verdict import verdict
 from holdfast.remedies import Remedy
-from holdfast.remedies.policy import FORETELLING, after_end, asks_for_snapshot, ends_attempt, expected_life, is_over
+from holdfast.remedies.policy import (
+    PREDICTS_KILL,
+    after_end,
+    asks_for_snapshot,
+    ends_attempt,
+    expected_attempt_seconds,
+    is_over,
+)
 from holdfast.schema import events
 from holdfast.schema.plan import Budget, Plan
 from holdfast.schema.verdicts import Action, Finding, Outcome
@@ -41,14 +48,14 @@ def test_a_death_that_is_foretold_asks_for_a_snapshot():
     assert not asks_for_snapshot(msgspec.structs.replace(leak, severity="note"), PLAN)
     assert not asks_for_snapshot(leak, msgspec.structs.replace(PLAN, observe_only=True))
     assert not asks_for_snapshot(Finding(rule="loss-diverging", severity="warn", message="m"), PLAN)
-    assert set(by_id()) >= FORETELLING
+    assert set(by_id()) >= PREDICTS_KILL
 
 
 def test_lives_are_expected_to_be_as_long_as_those_before():
     first = seen(started())
-    assert expected_life(first) is None
+    assert expected_attempt_seconds(first) is None
     died = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"))
-    assert expected_life(died) == max(10.0, died.attempt.ended.seconds)
+    assert expected_attempt_seconds(died) == max(10.0, died.attempt.ended.seconds)
 
 
 def test_success_is_not_repeated():
@@ -125,7 +132,7 @@ def test_full_disk_is_not_retried():
 
 def test_nothing_is_started_over_while_the_saved_files_are_at_risk():
     """Where the vault could not keep a file, a restart that goes on is allowed and one that starts over is not."""
-    kept = events.Vaulted(at=99.5, attempt=1, left_out=["/work/last.pt: no room"])
+    kept = events.CheckpointsBackedUp(at=99.5, attempt=1, left_out=["/work/last.pt: no room"])
     state = seen(started(), trains(), losses(1.0), ended(signal="SIGKILL"), [kept])
     assert decided(state).action is Action.STOP
     assert decided(state, resume=FROM_FILE).action is Action.RESTART

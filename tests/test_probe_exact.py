@@ -217,7 +217,7 @@ def test_a_step_that_is_compiled_whole_is_counted_by_its_backwards(tmp_path):
             compiled()
         """,
     )
-    assert probed.observed.step_source in ("backward", "optimizer")
+    assert probed.coverage.step_source in ("backward", "optimizer")
     assert probed.beats[0].step == 100
 
 
@@ -287,8 +287,8 @@ def test_two_ranks_are_bit_identical_and_each_speaks_for_itself(tmp_path, comman
     assert probed.out == run_bare(tmp_path / "bare", DDP, command=command)
     assert probed.files == ["rank-0.jsonl", "rank-1.jsonl"]
     for rank in (0, 1):
-        hello = probed.of(events.Hello, rank)[0]
-        assert (hello.rank, hello.world_size, hello.primary) == (rank, 2, True)
+        attached = probed.of(events.ProbeAttached, rank)[0]
+        assert (attached.rank, attached.world_size, attached.primary) == (rank, 2, True)
         assert [line.step for line in probed.of(events.Step, rank)] == [1, 2, 3, 4, 5]
         assert probed.beats[rank].step == 5
-        assert probed.of(events.Goodbye, rank)
+        assert probed.of(events.ProcessExiting, rank)

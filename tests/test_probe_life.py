@@ -67,8 +67,8 @@ def test_a_process_without_torch_pays_little(tmp_path):
     )
     assert probed.out.strip() == "[]"
     assert probed.files == []
-    hello = probed.by_file["interpreters.jsonl"][0]
-    assert hello.executable == sys.executable
+    attached = probed.by_file["interpreters.jsonl"][0]
+    assert attached.executable == sys.executable
 
 
 def test_a_process_that_only_imports_torch_does_not_claim_a_rank(tmp_path):
@@ -113,7 +113,7 @@ def test_os_exit_loses_no_line_of_the_first_steps(tmp_path):
     assert probed.code == 3
     assert probed.steps == [1, 2, 3, 4, 5, 6, 7]
     assert probed.beats[0].step == 7
-    assert probed.of(events.Goodbye) == []
+    assert probed.of(events.ProcessExiting) == []
 
 
 def test_after_a_thousand_steps_windows_and_odd_ones(tmp_path):
@@ -158,7 +158,7 @@ def test_a_million_steps_stay_small():
         for fields in several:
             emit(event, **fields)
 
-    recorder = step_log.Recorder(emit, emit_all, lambda: [0.00123456789] * 3)
+    recorder = step_log.StepLog(emit, emit_all, lambda: [0.00123456789] * 3)
     for number in range(100_000):
         record = step_log.Record()
         record.number, record.seconds, record.data_wait = 900_001 + number, 60.0712345, 0.0123456
@@ -329,11 +329,11 @@ def test_values_that_nobody_fetches_are_bounded():
     from holdfast.probe.holdfast_probe import deferred_scalars
 
     notes, got = [], []
-    waiting = deferred_scalars.Scalars(torch, lambda *note: notes.append(note))
-    for number in range(deferred_scalars.MOST_WAITING + 3):
+    waiting = deferred_scalars.DeferredScalars(torch, lambda *note: notes.append(note))
+    for number in range(deferred_scalars.MAX_WAITING + 3):
         waiting.later(torch.zeros(1, device="meta"), lambda values, number=number: got.append(number))
     assert got == [0, 1, 2]
-    assert waiting.count == deferred_scalars.MOST_WAITING
+    assert waiting.count == deferred_scalars.MAX_WAITING
     assert len(set(notes)) == 1
 
 
@@ -365,7 +365,7 @@ def test_a_fork_frees_nothing_that_it_inherited(tmp_path):
             + """
 import gc, os, sys, weakref
 probe = sys.modules["holdfast_probe.probe"]._probe
-movement = next(look for look in probe.looks[0].looks if look.name == "movement")
+movement = next(look for look in probe.looks[0].looks if look.name == "weight-updates")
 train(2)
 probe.scalars.later(torch.zeros(1, device="meta"), print)
 waiting = next(iter(probe.scalars._waiting.values()))[0][0]
@@ -442,7 +442,7 @@ def test_a_training_whose_supervisor_is_gone_stops(tmp_path):
     child.communicate("\n", timeout=60)
     assert child.returncode == -signal.SIGTERM
     probed = collect(folder)
-    assert [(bye.step, bye.reason) for bye in probed.of(events.Goodbye)] == [(3, "supervisor gone")]
+    assert [(bye.step, bye.reason) for bye in probed.of(events.ProcessExiting)] == [(3, "supervisor gone")]
 
 
 def test_a_training_that_outlives_a_supervisor_that_ended_goes_on(tmp_path):
@@ -469,16 +469,16 @@ def test_observing_only_it_does_not_stop(tmp_path):
 
 
 def test_stacks_are_written_on_the_signal_that_hello_names(tmp_path):
-    """The signal in `hello` has every thread's stack written to the file in `hello`, and does nothing else."""
+    """The signal in `attached` has every thread's stack written to the file in `attached`, and does nothing else."""
     folder = tmp_path / "attempt"
     with attempt(folder):
         child = start(tmp_path, folder, ENDLESS.replace("1000000", "1"))
         assert child.stdout.readline() == "ready\n"
-        hello = collect(folder).of(events.Hello)[0]
-        assert hello.stack_signal == signal.SIGURG
-        os.kill(child.pid, hello.stack_signal)
+        attached = collect(folder).of(events.ProbeAttached)[0]
+        assert attached.stack_signal == signal.SIGURG
+        os.kill(child.pid, attached.stack_signal)
         give_up = time.monotonic() + 30
-        while "train.py" not in Path(hello.stack_file).read_text():
+        while "train.py" not in Path(attached.stack_file).read_text():
             assert time.monotonic() < give_up
             time.sleep(0.01)
         child.communicate("\n", timeout=60)
@@ -501,7 +501,7 @@ os.kill(os.getpid(), signal.SIGURG)
         ),
     )
     assert probed.out == "mine\n"
-    assert probed.of(events.Hello)[0].stack_signal is None
+    assert probed.of(events.ProbeAttached)[0].stack_signal is None
 
 
 def test_a_lock_that_was_never_there_is_no_reason_to_stop(tmp_path):

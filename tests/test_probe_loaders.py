@@ -119,7 +119,7 @@ def test_worker_processes_stay_silent(tmp_path):
     )
     assert probed.files == ["rank-0.jsonl"]
     assert probed.steps == [1, 2, 3, 4]
-    assert len(probed.of(events.Hello)) == 1
+    assert len(probed.of(events.ProbeAttached)) == 1
     assert len(probed.by_file["interpreters.jsonl"]) == 2
 
 
@@ -147,7 +147,7 @@ def test_a_forked_process_that_trains_speaks_for_itself(tmp_path):
     own = [name for name in probed.files if "-pid-" in name]
     assert len(own) == 1
     forked = probed.by_file[own[0]]
-    assert isinstance(forked[0], events.Hello)
+    assert isinstance(forked[0], events.ProbeAttached)
     assert not forked[0].primary
     assert [event.step for event in forked if isinstance(event, events.Step)] == [1, 2, 3, 4, 5]
-    assert isinstance(forked[-1], events.Goodbye)
+    assert isinstance(forked[-1], events.ProcessExiting)

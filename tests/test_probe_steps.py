@@ -45,8 +45,8 @@ def test_each_step_gets_a_line_with_its_loss_rate_and_norm(tmp_path):
     assert probed.beats[0].step == 5
     assert probed.beats[0].loss == lines[-1].loss or abs(probed.beats[0].loss - lines[-1].loss) < 1e-8
     assert probed.beats[0].phase == "ended"
-    assert probed.observed.step_source == "optimizer"
-    assert probed.of(events.Goodbye)[0].step == 5
+    assert probed.coverage.step_source == "optimizer"
+    assert probed.of(events.ProcessExiting)[0].step == 5
 
 
 def test_accumulation_counts_backwards_and_means_their_losses(tmp_path):
@@ -92,7 +92,7 @@ def test_wrapped_and_nested_optimizers_count_once(tmp_path):
     )
     # The inner optimizer is the clock for three steps; the other two count beside it, once for each call.
     assert probed.steps == [1, 2, 3]
-    assert probed.observed.optimizers == ["SGD", "Lookahead", "Inherited"]
+    assert probed.coverage.optimizers == ["SGD", "Lookahead", "Inherited"]
 
 
 def test_a_lookahead_from_the_start_is_the_clock(tmp_path):
@@ -114,8 +114,8 @@ def test_a_lookahead_from_the_start_is_the_clock(tmp_path):
         """),
     )
     assert probed.steps == [1, 2, 3, 4]
-    assert all(line.beside is None for line in probed.of(events.Step))
-    assert probed.observed.optimizers == ["Lookahead"]
+    assert all(line.other_steps is None for line in probed.of(events.Step))
+    assert probed.coverage.optimizers == ["Lookahead"]
 
 
 def test_a_step_that_raised_does_not_hide_the_next(tmp_path):
@@ -162,8 +162,8 @@ def test_further_optimizers_are_counted_beside_the_clock(tmp_path):
     )
     lines = probed.of(events.Step)
     assert [line.loss for line in lines] == [1.0, 1.0, 1.0]
-    assert [line.beside for line in lines] == [None, {"Adam#2": 2}, {"Adam#2": 2}]
-    assert lines[1].beside_loss == {"Adam#2": 7.0}
+    assert [line.other_steps for line in lines] == [None, {"Adam#2": 2}, {"Adam#2": 2}]
+    assert lines[1].other_losses == {"Adam#2": 7.0}
 
 
 def test_a_new_optimizer_takes_over_the_clock(tmp_path):
@@ -182,7 +182,7 @@ def test_a_new_optimizer_takes_over_the_clock(tmp_path):
         """),
     )
     assert probed.steps == list(range(1, 11))
-    assert probed.of(events.Step)[5].beside == {"Adam": 100}
+    assert probed.of(events.Step)[5].other_steps == {"Adam": 100}
 
 
 def test_an_lbfgs_step_is_one_step_with_its_first_loss(tmp_path):
@@ -225,7 +225,7 @@ def test_steps_inside_a_backward_count_as_one(tmp_path):
         """),
     )
     assert probed.steps == [1, 2, 3, 4]
-    assert probed.observed.step_source == "optimizer in backward"
+    assert probed.coverage.step_source == "optimizer in backward"
     assert all(line.lr == [0.1] for line in probed.of(events.Step))
 
 
@@ -245,7 +245,7 @@ def test_without_any_optimizer_backwards_count(tmp_path):
         """),
     )
     assert probed.steps == [1, 2, 3, 4]
-    assert probed.observed.step_source == "backward"
+    assert probed.coverage.step_source == "backward"
     assert probed.beats[0].step == probed.beats[0].backwards == 4
 
 
@@ -292,8 +292,8 @@ def test_dropped_hooks_are_noticed(tmp_path):
         train(20)
         """),
     )
-    assert probed.observed.step_source == "backward"
-    assert "drops optimizer hooks" in probed.observed.kinds["steps"]
+    assert probed.coverage.step_source == "backward"
+    assert "drops optimizer hooks" in probed.coverage.kinds["steps"]
     assert probed.steps == list(range(1, 3 + 20 - 7 + 1))
 
 
@@ -319,8 +319,8 @@ def test_backwards_of_an_evaluation_are_not_steps(tmp_path):
     assert probed.steps == list(range(1, 21))
     assert probed.losses == [1.0] * 20
     assert probed.beats[0].step == 20
-    assert probed.observed.step_source == "optimizer"
-    assert "not counted" in probed.observed.kinds["steps"]
+    assert probed.coverage.step_source == "optimizer"
+    assert "not counted" in probed.coverage.kinds["steps"]
 
 
 def test_a_step_that_raised_keeps_nothing_alive(tmp_path):
@@ -363,7 +363,7 @@ def test_a_step_that_raised_keeps_nothing_alive(tmp_path):
                 optimizer.step(fail)
             else:
                 Fails.apply(model(data)).sum().backward()
-        movement = next(look for look in sys.modules["holdfast_probe.probe"]._probe.looks[0].looks if look.name == "movement")
+        movement = next(look for look in sys.modules["holdfast_probe.probe"]._probe.looks[0].looks if look.name == "weight-updates")
         for in_step in (True, False):
             alive = []
             try:
@@ -399,7 +399,7 @@ def test_steps_of_two_threads_do_not_hide_each_other(tmp_path):
         slow.step()
         """),
     )
-    assert probed.observed.optimizers == ["SGD", "Slow"]
+    assert probed.coverage.optimizers == ["SGD", "Slow"]
     assert probed.beats[0].step == 3
 
 
@@ -416,7 +416,7 @@ def test_numbering_goes_on_from_the_resumed_step(tmp_path):
         HOLDFAST_FIRST_STEP="500",
     )
     assert probed.steps == [501, 502]
-    assert probed.of(events.Hello)[0].first_step == 500
+    assert probed.of(events.ProbeAttached)[0].first_step == 500
     assert probed.beats[0].step == 502
 
 
@@ -528,7 +528,7 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
         elif isinstance(event, events.Epoch) and event.step <= len(counted):
             assert last == event.step
     assert [event.fetches for event in probed.of(events.Evaluation)] == [37]
-    beside = [event.beside for event in (*counted, *windows) if event.beside]
+    beside = [event.other_steps for event in (*counted, *windows) if event.other_steps]
     assert beside == [{"SGD#2": 3}]
     assert sum(event.samples for event in (*counted, *windows)) == 74 * 40
 

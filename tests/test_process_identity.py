@@ -16,7 +16,7 @@ from running import HOLDFAST, command, environment, holdfast
 
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process import process_identity
-from holdfast.process.descendants import Offspring
+from holdfast.process.descendants import Descendants
 from holdfast.process.process_identity import ProcessIdentity, identity_of, send_signal
 from holdfast.process.stack_dumps import StackReader
 from holdfast.render.status import status_of
@@ -54,7 +54,7 @@ def until(condition, patience=30.0):
     return met
 
 
-def abandoned(folder, *, pid, start="", pid_space="", at=None, hello=None, command=ENDS_AT_ONCE):
+def abandoned(folder, *, pid, start="", pid_space="", at=None, attached=None, command=ENDS_AT_ONCE):
     """A run as a supervisor leaves it that was killed while its first attempt ran under this pid."""
     run = RunFolder(folder / "run")
     (run.path / "attempts" / "1").mkdir(parents=True)
@@ -71,14 +71,16 @@ def abandoned(folder, *, pid, start="", pid_space="", at=None, hello=None, comma
         events.AttemptStarted(at=at, attempt=1, pid=pid, start=start, pid_space=pid_space, command=list(command))
     )
     journal.close()
-    if hello is not None:
-        said = events.Hello(at=at, schema=1, pid=hello, rank=0, python="3", executable=sys.executable, torch="2")
+    if attached is not None:
+        said = events.ProbeAttached(
+            at=at, schema=1, pid=attached, rank=0, python="3", executable=sys.executable, torch="2"
+        )
         (run.path / "attempts" / "1" / "rank-0.jsonl").write_bytes(events.encode(said) + b"\n")
     return run
 
 
 def remarks(run):
-    return [f"{e.event.what}: {e.event.detail}" for e in replay(run) if isinstance(e.event, events.Remark)]
+    return [f"{e.event.what}: {e.event.detail}" for e in replay(run) if isinstance(e.event, events.SupervisorNote)]
 
 
 def test_resume_leaves_a_bystander_with_the_old_pid_alone(tmp_path):
@@ -170,7 +172,7 @@ def test_a_training_in_another_namespace_is_spoken_of(tmp_path):
 def test_what_cannot_be_identified_is_left_alone_and_named(tmp_path):
     """A pid that a rank reported, of a process that is old enough and carries no mark."""
     with sleeper() as unknown:
-        run = abandoned(tmp_path, pid=2**22 + 1, at=time.time() + 1, hello=unknown.pid)
+        run = abandoned(tmp_path, pid=2**22 + 1, at=time.time() + 1, attached=unknown.pid)
         assert holdfast(tmp_path, "resume", "run").code == 0
         assert unknown.poll() is None
         assert (
@@ -222,7 +224,7 @@ def test_status_knows_the_living_training(tmp_path):
     ]
     with sleeper(words=below) as training:
         rank = int(training.stdout.readline())
-        run = abandoned(tmp_path, **identity_of(training.pid)._asdict(), hello=rank)
+        run = abandoned(tmp_path, **identity_of(training.pid)._asdict(), attached=rank)
         assert status_of(run)["now"]["alive"] is True
         psutil.Process(rank).kill()
 
@@ -277,7 +279,7 @@ def test_a_file_cannot_have_a_process_ended_by_asking_for_its_stacks(tmp_path, n
 def test_an_orphaned_session_counts_only_where_its_member_is_marked(tmp_path, is_marked):
     """The leader died between two looks, and so did all that was known of the session: its number may be another's by now."""
     with sleeper(tmp_path if is_marked else None, ["sh", "-c", "sleep 1000 >/dev/null & echo $!; wait"]) as leader:
-        offspring = Offspring(leader.pid, tmp_path)
+        offspring = Descendants(leader.pid, tmp_path)
         member = psutil.Process(int(leader.stdout.readline()))
         until(lambda: member.name() == "sleep" and member.environ())
         leader.kill()

@@ -127,7 +127,7 @@ def test_shape(owner):
     kept = Redactor().text(f"connect {LOOKS[owner]} refused")
     assert kept.startswith("connect ")
     assert kept.endswith("*** refused")
-    page = (Path(__file__).parents[1] / "docs" / "record.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "run_folder.md").read_text()
     assert re.sub(r"\s+", " ", owner) in re.sub(r"\s+", " ", page)
 
 

@@ -23,7 +23,7 @@ from holdfast.storage.journal import JournalWriter, replay
 from holdfast.storage.plan_copy import read_plan, write_plan
 from holdfast.storage.redact import SENTENCES, VOCABULARY, Redactor, redactor_for
 from holdfast.supervisor import supervisor
-from holdfast.supervisor.event_pipeline import Recorder
+from holdfast.supervisor.event_pipeline import EventPipeline
 from holdfast.testing.histories import started
 
 PYTHON = sys.executable
@@ -37,16 +37,16 @@ def every_kind(path: str) -> list[events.AnyEvent]:
     """One event of each kind that the supervisor writes, in its own words."""
     finding = Finding(rule="loss-all-zero", severity="warn", message="the training failed", evidence=["python failed"])
     decision = Decision(action=Action.RESTART, attempt=1, why="restart", cause="float64-unsupported",
-                        changes=[Change(what="environment.PYTORCH_X", before=None, after="1", why="memory")])  # fmt: skip
+                        changes=[Change(setting="environment.PYTORCH_X", before=None, after="1", why="memory")])  # fmt: skip
     resume = events.Resume(how="start over", checkpoint=path, why="no checkpoint of this training")
     return [
         *started(),
         events.AttemptStarted(at=1, attempt=2, pid=3, command=["python", "train.py"], resume=resume),
-        events.Printed(at=1, rule="nms-cut-short", stream="stderr", text="the event of this attempt"),
-        events.Remark(at=1, what="keeping awake", detail="python"),
+        events.OutputMatched(at=1, rule="nms-cut-short", stream="stderr", text="the event of this attempt"),
+        events.SupervisorNote(at=1, what="keeping awake", detail="python"),
         events.FindingMade(at=1, finding=finding),
         events.Signalled(at=1, signal="SIGKILL", action=events.NO_FURTHER_ATTEMPT),
-        events.Vaulted(at=1, attempt=2, files=[events.VaultedFile(path=path, kept=path, bytes=3)]),
+        events.CheckpointsBackedUp(at=1, attempt=2, files=[events.BackedUpFile(path=path, kept=path, bytes=3)]),
         events.Reloaded(at=1, path=path, loads=True),
         events.DecisionMade(at=1, decision=decision),
         events.AttemptEnded(at=2, attempt=2, code=1, stopped_by="supervisor gone", last_words=["CUDA out of memory"]),
@@ -68,7 +68,7 @@ def vocabulary(value, field=""):
 def test_password_that_is_a_word_of_ours_does_no_harm(word, tmp_path):
     """Every event is read back with its tags, names, verdicts and paths as they were; the rules judge what really happened."""
     journal = JournalWriter(tmp_path / "journal.jsonl")
-    recorder = Recorder(
+    recorder = EventPipeline(
         journal, Engine(RunState()), [], lambda: 1.0, redactor_for(None, {"DB_PASSWORD": word}, [tmp_path])
     )
     recorded = every_kind(str(tmp_path / "python training memory-checkpoint.pt"))
@@ -189,7 +189,7 @@ def test_token_in_the_name_of_a_checkpoint(tmp_path):
     for path in ran.folder.rglob("*"):
         if path.is_file() and path.suffix != ".pt" and not path.name.startswith("std"):
             assert TOKEN.encode() not in path.read_bytes(), path
-    [kept] = ran.of(events.Vaulted)
+    [kept] = ran.of(events.CheckpointsBackedUp)
     assert [file.path.endswith("/state-***.pt") for file in kept.files] == [True]
     assert [path.name for path in (ran.folder / "attempts/1/saved").rglob("*.pt")] == [f"state-{TOKEN}.pt"]
     assert [reloaded.loads for reloaded in ran.of(events.Reloaded)] == [True]

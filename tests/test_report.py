@@ -173,7 +173,7 @@ def hostile():
         events.AttemptStarted(
             at=DAY, attempt=1, pid=1, command=command, resume=events.Resume("command", HOSTILE, 1, HOSTILE)
         ),
-        events.Hello(at=DAY, schema=1, pid=1, rank=0, python=HOSTILE, executable="x", torch=HOSTILE),
+        events.ProbeAttached(at=DAY, schema=1, pid=1, rank=0, python=HOSTILE, executable="x", torch=HOSTILE),
         events.Memory(at=DAY, step=1, device=HOSTILE, driver=10),
         *[
             events.Step(at=DAY + n, step=n, seconds=0.1, loss=1.0 / n, parts={HOSTILE: 1.0 / n, "b": 2.0})
@@ -191,7 +191,7 @@ def hostile():
             evidence=[events.Evidence(HOSTILE, HOSTILE)],
             last_words=[*TRACEBACK, HOSTILE, "```", "\udcff half a character"],
         ),
-        events.Vaulted(at=DAY + 21, attempt=1, files=[events.VaultedFile(HOSTILE, HOSTILE, 1)]),
+        events.CheckpointsBackedUp(at=DAY + 21, attempt=1, files=[events.BackedUpFile(HOSTILE, HOSTILE, 1)]),
         events.DecisionMade(at=DAY + 21, decision=Decision(action=Action.STOP, attempt=1, why=HOSTILE)),
     ]
     finding = Finding(
@@ -247,7 +247,7 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
             )
         )
         for last in range(first + 64, first + 10_000, 64):
-            spread = events.Spread(n=64, mean=1.0 + 1 / last, low=0.5, high=3.0, first=1.0, last=1.0)
+            spread = events.WindowStats(n=64, mean=1.0 + 1 / last, low=0.5, high=3.0, first=1.0, last=1.0)
             parts = {f"part {k} {long}": spread for k in range(12)}
             at = n * 1e4 + last % 10_000
             history.append(

@@ -109,7 +109,7 @@ def test_what_is_no_longer_so_at_the_end_is_taken_back(history, stands):
 def test_the_journal_keeps_what_was_taken_back():
     """What is taken back is an event of its own: the image follows from the journal alone."""
     told = list(made_of([*started(), *validations(fitness=[*JUMPS, *STEADY]), *ended(0, last_step=1900)]))
-    of_it = [(finding.again, finding.withdrawn) for finding in told if finding.rule == "metrics-unstable"]
+    of_it = [(finding.updated, finding.retracted) for finding in told if finding.rule == "metrics-unstable"]
     assert of_it == [(False, False), (True, True)]
 
 

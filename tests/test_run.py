@@ -307,7 +307,7 @@ def test_one_training_after_the_other_is_no_hang(tmp_path):
     )
     ran = holdfast_run(tmp_path, PYTHON, "folds.py", options=["--hang-after", "2"], env={"STEPS": "30"})
     assert ran.code == 0, ran.stderr
-    assert len(ran.of(events.Hello)) == 2
+    assert len(ran.of(events.ProbeAttached)) == 2
     assert "step-hang" not in ran.rules
 
 

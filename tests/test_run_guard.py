@@ -73,7 +73,7 @@ def bare(folder):
 def test_killed_twice_it_ends_as_if_it_had_not_been(tmp_path):
     """The steps go on where the snapshot was, nothing is waited for, and the time that was lost is in the ledger."""
     expected = bare(tmp_path)
-    ran = holdfast_run(tmp_path, PYTHON, script(tmp_path, KILLED), options=["--max-loss", "0", "--backoff", "30"])
+    ran = holdfast_run(tmp_path, PYTHON, script(tmp_path, KILLED), options=["--max-lost-work", "0", "--backoff", "30"])
     assert ran.code == 0, ran.stderr
     assert ran.stdout.strip().splitlines()[-1] == expected
     attempts = ran.summary["attempts"]
@@ -92,7 +92,7 @@ def test_killed_twice_it_ends_as_if_it_had_not_been(tmp_path):
     assert buckets["snapshot_stall"] > 0
     assert buckets["waiting"] < 20
     assert abs(sum(buckets.values()) - ran.summary["goodput"]["wall_s"]) < 0.1
-    assert ran.summary["observed"]["snapshots"] == "seen: holdfast.guard"
+    assert ran.summary["coverage"]["snapshots"] == "seen: holdfast.guard"
     epochs = [(event.epoch, event.planned) for event in ran.of(events.Epoch)]
     assert sorted(set(epochs)) == [(1, 4), (2, 4), (3, 4), (4, 4)]  # an end that is made again is told again
     assert epochs == sorted(epochs)
@@ -103,7 +103,7 @@ def test_a_term_is_answered_with_a_last_snapshot(tmp_path):
     expected = bare(tmp_path)
     path = script(tmp_path, SLOW)
     process = subprocess.Popen(
-        command(tmp_path, PYTHON, path, options=["--max-loss", "1000"]),
+        command(tmp_path, PYTHON, path, options=["--max-lost-work", "1000"]),
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.DEVNULL,
@@ -124,7 +124,7 @@ def test_a_random_source_that_is_not_kept_is_found_out(tmp_path):
     """What is done again after a death comes out otherwise, and that is said: exactness is tested, not believed."""
     path = script(tmp_path, OWN_NUMBERS)
     path.write_text(path.read_text().replace("(model(inputs), targets)", "(model(inputs) * mine.random(), targets)"))
-    ran = holdfast_run(tmp_path, PYTHON, path, options=["--max-loss", 3600])
+    ran = holdfast_run(tmp_path, PYTHON, path, options=["--max-lost-work", 3600])
     assert ran.code == 0, ran.stderr
     assert ran.summary["attempts"][1]["resumed"]["step"] == 5
     assert ran.summary["attempts"][1]["replayed"] == {"compared": 1, "differs_at": 6}

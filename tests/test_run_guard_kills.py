@@ -58,7 +58,7 @@ def after(done):
 def test_it_ends_the_same_and_leaves_nothing_half_written(tmp_path):
     """Three deaths, each at one of these places, and the same weights in the end, bit for bit."""
     expected = bare(tmp_path)
-    options = ["--max-loss", 0, "--max-attempts", 5]
+    options = ["--max-lost-work", 0, "--max-attempts", 5]
     ran = holdfast_run(tmp_path, sys.executable, script(tmp_path, HURT), options=options)
     assert ran.code == 0, ran.stderr
     *found, last = (line.split() for line in ran.stdout.strip().splitlines())

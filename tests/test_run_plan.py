@@ -13,7 +13,7 @@ import pytest
 from running import HOLDFAST, SAVES, training
 
 from holdfast.diagnosis.run_state import load_run_state
-from holdfast.diagnosis.stages import course_of
+from holdfast.diagnosis.stages import load_staged_run
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import replay
 from holdfast.storage.plan import load
@@ -76,12 +76,12 @@ def test_it_can_be_ended_while_it_measures(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
 
-    plan = msgspec.structs.replace(plan, stages=[msgspec.structs.replace(plan.stages[0], if_it_fits=True)])
+    plan = msgspec.structs.replace(plan, stages=[msgspec.structs.replace(plan.stages[0], skip_if_oom=True)])
     reached = Stages(
         folder, plan, listeners=[], listeners_of=lambda _: [], done=lambda *_: None, fits=fits
     ).carry_out()  # fmt: skip
     assert (reached.outcome.value, reached.exit_status) == ("interrupted", 143)
-    assert course_of(replay(folder)).ended.verdict == "interrupted"
+    assert load_staged_run(replay(folder)).ended.verdict == "interrupted"
 
 
 def test_a_plan_goes_on_in_the_stage_that_it_was_in(tmp_path):
@@ -256,7 +256,7 @@ gate = {{ at_least = 0.0 }}
 name = "two"
 settings = {{ epochs = 1, imgsz = 64 }}
 gate = {{ at_least = 0.0 }}
-if_it_fits = true
+skip_if_oom = true
 """
 
 

@@ -47,7 +47,9 @@ model.add_callback("on_train_batch_end", die)
         [sys.executable, script, tmp_path], env={**os.environ, **quiet, "OMP_NUM_THREADS": "1"},
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=280,
     )  # fmt: skip
-    ran = holdfast_run(tmp_path, sys.executable, script, tmp_path, options=["--max-loss", 0], env=quiet, timeout=280)
+    ran = holdfast_run(
+        tmp_path, sys.executable, script, tmp_path, options=["--max-lost-work", 0], env=quiet, timeout=280
+    )
     assert ran.code == 0, ran.stderr
     assert result(ran.stdout) == result(bare.stdout)
     assert "Warning" not in ran.stderr

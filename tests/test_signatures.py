@@ -289,7 +289,7 @@ def test_gpu_that_gave_up_ends_a_living_attempt():
     line = printed("command-buffer-failed", "Error: command buffer exited with error status.")
     finding = found(seen(MAC, losses(1.0, 0.9, 0.8), line), "command-buffer-failed")
     assert ends_attempt(finding, Plan(command=["x"], cwd="/"))
-    assert finding.since == 3
+    assert finding.corrupt_from == 3
     assert not seen(MAC, losses(1.0), device("cuda:0"), line).findings
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.child_env import CHILD_FOLDER
+from holdfast.supervisor.child_env import PROBE_FOLDER
 
-SOURCE = CHILD_FOLDER / "sitecustomize.py"
+SOURCE = PROBE_FOLDER / "sitecustomize.py"
 
 
 def python2() -> str | None:
@@ -28,13 +28,13 @@ def test_the_users_own_sitecustomize_runs_under_python_2(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.theirs = __name__, __file__\n")
     tells = "import sys; print(sys.theirs == ('sitecustomize', sys.modules['sitecustomize'].__file__)); print(sys.path)"
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOLDFAST_ATTEMPT_DIR": str(tmp_path)}
-    path = os.pathsep.join([str(CHILD_FOLDER), str(tmp_path)])
+    path = os.pathsep.join([str(PROBE_FOLDER), str(tmp_path)])
     done = subprocess.run(
         [python2(), "-c", tells], env={**variables, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("True\n")
-    assert str(CHILD_FOLDER) not in done.stdout
-    alone = {**variables, "PYTHONPATH": str(CHILD_FOLDER)}
+    assert str(PROBE_FOLDER) not in done.stdout
+    alone = {**variables, "PYTHONPATH": str(PROBE_FOLDER)}
     done = subprocess.run([python2(), "-c", "print(1)"], env=alone, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from holdfast.probe.holdfast_probe.snapshots.module_state import ModuleTensors
-from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
+from holdfast.probe.holdfast_probe.snapshots.stateful import StatefulObjects
 
 
 class Doubled(nn.Module):
@@ -96,7 +96,7 @@ def test_one_that_tells_its_state_in_its_own_way_is_asked(name):
     module = SPECIAL[name]()
     assert ModuleTensors(torch, module).now() is None
     if name != "lazy":  # which has no numbers yet
-        kept = Objects(torch, {"module": module}).state()["module"]["state"]
+        kept = StatefulObjects(torch, {"module": module}).state()["module"]["state"]
         assert kept.keys() == module.state_dict().keys()
 
 
@@ -143,7 +143,7 @@ def test_gradients_come_back_whoever_holds_the_parameter():
     """Most are kept under their module; those that only an optimizer knows are kept there, once."""
     net, free = nn.Linear(2, 2), nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([{"params": net.parameters()}, {"params": [free], "lr": 0.1}], lr=0.5)
-    parts = Objects(torch, {"optimizer": optimizer, "net": net})
+    parts = StatefulObjects(torch, {"optimizer": optimizer, "net": net})
     half_a_step(net, optimizer)
     free.grad = torch.full((3,), 7.0)
     kept = parts.state()
@@ -170,7 +170,7 @@ def test_a_snapshot_of_before_comes_back():
         "optimizer": {"state": optimizer.state_dict(), "gradients": {"0.0": gradients[0], "0.1": gradients[1]}},
     }
     optimizer.zero_grad()
-    Objects(torch, {"net": net, "optimizer": optimizer}).give_back(old)
+    StatefulObjects(torch, {"net": net, "optimizer": optimizer}).give_back(old)
     assert all(torch.equal(p.grad, gradient) for p, gradient in zip(net.parameters(), gradients, strict=True))
 
 
@@ -190,8 +190,8 @@ def test_an_optimizers_state_comes_back(kind, trained):
             net[1].requires_grad_(requires_grad=False)
         half_a_step(net, optimizer)
     other_net, other = made()
-    Objects(torch, {"net": other_net, "optimizer": other}).give_back(
-        Objects(torch, {"net": net, "optimizer": optimizer}).state()
+    StatefulObjects(torch, {"net": other_net, "optimizer": other}).give_back(
+        StatefulObjects(torch, {"net": net, "optimizer": optimizer}).state()
     )
     then, now = optimizer.state_dict(), other.state_dict()
     assert now["param_groups"] == then["param_groups"]

@@ -18,7 +18,7 @@ from holdfast.probe.holdfast_probe.snapshots import snapshot_file
 from holdfast.probe.holdfast_probe.snapshots.capture import Capture, NoRoom
 from holdfast.probe.holdfast_probe.snapshots.encoding import NotPlain, flatten, unflatten
 from holdfast.probe.holdfast_probe.snapshots.fs import Files
-from holdfast.probe.holdfast_probe.snapshots.snapshot_file import Torn
+from holdfast.probe.holdfast_probe.snapshots.snapshot_file import CorruptSnapshot
 from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
 
 STATE = {
@@ -209,7 +209,7 @@ def test_a_tensor_outside_of_its_snapshot_is_refused(tmp_path, layout):
     path = str(tmp_path / "bad.snapshot")
     header = json.dumps({"position": 1, "step": 1, "tree": ["tensor", 0], "tensors": [layout]})
     snapshot_file.write(Files(), path, header, memoryview(b"12345678"))
-    with pytest.raises(Torn):
+    with pytest.raises(CorruptSnapshot):
         snapshot_file.read(torch, path)
 
 
@@ -234,7 +234,7 @@ def test_a_torn_snapshot_is_passed_over(tmp_path, spoil):
     written(store, 1, {"w": torch.ones(3)})
     path = written(store, 2, {"w": torch.ones(3) * 2})
     content = Path(path).read_bytes()
-    spoiled = {
+    corrupt = {
         "cut": content[: len(content) // 2],
         "flip": content[:200] + bytes([content[200] ^ 1]) + content[201:],
         "other": b"PK\x03\x04" + content[4:],
@@ -242,7 +242,7 @@ def test_a_torn_snapshot_is_passed_over(tmp_path, spoil):
         "empty": b"",
         "header": content[:20] + b"\xff" * 8 + content[28:],
     }[spoil]
-    Path(path).write_bytes(spoiled)
+    Path(path).write_bytes(corrupt)
     said = []
     snapshot = store.newest(torch, lambda *about: said.append(about))
     assert snapshot.position == 1
@@ -266,7 +266,7 @@ def test_reading_runs_no_code(tmp_path):
         path = str(tmp_path / "bad.snapshot")
         header = json.dumps({"position": 1, "step": 1, "tree": tree, "tensors": []})
         snapshot_file.write(Files(), path, header, memoryview(b""))
-        with pytest.raises(Torn):
+        with pytest.raises(CorruptSnapshot):
             snapshot_file.read(torch, path)
 
 

@@ -22,10 +22,10 @@ from holdfast.schema.plan import Plan
 from holdfast.storage import folder, journal
 from holdfast.storage.folder import MAX_RANK_FILES, RunFolder, stage_folders
 from holdfast.storage.heartbeats import read_beats
-from holdfast.storage.journal import LONGEST_LINE, Tail, replay
+from holdfast.storage.journal import MAX_LINE, Tail, replay
 from holdfast.storage.plan_copy import read_plan, write_plan
 from holdfast.supervisor.find_resumable import is_resumable
-from holdfast.supervisor.resume_point import how_to_go_on
+from holdfast.supervisor.resume_point import find_resume_point
 
 STARTED = {
     "event": "run-started",
@@ -41,7 +41,7 @@ STARTED = {
 }
 ATTEMPT = {"event": "attempt-started", "at": 2.0, "attempt": 1, "pid": 4194304, "command": ["x"]}
 HELLO = {
-    "event": "hello",
+    "event": "probe-attached",
     "at": 3.0,
     "schema": 1,
     "pid": 4194304,
@@ -108,7 +108,7 @@ def read_for_resume(run):
     plan = read_plan(run, [])
     state = load_run_state(replay(run))
     if not is_over(state) and state.attempts:
-        how_to_go_on(state, plan, None)
+        find_resume_point(state, plan, None)
 
 
 def put(path, kind):
@@ -228,7 +228,7 @@ def test_a_line_of_any_length_is_not_held(run):
 def test_an_overlong_line_is_no_event_however_it_is_read(tmp_path):
     """Also where it fits into one read."""
     path = tmp_path / "rank-0.jsonl"
-    path.write_bytes(line({"event": "probe-note", "at": 1.0, "what": "x" * LONGEST_LINE}) + line(STEP))
+    path.write_bytes(line({"event": "probe-note", "at": 1.0, "what": "x" * MAX_LINE}) + line(STEP))
     tail = Tail(path)
     assert [type(event) for event in tail.read()] == [events.Step]
     assert tail.skipped == 1
@@ -271,7 +271,7 @@ def test_many_rank_files_are_read_in_parts(run):
     files = run.attempt(1).rank_files()
     assert len(files) == MAX_RANK_FILES
     assert [path.name for path in files[:64]] == [f"rank-{rank}.jsonl" for rank in range(64)]
-    assert sum(1 for entry in replay(run) if isinstance(entry.event, events.Hello)) == MAX_RANK_FILES
+    assert sum(1 for entry in replay(run) if isinstance(entry.event, events.ProbeAttached)) == MAX_RANK_FILES
 
 
 def test_journal_that_may_not_be_read_is_told(run, monkeypatch):

@@ -109,7 +109,7 @@ def test_import_torchvision_works_under_the_probe(tmp_path):
     probed = probe_harness.run(tmp_path, SCRIPT)
     assert probed.out.splitlines() == ["[1, 2] [1, 0, 2]", "[1, 2] [1, 0, 2]", "False False"]
     assert any("cannot be loaded" in note for note in probed.notes)
-    assert "Holdfast's own" in probed.observed.kinds["torchvision"]
+    assert "Holdfast's own" in probed.coverage.kinds["torchvision"]
 
 
 @pytest.mark.usefixtures("mismatched")

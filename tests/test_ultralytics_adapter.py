@@ -181,7 +181,7 @@ def test_a_refused_resume_counts_from_the_start(tmp_path, before):
         HOLDFAST_FIRST_STEP="500",
     )
     assert probed.out == "False\n"
-    assert probed.of(events.Hello)[0].first_step == (500 if before else 0)
+    assert probed.of(events.ProbeAttached)[0].first_step == (500 if before else 0)
     assert probed.steps == ([501, 502] if before else [1])
     assert any("numbered on from step 500" in note for note in probed.notes) == before
 

@@ -105,8 +105,10 @@ def test_all_checkpoints_of_a_run_that_never_learned_are_marked():
 
 
 def test_torn_checkpoint_is_not_usable():
-    vaulted = events.Vaulted(at=99.0, attempt=1, files=[events.VaultedFile("m.pt", "saved/m.pt", 10, 5, torn=True)])
-    state = seen(started(), trains(), losses(1.0), [saved("m.pt", 5)], ended(signal="SIGKILL"), [vaulted])
+    backed_up = events.CheckpointsBackedUp(
+        at=99.0, attempt=1, files=[events.BackedUpFile("m.pt", "saved/m.pt", 10, 5, torn=True)]
+    )
+    state = seen(started(), trains(), losses(1.0), [saved("m.pt", 5)], ended(signal="SIGKILL"), [backed_up])
     assert not checkpoints(state)[0].usable
 
 
@@ -247,7 +249,7 @@ def test_validations_without_epochs_go_on_by_their_steps():
 
 def test_an_attempt_that_is_over_before_its_first_look_takes_nothing_back():
     """Weights that were seen to move, and epochs that were done, stay so."""
-    moved = events.Movement(at=5.0, step=50, checked=4, of=4, moved=4)
+    moved = events.WeightUpdates(at=5.0, step=50, checked=4, of=4, moved=4)
     epoch = events.Epoch(at=6.0, epoch=15, step=150, seconds=1.0, batches=10, planned=15, source="ultralytics")
     killed = [*started(), *trains(), *FALLING, moved, epoch, saved("last.pt", 150), *ended(signal="SIGKILL")]
     whole = seen(killed, goes_on(150), trains(), ended(0, last_step=150))
@@ -260,7 +262,7 @@ def test_losses_before_a_state_that_was_given_up_count():
     nan = [*started(), *trains(), *FALLING[:94], *losses(*["nan"] * 6, first=95)]
     stopped = ended(signal="SIGTERM", last_step=100, stopped_by="loss-not-finite")
     back = events.DecisionMade(
-        at=99.5, decision=Decision(action=Action.RESTART, attempt=1, why="it may be chance", back_to=95)
+        at=99.5, decision=Decision(action=Action.RESTART, attempt=1, why="it may be chance", discard_from=95)
     )
     level = losses(*[0.11 + 0.001 * (n % 3) for n in range(20)], first=91)
     whole = seen(nan, stopped, [back], goes_on(90, "snapshot"), trains(), level, ended(0, last_step=110))
@@ -355,8 +357,8 @@ def test_a_gap_in_our_own_record_is_no_missing_work():
 
 def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
     """The second attempt has just started: what ended the first is named, and its silence is not taken for a missing probe."""
-    sees = events.Observed(
-        at=0.4, kinds=dict.fromkeys(("steps", "losses", "movement"), "seen"), step_source="optimizer"
+    sees = events.Coverage(
+        at=0.4, kinds=dict.fromkeys(("steps", "losses", "weight-updates"), "seen"), step_source="optimizer"
     )
     told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
     assert "Attempt 1 died: The training was ended from outside by SIGKILL after step 10" in told.story[1]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from squares import make_squares
-from yolo_lives import PLACES, Lives, import_ultralytics
+from yolo_attempts import PLACES, Lives, import_ultralytics
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
 IMAGES, BATCHES, EPOCHS = 22, 6, 4

@@ -35,7 +35,7 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "rules.md": as_markdown(),
         DOCS / "checks.md": checks.as_markdown(),
-        DOCS / "ladder.md": remedies.as_markdown(),
+        DOCS / "remedies.md": remedies.as_markdown(),
         DOCS / "commands.md": commands_page(),
         DOCS / "plans.md": plans_page(),
     }

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _told(case: Any) -> dict[str, Any]:
-    result = rehearsed(case.path)
+    result = dry_run_result(case.path)
     spoke = "; ".join(f"{check}: {status}: {message}" for check, status, message in result["spoke"])
     unchecked = ", ".join(f"{check} ({why})" for check, why in result["unchecked"].items())
     line = f"{case.name:34} {result['seconds']:5.1f} s  {len(result['passed'])} passed  {spoke}"
@@ -57,7 +57,7 @@ def _told(case: Any) -> dict[str, Any]:
     return result
 
 
-def rehearsed(program: Path) -> dict[str, Any]:
+def dry_run_result(program: Path) -> dict[str, Any]:
     """What `holdfast check` says of it, in an empty folder."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-check-") as folder:
         began = time.monotonic()

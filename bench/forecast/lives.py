@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GIB = 1 << 30
-LONGEST = 1000
+MAX_STEPS = 1000
 """Epochs."""
 PLACES = 200
 """In so many places of an epoch it is looked whether the limit is passed."""
@@ -67,7 +67,7 @@ class Life:
     def jumps(self) -> list[float]:
         """What all jumps until an epoch add up to."""
         dice = random.Random(self.seed)
-        each = (self.jump * (1.0 + self.uneven * dice.uniform(-1.0, 1.0)) for _ in range(LONGEST))
+        each = (self.jump * (1.0 + self.uneven * dice.uniform(-1.0, 1.0)) for _ in range(MAX_STEPS))
         return list(accumulate(each, initial=0.0))
 
     def trains_with(self, x: float) -> float:
@@ -76,7 +76,7 @@ class Life:
         tooth = self.tooth * (x / self.tooth_epochs % 1.0)
         return self.base + self.leak * since + self.jumps[int(since)] + self.cache(x) + tooth
 
-    def killed_at(self, longest: int = LONGEST) -> int | None:
+    def killed_at(self, longest: int = MAX_STEPS) -> int | None:
         """The first step at which the limit is passed."""
         for epoch in range(longest):
             for place in range(PLACES):
@@ -91,7 +91,7 @@ class Life:
     def half_used_at(self) -> float:
         """Where half of what there is between the first step and the limit is used, in epochs."""
         half = 0.5 * (self.base + self.limit)
-        return next(x / PLACES for x in range(PLACES * LONGEST) if self.trains_with(x / PLACES) >= half)
+        return next(x / PLACES for x in range(PLACES * MAX_STEPS) if self.trains_with(x / PLACES) >= half)
 
     def is_validated(self, epoch: int) -> bool:
         return bool(self.validation_s) and (epoch + 1) % self.validated_every == 0
@@ -111,7 +111,7 @@ def _beginning(life: Life) -> Iterator[events.AnyEvent]:
     yield attempt
     yield from trains()
     if life.snapshots:
-        yield events.Observed(at=0.5, kinds={"snapshots": "seen"}, step_source="optimizer")
+        yield events.Coverage(at=0.5, kinds={"snapshots": "seen"}, step_source="optimizer")
 
 
 class _History:

@@ -206,7 +206,7 @@ CACHES: list[Kind] = [
 
 
 @dataclass
-class Said:
+class Reply:
     """What was said of one life that ends well."""
 
     life: Life
@@ -216,10 +216,10 @@ class Said:
     warned: list[str]
 
 
-def listen(life: Life, epochs: float = 40.0) -> Said:
+def listen(life: Life, epochs: float = 40.0) -> Reply:
     state = RunState()
     engine = Engine(state, [by_id()["memory-leak"]])
-    said = Said(life, [], [], [])
+    said = Reply(life, [], [], [])
     for entry in entries(life.events(epochs)):
         for finding in engine.take(entry):
             state.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), 1))
@@ -237,7 +237,7 @@ def listen(life: Life, epochs: float = 40.0) -> Said:
 
 
 @dataclass
-class Asked:
+class ShortRunRequest:
     """When a planned restart was asked for."""
 
     part: float | None
@@ -246,7 +246,7 @@ class Asked:
     """Of the limit, in training."""
 
 
-def asked(life: Life, epochs: float) -> Asked:
+def asked(life: Life, epochs: float) -> ShortRunRequest:
     """Looked at with every third sample, to save time."""
     state = RunState()
     for entry in entries(life.events(epochs)):
@@ -254,8 +254,8 @@ def asked(life: Life, epochs: float) -> Asked:
         due = isinstance(entry.event, events.Sample) and state.attempt.memory.count % 3 == 0
         if due and plans_restart(state, PLAN) is not None:
             step = state.attempt.last_step
-            return Asked(step / (epochs * life.steps), life.trains_with(step / life.steps) / life.limit)
-    return Asked(None)
+            return ShortRunRequest(step / (epochs * life.steps), life.trains_with(step / life.steps) / life.limit)
+    return ShortRunRequest(None)
 
 
 def restart_rows(lives: int, seed: int) -> Iterator[tuple[list[str], bool]]:

@@ -25,8 +25,8 @@ BIN = ROOT / ".venv/bin"
 LIGHTNING = ROOT / "bench/.venv-lightning"
 LIGHTNING_PACKAGES = ["lightning==2.6.6", "psutil", "torch==2.13.0"]  # as in bench/overhead, which shares it
 RUN_LIMIT_S = 600
-MOST_LIVES = 30
-SHELL_LOOP = f'n=0; until "$@"; do n=$((n+1)); [ $n -lt {MOST_LIVES} ] || exit 1; done'
+MAX_LIVES = 30
+SHELL_LOOP = f'n=0; until "$@"; do n=$((n+1)); [ $n -lt {MAX_LIVES} ] || exit 1; done'
 PYTHON = str(BIN / "python")
 NOT_PASSED_ON = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "BENCH"}
 
@@ -69,8 +69,8 @@ def command_of(contender: str, program: str, kills: int) -> list[str]:
         return [PYTHON, str(PROGRAMS / script)]
     if contender == "holdfast":
         return holdfast(watched, kills)
-    if contender == "holdfast --max-loss 1":
-        return holdfast(watched, kills, "--max-loss", "1")
+    if contender == "holdfast --max-lost-work 1":
+        return holdfast(watched, kills, "--max-lost-work", "1")
     if contender == "torchrun":
         one = ["--standalone", "--nproc-per-node", "1", "--max-restarts", str(kills)]
         return [str(BIN / "torchrun"), *one, str(PROGRAMS / "plain_checkpointed.py")]

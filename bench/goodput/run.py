@@ -26,7 +26,7 @@ SEED = 4
 """Of the first storm; each further one of Holdfast's has the next."""
 PAIRS = 3
 PEERS = {
-    "plain loop": ("torchrun", "holdfast --max-loss 1", "lightning"),
+    "plain loop": ("torchrun", "holdfast --max-lost-work 1", "lightning"),
     "YOLO11n": ("ultralytics' own resume",),
     "YOLO11n, three times as long": (),
 }

@@ -12,7 +12,7 @@ SUM_TOLERANCE_S = 0.05
 LABELS = {
     "bare": "bare, never killed",
     "holdfast": "Holdfast",
-    "holdfast --max-loss 1": "Holdfast --max-loss 1",
+    "holdfast --max-lost-work 1": "Holdfast --max-lost-work 1",
     "torchrun": "torchrun --max-restarts, a checkpoint each epoch",
     "lightning": "Lightning's ModelCheckpoint each epoch, shell loop",
     "ultralytics' own resume": "Ultralytics' own resume, shell loop",

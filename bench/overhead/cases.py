@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 WARMUP = 20
 NEAR = 0.07
-MOST_TRIES = 10
+MAX_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def calibrate(case: Case, step_ms: Callable[[Sized, int], float]) -> Sized:
     steps = max(15, round(600 / case.target_ms))
     tried: dict[int, float] = {}
     batch = case.first_batch
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         tried[batch] = step_ms(Sized(case, batch, 0.0), steps)
         if abs(tried[batch] / case.target_ms - 1) < NEAR:
             break

@@ -82,7 +82,18 @@ QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": su
 def recorded(base: Path) -> dict[str, bytes]:
     """A run whose supervisor was killed in its second attempt."""
     training = [sys.executable, str(HERE / "programs" / "recorded.py")]
-    options = ["--name", "recorded", "--max-loss", "0", "--backoff", "0", "--max-attempts", "4", "--checkpoint", "*.pt"]
+    options = [
+        "--name",
+        "recorded",
+        "--max-lost-work",
+        "0",
+        "--backoff",
+        "0",
+        "--max-attempts",
+        "4",
+        "--checkpoint",
+        "*.pt",
+    ]
     command = [HOLDFAST, "run", *options, "--", *training]
     subprocess.run(command, cwd=base, env={**os.environ, **LIGHT}, check=False, **QUIET)
     _wait_for_the_training(base / RUN)
@@ -262,7 +273,7 @@ imgsz = 64
 [[stages]]
 name = "large"
 from = "best"
-if_it_fits = true
+skip_if_oom = true
 settings = { imgsz = 96, epochs = 1 }
 
 [stages.gate]

@@ -30,7 +30,7 @@ NO_RIGHT = "not run: no right to mount"
 
 
 @dataclass
-class Tried:
+class ShortRun:
     size: str
     how: str
     status: int = 0
@@ -50,7 +50,7 @@ def unmount(disk: Path) -> None:
     subprocess.run(["umount", "-l", str(disk)], capture_output=True, check=False)
 
 
-def tried(size: str, how: str, folder: Path) -> Tried | None:
+def tried(size: str, how: str, folder: Path) -> ShortRun | None:
     """None where nothing may be mounted."""
     disk, marks = folder / "disk", folder / "marks"
     try:
@@ -60,7 +60,7 @@ def tried(size: str, how: str, folder: Path) -> Tried | None:
         return None
     marks.mkdir()
     (marks / "how").write_text(how)
-    found = Tried(size, how)
+    found = ShortRun(size, how)
     env = {**os.environ, "MARKS": str(marks), "DISK": str(disk), "OMP_NUM_THREADS": "1"}
     try:
         if how.startswith("before"):
@@ -124,7 +124,7 @@ def _run(command: list[str], disk: Path, env: dict[str, str]) -> tuple[int, str]
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def _judge(found: Tried, name: str, status: int, said: str) -> None:
+def _judge(found: ShortRun, name: str, status: int, said: str) -> None:
     if status < 0:
         found.broken.append(f"{name} did not end by itself ({status})")
     elif status not in (0, 3, 4) and "holdfast: " not in said and "Traceback" not in said:
@@ -136,7 +136,7 @@ def _judge(found: Tried, name: str, status: int, said: str) -> None:
 
 def run(
     *, sizes: tuple[str, ...] = SIZES, pages_free: tuple[int, ...] = PAGES, tell=lambda _: None
-) -> list[Tried] | None:
+) -> list[ShortRun] | None:
     found = []
     with tempfile.TemporaryDirectory(prefix="holdfast-disk-") as text:
         cases = [(size, how) for size in sizes for how in WAYS] + [("256k", f"before {pages}") for pages in pages_free]

@@ -63,7 +63,7 @@ class Fault:
 
 
 @dataclass
-class Tried:
+class ShortRun:
     fault: Fault
     status: int | None = None
     resumed: int | None = None
@@ -161,9 +161,9 @@ def _started(words: list[str], folder: Path, env: dict[str, str], seconds: float
         return None, process.communicate()[0].decode(errors="replace")
 
 
-def tried(fault: Fault, folder: Path, library: Path) -> Tried:
+def tried(fault: Fault, folder: Path, library: Path) -> ShortRun:
     lay_out(folder)
-    found = Tried(fault)
+    found = ShortRun(fault)
     found.status, found.said = _started(command(), folder, environment(folder, library, fault))
     _judge(found, "run", found.status, found.said)
     marks = folder / "marks"
@@ -187,7 +187,7 @@ def tried(fault: Fault, folder: Path, library: Path) -> Tried:
     return found
 
 
-def _judge(found: Tried, name: str, status: int | None, said: str) -> None:
+def _judge(found: ShortRun, name: str, status: int | None, said: str) -> None:
     if status is None:
         found.broken.append(f"{name} did not end within {SECONDS:.0f} s")
     elif status < 0:
@@ -202,7 +202,7 @@ def _short(said: str) -> str:
     return " / ".join(line.strip() for line in said.strip().splitlines()[-3:])[:400]
 
 
-def run(count: int, seed: int, *, lanes: int = LANES, tell=lambda _: None) -> tuple[list[Tried], dict[str, int]]:
+def run(count: int, seed: int, *, lanes: int = LANES, tell=lambda _: None) -> tuple[list[ShortRun], dict[str, int]]:
     """What came of each, and how many calls of each name an unharmed run makes."""
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as text:
         scratch = Path(text).resolve()
@@ -210,7 +210,7 @@ def run(count: int, seed: int, *, lanes: int = LANES, tell=lambda _: None) -> tu
         calls = calls_of(scratch / "calls", library)
         faults = drawn(calls, count, seed)
 
-        def one(number: int) -> Tried:
+        def one(number: int) -> ShortRun:
             folder = scratch / f"fault-{number}"
             found = tried(faults[number], folder, library)
             for line in found.broken:

@@ -45,12 +45,12 @@ class Training:
 
 
 TRAININGS = (
-    Training("a loop under guard", "guarded.py", 300, ("--max-loss", "0"), share=0.40),
+    Training("a loop under guard", "guarded.py", 300, ("--max-lost-work", "0"), share=0.40),
     Training(
         "a loop under guard, two loader workers",
         "guarded.py",
         300,
-        ("--max-loss", "0"),
+        ("--max-lost-work", "0"),
         workers=2,
         kills_a_run=15,
         share=0.10,
@@ -62,7 +62,7 @@ TRAININGS = (
         ("--checkpoint", "state.pt", "--resume-with", "--resume {checkpoint}"),
         share=0.40,
     ),
-    Training("YOLO11n", "yolo_train.py", 40, ("--max-loss", "0"), data=True, kills_a_run=10, share=0.10),
+    Training("YOLO11n", "yolo_train.py", 40, ("--max-lost-work", "0"), data=True, kills_a_run=10, share=0.10),
 )
 
 

@@ -71,10 +71,10 @@ STRANGE_PATHS = [
 
 
 def flip_bits(data: bytes, chance: random.Random) -> bytes:
-    spoiled = bytearray(data)
-    for _ in range(chance.randint(1, 20) if spoiled else 0):
-        spoiled[chance.randrange(len(spoiled))] ^= 1 << chance.randrange(8)
-    return bytes(spoiled)
+    corrupt = bytearray(data)
+    for _ in range(chance.randint(1, 20) if corrupt else 0):
+        corrupt[chance.randrange(len(corrupt))] ^= 1 << chance.randrange(8)
+    return bytes(corrupt)
 
 
 def truncate(data: bytes, chance: random.Random) -> bytes:
@@ -237,20 +237,20 @@ def mutate(data: bytes, chance: random.Random, mutators: list) -> tuple[bytes, l
 
 def mutate_inside(data: bytes, name: str, chance: random.Random, mutators: list) -> tuple[bytes, list[str]]:
     """As `mutate`; in half of all archives and snapshots only what is inside is spoiled, so that what protects it does not find out."""
-    spoiled: tuple[bytes, list[str]] | None = None
+    corrupt: tuple[bytes, list[str]] | None = None
     if chance.random() < 0.5:
         try:
             if name.endswith(".snapshot"):
-                spoiled = _inside_snapshot(data, chance)
+                corrupt = _inside_snapshot(data, chance)
             elif data.startswith(b"PK"):
-                spoiled = _inside_archive(data, chance, mutators)
+                corrupt = _inside_archive(data, chance, mutators)
             elif name.endswith(".safetensors"):
                 length = struct.unpack("<Q", data[:8])[0]
                 text, names = mutate(data[8 : 8 + length], chance, CONTENT)
-                spoiled = struct.pack("<Q", len(text)) + text + data[8 + length :], ["inside", *names]
+                corrupt = struct.pack("<Q", len(text)) + text + data[8 + length :], ["inside", *names]
         except (zipfile.BadZipFile, struct.error, OSError):
-            spoiled = None
-    return spoiled or mutate(data, chance, mutators)
+            corrupt = None
+    return corrupt or mutate(data, chance, mutators)
 
 
 def _inside_snapshot(data: bytes, chance: random.Random) -> tuple[bytes, list[str]]:

@@ -18,7 +18,7 @@ import torch
 
 from holdfast.probe.holdfast_probe.snapshots.capture import Capture
 from holdfast.probe.holdfast_probe.snapshots.rng import drawn_so_far
-from holdfast.probe.holdfast_probe.snapshots.stateful import Objects
+from holdfast.probe.holdfast_probe.snapshots.stateful import StatefulObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     parts, step = training()
-    capture, objects = Capture(torch), Objects(torch, parts)
+    capture, objects = Capture(torch), StatefulObjects(torch, parts)
 
     def collect() -> dict[str, object]:
         return {"parts": objects.state(), "rng": drawn_so_far(torch)}

@@ -33,7 +33,7 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 ROOM = 400
 """Megabytes that may leak before the process is killed."""
 EPOCHS_TO_THE_LIMIT = 2.5
-MOST_LIVES = 30
+MAX_LIVES = 30
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def with_own_resume(settings: dict[str, Any], leak: dict[str, float], truth: Any
     """A shell loop: started again with its own resume until it ends well."""
     folder.mkdir()
     began, lives, code = time.monotonic(), 0, -9
-    while code != 0 and lives < MOST_LIVES:
+    while code != 0 and lives < MAX_LIVES:
         last = next(folder.rglob("last.pt"), None)
         asked = (
             [sys.executable, str(HERE / "yolo.py"), "detect", "train", "resume", f"model={last}"]

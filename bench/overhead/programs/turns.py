@@ -23,9 +23,9 @@ import holdfast
 BLOCK_SECONDS = 0.25
 WARMUP, WARMUP_SECONDS = 1100, 15.0
 """The first thousand steps each get a line of their own in the record. That is over after seconds, and not what hours cost."""
-LEAST_WARMUP = 40
-LEAST_STEPS = 4
-BATCHES, SAMPLES_AT_MOST = 128, 32768
+MIN_WARMUP = 40
+MIN_STEPS = 4
+BATCHES, MAX_SAMPLES = 128, 32768
 """Of an epoch. One of a few batches, at a millisecond each, would measure how long it takes to write down an epoch's end."""
 
 
@@ -63,7 +63,7 @@ class Training:
     def __init__(self, config, batch):
         self._model = models.build(config["net"])
         self._optimizer = models.build_optimizer(config["optimizer"], self._model.parameters())
-        data = models.made_data(config["net"], max(1024, min(BATCHES * batch, SAMPLES_AT_MOST)))
+        data = models.made_data(config["net"], max(1024, min(BATCHES * batch, MAX_SAMPLES)))
         self._loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, drop_last=True)
         self._criterion = torch.nn.CrossEntropyLoss()
         self._plain = self._endless()
@@ -114,8 +114,8 @@ def main():
     torch.manual_seed(0)
     training = Training(config, batch)
     watching.on()
-    training.block(max(LEAST_WARMUP, min(WARMUP, round(1e3 * WARMUP_SECONDS / config["target_ms"]))))
-    steps = max(LEAST_STEPS, round(1e3 * BLOCK_SECONDS / config["target_ms"]))
+    training.block(max(MIN_WARMUP, min(WARMUP, round(1e3 * WARMUP_SECONDS / config["target_ms"]))))
+    steps = max(MIN_STEPS, round(1e3 * BLOCK_SECONDS / config["target_ms"]))
     quads = []
     for number in range(config["quads"]):
         quad = {}

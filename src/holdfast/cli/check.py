@@ -33,7 +33,7 @@ def check(
 
     On Linux 5.19 or newer the rehearsal, and all that it starts, cannot write outside of the scratch copy, temporary folders and the tools' caches;
     elsewhere Python is kept from changing files of yours, and what libraries and other programs write is not prevented, but
-    looked for in the folder afterwards. Details: docs/rehearsal.md. The short trial of a plan (forecast) writes to a scratch folder, and is not confined.
+    looked for in the folder afterwards. Details: docs/dry_run.md. The short trial of a plan (forecast) writes to a scratch folder, and is not confined.
 
     Exit status: 0 nothing speaks against it (read the warnings), 2 usage, 3 it would fail or learn nothing, 129, 130 and 143
     interrupted: what it started is ended first.

@@ -47,7 +47,7 @@ def run(
     backoff: float = typer.Option(
         2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further one."
     ),
-    max_loss: float | None = typer.Option(
+    max_lost_work: float | None = typer.Option(
         None,
         metavar="SECONDS",
         help="Work that a death may cost, where holdfast.guard takes snapshots (default: 120, within 1% of the time, or more once it has died).",
@@ -78,7 +78,7 @@ def run(
         "on_event": on_event,
         "hang_after": hang_after,
         "backoff": backoff,
-        "max_loss": max_loss,
+        "max_lost_work": max_lost_work,
         "rule": rule,
     }
     if is_plan_file(command):

@@ -57,5 +57,5 @@ def is_mistake(attempt: AttemptState) -> bool:
     torn = cause_of(attempt) == "checkpoint-torn" and (resume is None or resume.checkpoint is None)
     if attempt.ended is None or attempt.steps or (cause_of(attempt) not in MISTAKES and not torn):
         return False
-    unseen = attempt.hello is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
+    unseen = attempt.attached is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
     return not unseen and not any(_TRANSIENT.search(line) for line in exception_words(attempt.ended))

@@ -26,7 +26,7 @@ def checkpoints(state: RunState) -> list[Checkpoint]:
     """The newest state of each path, oldest first, as the latest attempt that wrote it left it."""
     found: dict[str, Checkpoint] = {}
     for attempt in state.attempts:
-        torn = {file.path for file in attempt.vaulted.files if file.torn} if attempt.vaulted is not None else set()
+        torn = {file.path for file in attempt.backed_up.files if file.torn} if attempt.backed_up is not None else set()
         for path, saved in attempt.saves.by_path.items():
             why_not = _why_not(attempt, saved, torn=path in torn)
             found.pop(path, None)
@@ -44,10 +44,10 @@ def _why_not(attempt: AttemptState, saved: Saved, *, torn: bool) -> str:
         return "torn: it was being written when the training ended"
     if reloaded is not None and reloaded.loads is False:
         return f"it does not load: {reloaded.why}"
-    if saved.bad or (reloaded is not None and reloaded.bad):
+    if saved.nonfinite or (reloaded is not None and reloaded.nonfinite):
         return "it holds values that are not finite"
-    spoiled = _spoiled(attempt, saved.step)
-    return f"{spoiled.rule}: {spoiled.message}" if spoiled is not None else ""
+    corrupt = _spoiled(attempt, saved.step)
+    return f"{corrupt.rule}: {corrupt.message}" if corrupt is not None else ""
 
 
 def _spoiled(attempt: AttemptState, step: int) -> Finding | None:
@@ -56,7 +56,7 @@ def _spoiled(attempt: AttemptState, step: int) -> Finding | None:
     for finding in attempt.findings:
         rule = rules.get(finding.rule)
         if finding.severity == "fatal" and rule is not None and rule.kind in ("learning", "proof"):
-            since = finding.since if finding.since is not None else (attempt.first_step or 0)
+            since = finding.corrupt_from if finding.corrupt_from is not None else (attempt.first_step or 0)
             if step >= since:
                 return finding
     return None

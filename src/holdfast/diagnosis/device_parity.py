@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FACTOR = 8.0
 """How many times farther than rounding moved a figure another honest run may be."""
-SMALLEST = 1e-6
+MIN_VALUE = 1e-6
 """Relative to a figure's own size: what is never called a difference."""
 
 NOTHING = 1e-3
@@ -188,6 +188,6 @@ def _tolerances(record: StepRecord, honest: Sequence[StepRecord]) -> dict[tuple[
     # There are few losses, and a few runs may agree on one by chance: what gradients move by is a measure for them too.
     usual["loss"] = max(usual.get("loss", 0.0), usual.get("gradient", 0.0))
     return {
-        (kind, name): FACTOR * max(moves[kind, name], usual.get(kind, 0.0) * size) + SMALLEST * size
+        (kind, name): FACTOR * max(moves[kind, name], usual.get(kind, 0.0) * size) + MIN_VALUE * size
         for kind, name, _, size in figures
     }

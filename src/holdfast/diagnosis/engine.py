@@ -86,16 +86,16 @@ class Engine:
             now = ask(rule, self.state) if rule is not None else None
             if now is not None and now.severity == before.severity and now.message != before.message:
                 yield msgspec.structs.replace(
-                    now, attempt=before.attempt, step=before.step, epoch=before.epoch, again=True
+                    now, attempt=before.attempt, step=before.step, epoch=before.epoch, updated=True
                 )
         yield from self._no_longer_so()
 
     def _no_longer_so(self) -> Iterator[Finding]:
-        made = {finding.rule: finding for attempt in self.state.lineage for finding in attempt.findings}
+        made = {finding.rule: finding for attempt in self.state.ancestry for finding in attempt.findings}
         for rule_id, before in made.items():
             rule = self._by_id.get(rule_id)
-            if rule is not None and rule.of_now and before.severity != "fatal" and ask(rule, self.state) is None:
-                yield msgspec.structs.replace(before, again=True, withdrawn=True)
+            if rule is not None and rule.retractable and before.severity != "fatal" and ask(rule, self.state) is None:
+                yield msgspec.structs.replace(before, updated=True, retracted=True)
 
     def _ask(self, rule: Rule) -> Finding | None:
         attempt = self.state.attempt

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.verdicts import Confidence, Finding
 
-MOST_STEPS = 8
+MAX_STEPS = 8
 GUARD = "so that a death costs minutes at most, put holdfast.guard around the loop: two lines, docs/guard.md"
-ESSENTIAL = ("steps", "losses", "movement")
+ESSENTIAL = ("steps", "losses", "weight-updates")
 """Kinds of evidence whose absence a user should know of."""
 
 
@@ -163,11 +163,11 @@ def _unknown(state: RunState, finding: Finding | None, *, died: bool) -> list[st
         open_questions.append(
             f"Whether it really was {finding.rule}: the evidence fits, but does not exclude another cause."
         )
-    observed = next((each.observed for each in reversed(state.attempts) if each.observed is not None), None)
-    kinds = observed.kinds if observed is not None else {}
+    coverage = next((each.coverage for each in reversed(state.attempts) if each.coverage is not None), None)
+    kinds = coverage.kinds if coverage is not None else {}
     unseen = [kind for kind in ESSENTIAL if kinds.get(kind, "not seen").startswith("not seen")]
     # A process that has only just started has not had the time to say hello.
-    starting = observed is None and ended is None and attempt.started.pid
+    starting = coverage is None and ended is None and attempt.started.pid
     if unseen and not starting:
         told = next((kinds[kind] for kind in unseen if kind in kinds), "not seen: no probe was in the process")
         open_questions.append(f"{', '.join(unseen).capitalize()}: {told}.")
@@ -201,7 +201,7 @@ def _next_steps(state: RunState, finding: Finding | None, reference: str | None)
     if _died(state.attempt) and state.attempt.steps and is_plain_loop(state):
         steps.insert(min(2, len(steps)), NextStep(GUARD))
     seen: set[str] = set()
-    return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MOST_STEPS]  # type: ignore[func-returns-value]
+    return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MAX_STEPS]  # type: ignore[func-returns-value]
 
 
 def _can_be_resumed(state: RunState) -> bool:

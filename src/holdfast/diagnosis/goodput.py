@@ -21,7 +21,7 @@ BUCKETS = (
 )
 
 
-class Ledger(NamedTuple):
+class Goodput(NamedTuple):
     wall_s: float
     buckets: dict[str, float]
 
@@ -34,10 +34,10 @@ class Ledger(NamedTuple):
         return min(1.0, self.useful_s / self.wall_s) if self.wall_s else 0.0
 
 
-def ledger_of(state: RunState) -> Ledger:
+def goodput_of(state: RunState) -> Goodput:
     buckets = dict.fromkeys(BUCKETS, 0.0)
     if state.started is None or not state.attempts:
-        return Ledger(0.0, buckets)
+        return Goodput(0.0, buckets)
     wall = max(state.last_at - state.started.at - state.away, 1e-9)
     for attempt, following in zip(state.attempts, [*state.attempts[1:], None], strict=True):
         for name, seconds in _spent(attempt, following, first=attempt is state.attempts[0]).items():
@@ -46,7 +46,7 @@ def ledger_of(state: RunState) -> Ledger:
             buckets["waiting"] += max(0.0, following.started.at - attempt.ended.at)
     buckets["waiting"] = max(0.0, buckets["waiting"] - state.away)
     buckets["other"] = max(0.0, wall - sum(buckets.values()))
-    return Ledger(wall, buckets)
+    return Goodput(wall, buckets)
 
 
 def _spent(attempt: AttemptState, following: AttemptState | None, *, first: bool) -> dict[str, float]:
@@ -65,7 +65,7 @@ def _spent(attempt: AttemptState, following: AttemptState | None, *, first: bool
         # A step may be a second of accumulated batches. What a snapshot held of the last one was not lost.
         left = max(0.0, attempt.ended.seconds - sum(spent.values()))
         kept_until = max(attempt.pace.last_step_at, _snapshot_taken_at(attempt, following))
-        over = attempt.ended.at if attempt.pace.goodbye_at is None else min(attempt.pace.goodbye_at, attempt.ended.at)
+        over = attempt.ended.at if attempt.pace.exiting_at is None else min(attempt.pace.exiting_at, attempt.ended.at)
         unfinished = min(left, max(0.0, over - kept_until - attempt.pace.paused_since))
         spent["lost_work"] += unfinished
         spent["training"] += min(left - unfinished, kept_until - attempt.pace.last_step_at)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 BINS = 48
 """A window is looked at as so many medians at most."""
-LEAST_POINTS = 9
+MIN_POINTS = 9
 CLEAR_OF_NOISE = 8.0
 """What it grew, in units of its own noise."""
-LARGEST_JUMP = 0.4
+MAX_JUMP = 0.4
 """No two neighbours may differ by more than this part of the growth."""
 STILL_GROWING = 0.5
 """What the last third must have, against the slope of all."""
@@ -40,17 +40,17 @@ NOT_SLOWING = 0.8
 """What the second half must have, against the first."""
 STEADY = 0.98
 """From here on it is not called slowing down at all."""
-LEAST_EPOCHS = 4
+MIN_EPOCHS = 4
 """So many levels are needed; the first of them never counts."""
 FEW_EPOCHS = 9
 """Of fewer only the first is left out, so that uneven jumps even out; and what is lost by them is no slowing down."""
 NOT_SLOWING_OF_FEW = 0.75
-LEAST_EPOCHS_OF_A_PART = 6
+MIN_EPOCHS_OF_A_PART = 6
 """A window that leaves out more than the warm-up needs more."""
 STEADY_TAIL = 0.93
 """What goes on slower than before must go on evenly, and stand clear enough of the noise to tell: growth that dies away does not."""
 TAIL_CLEAR_OF_NOISE = 30.0
-LEAST_DOUBT = 0.06
+MIN_DOUBT = 0.06
 """No forecast is better than this part of the way that is left."""
 
 XY = tuple[float, float]
@@ -114,7 +114,7 @@ def growth(points: Sequence[XY]) -> Growth | None:
     for part in (3, 6, 12):
         cut = len(points) // 3 if part == 3 else len(points) - 2 * len(points) // part
         window = points[cut:]
-        if len(window) < LEAST_POINTS:
+        if len(window) < MIN_POINTS:
             return None
         found = _growth_in(window)
         if found is None:
@@ -127,16 +127,16 @@ def growth(points: Sequence[XY]) -> Growth | None:
 def growth_by_epoch(levels: Sequence[XY]) -> Growth | None:
     """The same of the levels of epochs, of which there are few: the first is the warm-up, and no two are left out lightly."""
     n = len(levels)
-    if n < LEAST_EPOCHS:
+    if n < MIN_EPOCHS:
         return None
     if n < FEW_EPOCHS:
         return _growth_of_levels(levels[1:], NOT_SLOWING_OF_FEW) or (
-            _growth_of_levels(levels[n // 3 :]) if n >= LEAST_EPOCHS_OF_A_PART else None
+            _growth_of_levels(levels[n // 3 :]) if n >= MIN_EPOCHS_OF_A_PART else None
         )
     found = _growth_of_levels(levels[n // 3 :])
     for part in (3, 6):
         window = levels[-(n // part) :]
-        if found is not None or len(window) < LEAST_EPOCHS_OF_A_PART:
+        if found is not None or len(window) < MIN_EPOCHS_OF_A_PART:
             return found
         found = _growth_of_levels(window)
         if found is not None:
@@ -151,13 +151,13 @@ def meets(growth: Growth, limit: float, repeats: Sequence[Repeat] = ()) -> Forec
         return None
     if growth.level >= limit:
         return Forecast(growth.until, growth.until, growth.until)
-    noise = growth.noise + 0.5 * LEAST_DOUBT * (limit - growth.level)
+    noise = growth.noise + 0.5 * MIN_DOUBT * (limit - growth.level)
     usual = [(repeat.last, repeat.every, repeat.above) for repeat in repeats]
     most = [(repeat.last, repeat.every, repeat.most) for repeat in repeats]
     at = _first_at(growth, growth.rate, 0.0, limit, usual)
     earliest = _first_at(growth, growth.fastest, noise, limit, most)
     latest = _first_at(growth, growth.slowest, -noise, limit, usual)
-    doubt = LEAST_DOUBT * (at - growth.until)
+    doubt = MIN_DOUBT * (at - growth.until)
     return Forecast(at, max(growth.until, min(earliest, at - doubt)), max(latest, at + doubt))
 
 
@@ -188,10 +188,10 @@ def _growth_of_levels(window: Sequence[XY], not_slowing: float = NOT_SLOWING) ->
     middle = _median(sorted(offsets))
     off = sorted(abs(offset - middle) for offset in offsets)
     # The median of few numbers is near zero by chance: then the largest of them counts.
-    noise = 1.4826 * _median(off) if n >= LEAST_POINTS else off[-1]
-    clear = CLEAR_OF_NOISE if n >= LEAST_POINTS else 0.5 * CLEAR_OF_NOISE
+    noise = 1.4826 * _median(off) if n >= MIN_POINTS else off[-1]
+    clear = CLEAR_OF_NOISE if n >= MIN_POINTS else 0.5 * CLEAR_OF_NOISE
     largest = max(b[1] - a[1] for a, b in pairwise(bins))
-    if grown < clear * noise or largest > max(LARGEST_JUMP, 1.5 / (n - 1)) * grown:
+    if grown < clear * noise or largest > max(MAX_JUMP, 1.5 / (n - 1)) * grown:
         return None
     half = n // 2
     early, late = _far_slope(bins[: half + 1]), _far_slope(bins[-half - 1 :])
@@ -223,7 +223,7 @@ def _after_the_rest(levels: Sequence[XY], cut: int, found: Growth) -> Growth | N
     """Growth that began late leads to new heights; growth that goes on slower than before is even."""
     before = levels[:cut]
     just_before = before[-(len(levels) - cut) :]
-    if len(just_before) < LEAST_EPOCHS_OF_A_PART:
+    if len(just_before) < MIN_EPOCHS_OF_A_PART:
         return None
     if _far_slope(_binned(just_before)) <= found.rate:
         return found if found.level - max(y for _, y in before) >= 0.5 * found.grown else None
@@ -273,7 +273,7 @@ def _is_spread_out(bins: Sequence[XY], grown: float) -> bool:
     begin, end = sorted(y for _, y in bins[:third]), sorted(y for _, y in bins[-third:])
     if end[len(end) // 5] <= begin[-1 - len(begin) // 5]:
         return False
-    return all(abs(b[1] - a[1]) <= LARGEST_JUMP * grown for a, b in pairwise(bins))
+    return all(abs(b[1] - a[1]) <= MAX_JUMP * grown for a, b in pairwise(bins))
 
 
 def _is_news(points: Sequence[XY], cut: int, found: Growth) -> bool:
@@ -281,7 +281,7 @@ def _is_news(points: Sequence[XY], cut: int, found: Growth) -> bool:
     a saw does not.
     """
     just_before = _binned(points[max(0, 2 * cut - len(points)) : cut])
-    if len(just_before) < LEAST_POINTS or _far_slope(just_before) > found.rate:
+    if len(just_before) < MIN_POINTS or _far_slope(just_before) > found.rate:
         return False
     before = sorted(y for _, y in points[:cut])
     return found.level - before[-1 - len(before) // 20] >= 0.5 * found.grown

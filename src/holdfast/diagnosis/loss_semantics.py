@@ -17,10 +17,10 @@ HANDOVER = "another optimizer's steps are the run's steps from here on"
 
 def is_one(attempt: AttemptState) -> bool:
     """One optimizer from the first step to the newest."""
-    observed = attempt.observed
+    coverage = attempt.coverage
     return (
         not attempt.losses.others
-        and (observed is None or len(observed.optimizers) < 2)
+        and (coverage is None or len(coverage.optimizers) < 2)
         and not any(note.what == HANDOVER for note in attempt.notes)
     )
 

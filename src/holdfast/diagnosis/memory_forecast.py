@@ -14,14 +14,14 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.diagnosis.aggregators.memory import LEAST_LOOKS
+from holdfast.diagnosis.aggregators.memory import MIN_SAMPLES
 from holdfast.diagnosis.growth import STILL_GROWING, Forecast, Growth, Repeat, growth, growth_by_epoch, meets
 from holdfast.diagnosis.units import GIB, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.diagnosis.aggregators.memory import EpochMemory, EvaluationMemory, Look, Memory, Point
+    from holdfast.diagnosis.aggregators.memory import EpochMemory, EvaluationMemory, Memory, MemoryWindow, Point
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {
@@ -250,7 +250,7 @@ def _goes_on(memory: Memory, leak: Leak) -> bool | None:
     """
     newest, evaluated = memory.epochs[-1], list(memory.evaluations)[-1:]
     looks = [look for look in memory.looks if look.step > newest.last and not is_in_evaluation(look.at, evaluated)]
-    if len(looks) < LEAST_LOOKS:
+    if len(looks) < MIN_SAMPLES:
         return None
     middle = looks[len(looks) // 2]
     passed = middle.step - (newest.before + newest.last) / 2.0
@@ -284,7 +284,7 @@ def _repeats(memory: Memory, leak: Leak) -> list[Repeat]:
 
 
 def _places(
-    shapes: Sequence[tuple[EpochMemory, list[Look]]], leak: Leak, evaluations: Sequence[EvaluationMemory]
+    shapes: Sequence[tuple[EpochMemory, list[MemoryWindow]]], leak: Leak, evaluations: Sequence[EvaluationMemory]
 ) -> list[Repeat]:
     """How far each place of an epoch stands above the line, in the middle one of the newest epochs."""
     highest: dict[int, list[float]] = defaultdict(list)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FEWEST = 8
+MIN_COUNT = 8
 """Steps under which nothing is said."""
 CLEAR = 0.05
 """Of the first loss: a fall that counts."""
@@ -21,7 +21,7 @@ ALIKE = 0.01
 
 
 @dataclass(frozen=True)
-class Course:
+class LossCurve:
     """How one curve went."""
 
     first: float
@@ -37,16 +37,18 @@ class Course:
         return (self.first - self.late) / abs(self.first) if self.first and math.isfinite(self.late) else 0.0
 
 
-def course(losses: Sequence[float]) -> Course:
+def loss_curve(losses: Sequence[float]) -> LossCurve:
     first, last = losses[0], losses[-max(3, len(losses) // 4) :]
     finite = all(math.isfinite(loss) for loss in losses)
     late = median(last) if finite else math.nan
     fallen = finite and first - late >= CLEAR * abs(first) and max(last) < first
     constant = finite and max(losses) - min(losses) <= NOTHING * abs(first)
-    return Course(first, late, fallen and len(losses) >= FEWEST, constant and len(losses) >= FEWEST, len(losses))
+    return LossCurve(
+        first, late, fallen and len(losses) >= MIN_COUNT, constant and len(losses) >= MIN_COUNT, len(losses)
+    )
 
 
-def same_course(one: Sequence[float], other: Sequence[float]) -> str:
+def same_curve(one: Sequence[float], other: Sequence[float]) -> str:
     """How alike two curves are: "equal", "alike" or "different". Curves of different lengths are compared where both are."""
     pairs = list(zip(one, other, strict=False))
     if not all(math.isfinite(a) and math.isfinite(b) for a, b in pairs):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def is_plain_loop(state: RunState) -> bool:
     """No framework was recognised, nothing of guard was seen, and nobody told how it goes on from a checkpoint."""
-    trains = any(attempt.hello is not None for attempt in state.attempts)
+    trains = any(attempt.attached is not None for attempt in state.attempts)
     return trains and not any(map(_goes_on_otherwise, state.attempts))
 
 

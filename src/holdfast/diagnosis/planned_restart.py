@@ -47,7 +47,7 @@ VERY_LATE = 0.92
 """The same, where no epochs have shown yet that it does not stop by itself."""
 USED = 0.6
 """Of the room between the level after the start and the limit: a fresh process must gain something."""
-LEAST_ROOM = 0.05
+MIN_ROOM = 0.05
 """Of the limit: growth that is less than this does not explain a shortage."""
 GROWS = 0.02
 """Of the limit, since a third of this attempt: what has stopped growing needs no closer look."""
@@ -66,7 +66,7 @@ BEGINNING = 5
 """Points after the first step, of which the lowest is where a fresh process stands."""
 
 
-class Standing(NamedTuple):
+class MemoryUse(NamedTuple):
     """Where a memory stands: the machine's, or that of a device with its own."""
 
     series: Series
@@ -118,7 +118,7 @@ def _may_restart(state: RunState, plan: Plan) -> bool:
         return False
     attempt = state.attempt
     snapshots = attempt.snapshots
-    seen = attempt.observed is not None and attempt.observed.kinds.get("snapshots", "").startswith("seen")
+    seen = attempt.coverage is not None and attempt.coverage.kinds.get("snapshots", "").startswith("seen")
     works = snapshots.failed is None and (snapshots.count > 0 or snapshots.restored is not None)
     return seen and works and attempt.first_step_at is not None and attempt.ended is None
 
@@ -126,9 +126,9 @@ def _may_restart(state: RunState, plan: Plan) -> bool:
 # --- the reasons ------------------------------------------------------------------------------------------------------
 
 
-def _reason(state: RunState, standing: Standing) -> str | None:
+def _reason(state: RunState, standing: MemoryUse) -> str | None:
     at_validation = _held_at_next_validation(state.attempt, standing)
-    grew = standing.held - standing.start >= LEAST_ROOM * standing.limit
+    grew = standing.held - standing.start >= MIN_ROOM * standing.limit
     if grew and max(standing.held, at_validation) >= NEVER_BELOW * standing.limit:
         reason = _memory_ends(state, standing) or _validation_would_not_fit(state, standing, at_validation)
         if reason is not None:
@@ -136,7 +136,7 @@ def _reason(state: RunState, standing: Standing) -> str | None:
     return _swap_slows(state.attempt, standing)
 
 
-def _memory_ends(state: RunState, standing: Standing) -> str | None:
+def _memory_ends(state: RunState, standing: MemoryUse) -> str | None:
     """It grows, meets the limit before the end of the training, and it is as late as is safe."""
     points = state.attempt.memory.points
     if standing.held - held_by(points[len(points) // 3], standing.series) < GROWS * standing.limit:
@@ -160,14 +160,14 @@ def _memory_ends(state: RunState, standing: Standing) -> str | None:
     )
 
 
-def _validation_would_not_fit(state: RunState, standing: Standing, at_validation: float) -> str | None:
+def _validation_would_not_fit(state: RunState, standing: MemoryUse, at_validation: float) -> str | None:
     """What the last validation held, and what has been added since, is more than there is; and the next one is near."""
     attempt = state.attempt
     every = evaluated_every(list(attempt.memory.evaluations)[-EVALUATIONS:])
     if at_validation < standing.limit or every is None:
         return None
     spike = at_validation - standing.held
-    if standing.start + spike >= (1.0 - LEAST_ROOM) * standing.limit:
+    if standing.start + spike >= (1.0 - MIN_ROOM) * standing.limit:
         return None
     step = attempt.memory.evaluations[-1].step + every
     end = planned_end(state)
@@ -181,14 +181,14 @@ def _validation_would_not_fit(state: RunState, standing: Standing, at_validation
     )
 
 
-def _swap_slows(attempt: AttemptState, standing: Standing) -> str | None:
+def _swap_slows(attempt: AttemptState, standing: MemoryUse) -> str | None:
     """The machine swaps, steps have become slow, and what this process has added is what is missing."""
     if standing.series == "allocated" or not _is_slowed_by_swap(attempt):
         return None
     swapped = attempt.memory.samples[-1].swap - attempt.memory.points[0].swap
     highest = max(float(getattr(point, standing.series)) for point in attempt.memory.points)
     grown = highest - standing.start
-    if grown < max(2.0 * LEAST_ROOM * standing.limit, 0.5 * swapped):
+    if grown < max(2.0 * MIN_ROOM * standing.limit, 0.5 * swapped):
         return None
     return (
         f"the machine swaps ({size(swapped)} since this attempt began) and steps have become slow, while the training's memory "
@@ -213,7 +213,7 @@ def _is_slowed_by_swap(attempt: AttemptState) -> bool:
 # --- where it stands --------------------------------------------------------------------------------------------------
 
 
-def _standings(state: RunState) -> Iterator[Standing]:
+def _standings(state: RunState) -> Iterator[MemoryUse]:
     attempt = state.attempt
     host = host_series(attempt.memory)
     limits: list[tuple[Series, Limit | None]] = [
@@ -228,7 +228,7 @@ def _standings(state: RunState) -> Iterator[Standing]:
     for series, limit in limits:
         if limit is not None:
             start = min(held_by(point, series) for point in points[first : first + BEGINNING])
-            yield Standing(series, held_by(now, series), start, limit.bytes, limit.why)
+            yield MemoryUse(series, held_by(now, series), start, limit.bytes, limit.why)
 
 
 def _in_training(attempt: AttemptState, step: int) -> Point:
@@ -240,7 +240,7 @@ def _in_training(attempt: AttemptState, step: int) -> Point:
     return found if found.at >= (attempt.first_step_at or 0.0) else points[-1]
 
 
-def _held_at_next_validation(attempt: AttemptState, standing: Standing) -> float:
+def _held_at_next_validation(attempt: AttemptState, standing: MemoryUse) -> float:
     evaluations = attempt.memory.evaluations
     if not evaluations or standing.series == "allocated":
         return 0.0

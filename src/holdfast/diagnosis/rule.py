@@ -45,7 +45,7 @@ class Rule:
     `state.tuned(id, LIMITS)`."""
     words: tuple[str, ...] = ()
     """Regular expressions of output lines that this rule wants to be told of while the training runs, as `printed`."""
-    of_now: bool = False
+    retractable: bool = False
     """It speaks of where the whole training stands with its newest validations: what is no longer so at an attempt's end is taken back."""
     cause: int = 0
     """Among findings about the same death the highest names its cause; 0 when it never explains one."""

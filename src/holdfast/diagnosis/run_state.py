@@ -32,10 +32,10 @@ class AttemptState:
         self.started = started
         self.interpreters: list[events.Interpreter] = []
         self.torch: str | None = None
-        self.hello: events.Hello | None = None
-        self.others: list[events.Hello] = []
+        self.attached: events.ProbeAttached | None = None
+        self.others: list[events.ProbeAttached] = []
         """Further processes that train: other ranks, or more than one under the same rank."""
-        self.observed: events.Observed | None = None
+        self.coverage: events.Coverage | None = None
         self.adapter: str | None = None
         """The framework that was recognised, where one was."""
         self.settings: dict[str, Any] = {}
@@ -54,24 +54,24 @@ class AttemptState:
         self.weights = aggregators.Weights()
         self.batches = aggregators.Batches()
         self.metrics = aggregators.Metrics()
-        self.rates = aggregators.Rates()
-        self.saves = aggregators.Saves()
-        self.pace = aggregators.Pace()
+        self.rates = aggregators.LearningRates()
+        self.saves = aggregators.CheckpointSaves()
+        self.pace = aggregators.Timing()
         self.memory = aggregators.Memory()
         self.snapshots = aggregators.Snapshots()
-        self.printed: dict[str, events.Printed] = {}
+        self.printed: dict[str, events.OutputMatched] = {}
         """Lines of output that a rule asked for: rule -> the newest."""
         self.notes: list[events.ProbeNote] = []
         self.signals: list[events.Signalled] = []
         self.suspended = False
-        self.quiet: events.Quiet | None = None
+        self.no_progress: events.NoProgress | None = None
         self.stacks: events.Stacks | None = None
         self.ended: events.AttemptEnded | None = None
-        self.vaulted: events.Vaulted | None = None
+        self.backed_up: events.CheckpointsBackedUp | None = None
         self.reloaded: dict[str, events.Reloaded] = {}
         """Checkpoints that were read back after the end, by path."""
         self.decision: Decision | None = None
-        self.going_on: Decision | None = None
+        self.restart_decision: Decision | None = None
         """The newest decision to go on: a stop that the user asked for after it takes nothing of it back."""
         self.findings: list[Finding] = []
         self.findings_left_out = 0
@@ -128,7 +128,7 @@ class RunState:
         return self.attempts[-1]
 
     @property
-    def lineage(self) -> list[AttemptState]:
+    def ancestry(self) -> list[AttemptState]:
         """The attempts that the newest one's state comes from, itself last: what was before a start over is another training."""
         begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
         return self.attempts[begins[-1] :] if begins else self.attempts
@@ -136,7 +136,7 @@ class RunState:
     @property
     def validated(self) -> list[Metrics]:
         """What the validations of this training came to, attempt by attempt: see `over_attempts`."""
-        return [attempt.metrics for attempt in self.lineage]
+        return [attempt.metrics for attempt in self.ancestry]
 
     @property
     def last_step(self) -> int:
@@ -191,18 +191,18 @@ class RunState:
             self.started = event
         elif isinstance(event, events.RunEnded):
             self.ended = event
-        elif isinstance(event, events.FindingMade) and event.finding.withdrawn:
+        elif isinstance(event, events.FindingMade) and event.finding.retracted:
             self._take_back(event.finding.rule)
         elif self.attempts:
             self._fold_into(self.attempt, entry)
 
     def _begin(self, started: events.AttemptStarted) -> None:
         """Losses of a state that was given up, or of a training that starts over, say nothing about this one."""
-        before = self.attempts[-1].going_on if self.attempts else None
+        before = self.attempts[-1].restart_decision if self.attempts else None
         over = started.resume is None or started.resume.how == "start over"
         if over:
             self.loss = Series()
-        elif before is not None and before.back_to is not None and started.resume is not None:
+        elif before is not None and before.discard_from is not None and started.resume is not None:
             self.loss = self.loss.until(started.resume.step)
         attempt = AttemptState(started)
         attempt.epochs_before = self._epochs_before(started.resume)
@@ -213,21 +213,21 @@ class RunState:
         """A command that goes on from a checkpoint of its own has its loader's passes counted from 1 again."""
         if resume is None or resume.how not in ("command", "environment"):
             return 0
-        if not resume.step or any(attempt.epochs_before is None for attempt in self.lineage):
+        if not resume.step or any(attempt.epochs_before is None for attempt in self.ancestry):
             return None
         done = [
-            epoch.epoch for attempt in self.lineage for epoch in attempt.pace.epochs if epoch.last_step <= resume.step
+            epoch.epoch for attempt in self.ancestry for epoch in attempt.pace.epochs if epoch.last_step <= resume.step
         ]
         return max(done, default=0)
 
     def _take_back(self, rule: str) -> None:
-        for attempt in self.lineage:
+        for attempt in self.ancestry:
             attempt.findings = [made for made in attempt.findings if made.rule != rule or made.severity == "fatal"]
 
     def _fold_into(self, attempt: AttemptState, entry: Entry) -> None:
         event = entry.event
         if entry.rank is not None and not (entry.primary and entry.rank == 0):
-            _fold_beside(attempt, event)
+            _fold_other_optimizers(attempt, event)
         elif isinstance(event, (events.Step, events.Steps)):
             add(self.loss, event, event.loss)
             _fold_steps(attempt, event)
@@ -238,9 +238,9 @@ class RunState:
                 fold(attempt, event)
 
 
-def _fold_beside(attempt: AttemptState, event: events.AnyEvent) -> None:
+def _fold_other_optimizers(attempt: AttemptState, event: events.AnyEvent) -> None:
     """Rank 0 is the run's clock. Of other ranks and processes only what is compared with it counts."""
-    if isinstance(event, events.Hello):
+    if isinstance(event, events.ProbeAttached):
         _keep(attempt.others, event, MAX_KEPT)
     elif isinstance(event, events.Checksum):
         _checksum(attempt, event)
@@ -260,13 +260,13 @@ def _fold_steps(attempt: AttemptState, event: events.Step | events.Steps) -> Non
     attempt.pace.fold(event)
 
 
-def _hello(attempt: AttemptState, event: events.Hello) -> None:
-    attempt.hello = event
+def _hello(attempt: AttemptState, event: events.ProbeAttached) -> None:
+    attempt.attached = event
     attempt.torch = event.torch
 
 
-def _observed(attempt: AttemptState, event: events.Observed) -> None:
-    attempt.observed = event
+def _observed(attempt: AttemptState, event: events.Coverage) -> None:
+    attempt.coverage = event
     if event.kinds.get("ultralytics", "").startswith("seen"):
         attempt.adapter = "ultralytics"
 
@@ -288,12 +288,12 @@ def _epoch(attempt: AttemptState, event: events.Epoch) -> None:
 
 
 def _checksum(attempt: AttemptState, event: events.Checksum) -> None:
-    attempt.weights.fold_checksum(event, attempt.hello.world_size if attempt.hello is not None else 0)
+    attempt.weights.fold_checksum(event, attempt.attached.world_size if attempt.attached is not None else 0)
 
 
 def _finding(attempt: AttemptState, event: events.FindingMade) -> None:
     finding = event.finding
-    if finding.again:
+    if finding.updated:
         places = [place for place, made in enumerate(attempt.findings) if made.rule == finding.rule]
         if places:
             attempt.findings[places[-1]] = finding
@@ -301,7 +301,7 @@ def _finding(attempt: AttemptState, event: events.FindingMade) -> None:
     attempt.findings_left_out += _keep(attempt.findings, finding, MAX_FINDINGS)
 
 
-def _printed(attempt: AttemptState, event: events.Printed) -> None:
+def _printed(attempt: AttemptState, event: events.OutputMatched) -> None:
     if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
         attempt.printed[event.rule] = event
 
@@ -320,7 +320,7 @@ def _ended(attempt: AttemptState, event: events.AttemptEnded) -> None:
 def _decision(attempt: AttemptState, event: events.DecisionMade) -> None:
     attempt.decision = event.decision
     if event.decision.action is not Action.STOP:
-        attempt.going_on = event.decision
+        attempt.restart_decision = event.decision
 
 
 KEPT_NOTES = 64
@@ -343,8 +343,8 @@ Fold = Callable[[AttemptState, Any], object]
 _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.Interpreter: (lambda attempt, event: _keep(attempt.interpreters, event, MAX_KEPT),),
     events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
-    events.Hello: (_hello,),
-    events.Observed: (_observed,),
+    events.ProbeAttached: (_hello,),
+    events.Coverage: (_observed,),
     events.Settings: (lambda attempt, event: setattr(attempt, "settings", event.values),),
     events.Epoch: (
         _epoch,
@@ -354,12 +354,12 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     ),
     events.Gradients: (lambda attempt, event: attempt.gradients.fold_look(event),),
     events.Skipped: (lambda attempt, event: attempt.gradients.fold_skipped(event),),
-    events.Uncleared: (lambda attempt, event: attempt.gradients.fold_uncleared(event),),
+    events.StaleGradients: (lambda attempt, event: attempt.gradients.fold_stale(event),),
     events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
-    events.Movement: (lambda attempt, event: attempt.weights.fold_movement(event),),
+    events.WeightUpdates: (lambda attempt, event: attempt.weights.fold_movement(event),),
     events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
     events.Checksum: (_checksum,),
-    events.Goodbye: (lambda attempt, event: setattr(attempt.pace, "goodbye_at", event.at),),
+    events.ProcessExiting: (lambda attempt, event: setattr(attempt.pace, "exiting_at", event.at),),
     events.Evaluation: (
         lambda attempt, event: attempt.pace.fold_evaluation(event),
         lambda attempt, event: attempt.memory.fold_evaluation(event),
@@ -372,7 +372,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     ),
     events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
     events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
-    events.SnapshotTorn: (lambda attempt, event: attempt.snapshots.fold_torn(event),),
+    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.fold_torn(event),),
     events.Restored: (_restored,),
     events.Replayed: (lambda attempt, event: attempt.snapshots.fold_replayed(event),),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
@@ -384,18 +384,18 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.ProbeNote: (
         lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < KEPT_NOTES else None,
     ),
-    events.Printed: (_printed,),
+    events.OutputMatched: (_printed,),
     events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
     events.Continued: (
         lambda attempt, _event: setattr(attempt, "suspended", False),
         lambda attempt, event: attempt.pace.fold_continued(event),
     ),
     events.Signalled: (lambda attempt, event: _keep(attempt.signals, event, MAX_KEPT),),
-    events.Quiet: (lambda attempt, event: setattr(attempt, "quiet", event),),
+    events.NoProgress: (lambda attempt, event: setattr(attempt, "no_progress", event),),
     events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),
     events.FindingMade: (_finding,),
     events.AttemptEnded: (_ended,),
-    events.Vaulted: (lambda attempt, event: setattr(attempt, "vaulted", event),),
+    events.CheckpointsBackedUp: (lambda attempt, event: setattr(attempt, "backed_up", event),),
     events.Reloaded: (_reloaded,),
     events.DecisionMade: (_decision,),
 }

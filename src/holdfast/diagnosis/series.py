@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.schema.events import Spread
+    from holdfast.schema.events import WindowStats
 
 
 class Point(NamedTuple):
@@ -38,9 +38,9 @@ class Series:
         """The first finite value."""
         self.highest = -math.inf
         self.lowest = math.inf
-        self.bad = 0
+        self.nonfinite = 0
         """Values that were not finite."""
-        self.bad_in_a_row = 0
+        self.nonfinite_in_a_row = 0
         self.first_bad_step: int | None = None
         self.bad_since: int | None = None
         """Where the values up to the newest stopped being finite; None where the newest is."""
@@ -52,24 +52,24 @@ class Series:
         if math.isfinite(value):
             self.add_many(step, n=1, mean=value, low=value, high=value, zeros=int(value == 0.0), last=value)
         else:
-            self._add_bad(step, 1)
+            self._add_nonfinite(step, 1)
             self.last = value
 
     def add_many(
-        self, step: int, *, n: int, mean: float, low: float, high: float, zeros: int, last: float, bad: int = 0
+        self, step: int, *, n: int, mean: float, low: float, high: float, zeros: int, last: float, nonfinite: int = 0
     ) -> None:
-        """A window of `n` finite values and `bad` others, ending at `step`."""
-        if bad:
-            self._add_bad(step, bad)
+        """A window of `n` finite values and `nonfinite` others, ending at `step`."""
+        if nonfinite:
+            self._add_nonfinite(step, nonfinite)
         if not n:
             return
-        if zeros == n and self.zeros == self.count and not self.bad:
+        if zeros == n and self.zeros == self.count and not self.nonfinite:
             self.zeros_at_first += n
         if low != high:
             self.same_in_a_row = 1
         else:
-            self.same_in_a_row = self.same_in_a_row + n if low == self.last and not self.bad_in_a_row else n
-        self.bad_in_a_row = 0
+            self.same_in_a_row = self.same_in_a_row + n if low == self.last and not self.nonfinite_in_a_row else n
+        self.nonfinite_in_a_row = 0
         self.bad_since = None
         self.first = (low if low == high else mean) if self.first is None else self.first
         self.highest, self.lowest = max(self.highest, high), min(self.lowest, low)
@@ -83,7 +83,7 @@ class Series:
             rest = self.points[len(self.points) // 2 * 2 :]
             self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
 
-    def add_spread(self, step: int, spread: Spread) -> None:
+    def add_spread(self, step: int, spread: WindowStats) -> None:
         """The window that an event holds."""
         self.add_many(
             step,
@@ -93,7 +93,7 @@ class Series:
             high=spread.high,
             zeros=spread.zeros,
             last=spread.last,
-            bad=spread.bad,
+            nonfinite=spread.nonfinite,
         )
 
     def until(self, step: int) -> Series:
@@ -109,9 +109,9 @@ class Series:
             )
         return kept
 
-    def _add_bad(self, step: int, bad: int) -> None:
-        self.bad += bad
-        self.bad_in_a_row += bad
+    def _add_nonfinite(self, step: int, nonfinite: int) -> None:
+        self.nonfinite += nonfinite
+        self.nonfinite_in_a_row += nonfinite
         self.first_bad_step = step if self.first_bad_step is None else self.first_bad_step
         self.bad_since = step if self.bad_since is None else self.bad_since
         if self.last_bad_step is None or step > self.last_bad_step:

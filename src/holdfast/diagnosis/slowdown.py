@@ -17,7 +17,7 @@ WAITED = "it waited for data"
 """Causes that something can be changed about: the ladder knows them by these words."""
 
 
-class Slow(NamedTuple):
+class Slowdown(NamedTuple):
     """Something that took far longer than it did before."""
 
     what: str
@@ -46,13 +46,13 @@ class Cause(NamedTuple):
     remedies: tuple[str, ...]
 
 
-def causes(slow: Slow, memory_total: int | None, limits: Mapping[str, float]) -> list[Cause]:
+def causes(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> list[Cause]:
     """The likeliest first; empty where nothing in the record explains it."""
     found = [_swap(slow, memory_total, limits), _data(slow, limits), _load(slow, limits), _pause(slow)]
     return [cause for cause in found if cause is not None]
 
 
-def _swap(slow: Slow, memory_total: int | None, limits: Mapping[str, float]) -> Cause | None:
+def _swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> Cause | None:
     now = slow.now
     least = limits["swap_mib"] * MIB
     usual = median(period.swapped_in for period in slow.before) if slow.before else 0.0
@@ -78,7 +78,7 @@ def _swap(slow: Slow, memory_total: int | None, limits: Mapping[str, float]) -> 
     )
 
 
-def _data(slow: Slow, limits: Mapping[str, float]) -> Cause | None:
+def _data(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
     now = slow.now
     waits = [period.data_wait / period.steps for period in slow.before if period.steps]
     if not now.steps or not waits or not now.step_seconds:
@@ -99,7 +99,7 @@ def _data(slow: Slow, limits: Mapping[str, float]) -> Cause | None:
     )
 
 
-def _load(slow: Slow, limits: Mapping[str, float]) -> Cause | None:
+def _load(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
     own, others = slow.now.own_load, slow.now.others_load
     own_before = [period.own_load for period in slow.before if period.own_load is not None]
     others_before = [period.others_load for period in slow.before if period.others_load is not None]
@@ -116,7 +116,7 @@ def _load(slow: Slow, limits: Mapping[str, float]) -> Cause | None:
     )
 
 
-def _pause(slow: Slow) -> Cause | None:
+def _pause(slow: Slowdown) -> Cause | None:
     now = slow.now
     if now.steps < 10 or now.slowest < 0.8 * slow.more:
         return None

@@ -26,7 +26,7 @@ FINISHED = (Outcome.LEARNED.value, Outcome.UNPROVEN.value)
 
 
 @dataclass
-class StageCourse:
+class StageState:
     """One stage, as far as it has come."""
 
     number: int
@@ -44,16 +44,16 @@ class StageCourse:
 
 
 @dataclass
-class Course:
-    stages: list[StageCourse] = field(default_factory=list)
+class StagedRun:
+    stages: list[StageState] = field(default_factory=list)
     started: events.RunStarted | None = None
     ended: events.RunEnded | None = None
 
-    def stage(self, number: int, name: str) -> StageCourse:
+    def stage(self, number: int, name: str) -> StageState:
         """Known from now on."""
         found = next((stage for stage in self.stages if stage.number == number), None)
         if found is None:
-            found = StageCourse(number, name)
+            found = StageState(number, name)
             self.stages.append(found)
         return found
 
@@ -73,23 +73,23 @@ class Course:
         return max(done, key=lambda ended: (ended.score or 0.0, ended.stage), default=None)
 
 
-def course_of(entries: Iterable[Entry]) -> Course:
-    course = Course()
+def load_staged_run(entries: Iterable[Entry]) -> StagedRun:
+    staged_run = StagedRun()
     for entry in entries:
         event = entry.event
         if isinstance(event, events.RunStarted):
-            course.started = event
+            staged_run.started = event
         elif isinstance(event, events.RunEnded):
-            course.ended = event
+            staged_run.ended = event
         elif isinstance(event, events.StageStarted):
-            stage = course.stage(event.stage, event.name)
+            stage = staged_run.stage(event.stage, event.name)
             stage.started, stage.ended, stage.left_out = event, None, None
-            course.ended = None
+            staged_run.ended = None
         elif isinstance(event, events.StageEnded):
-            course.stage(event.stage, event.name).ended = event
+            staged_run.stage(event.stage, event.name).ended = event
         elif isinstance(event, events.StageLeftOut):
-            course.stage(event.stage, event.name).left_out = event
-    return course
+            staged_run.stage(event.stage, event.name).left_out = event
+    return staged_run
 
 
 CARRIED = re.compile(
@@ -104,8 +104,8 @@ def carried_on(states: Iterable[RunState]) -> list[Change]:
     for state in states:
         for attempt in state.attempts:
             for change in attempt.started.changes:
-                if CARRIED.fullmatch(change.what):
-                    made[change.what] = change
+                if CARRIED.fullmatch(change.setting):
+                    made[change.setting] = change
     return list(made.values())
 
 
@@ -156,7 +156,7 @@ def _track(several: list[Metrics], metric: str) -> list[float]:
 def gate(asked: Gate, result: Result, before: events.StageEnded | None) -> tuple[bool, str]:
     """Whether the next stage may begin, and why."""
     if result.reached is None:
-        if asked.at_least is None and not asked.better:
+        if asked.at_least is None and not asked.must_improve:
             return True, f"no {asked.metric} was seen: there is nothing to hold the gate against"
         return False, f"no {asked.metric} was seen, and the plan asks for one"
     said = f"{asked.metric} reached {result.reached:.4g}"
@@ -169,12 +169,12 @@ def gate(asked: Gate, result: Result, before: events.StageEnded | None) -> tuple
     by = "" if asked.metric == SCORE else f"{SCORE} "
     now = "" if asked.metric == SCORE else f", {SCORE} {result.score:.4g}"
     compared = f"{said}{now}; stage {before.name} had reached {by}{before.score:.4g}"
-    return (not asked.better or result.score > before.score), compared
+    return (not asked.must_improve or result.score > before.score), compared
 
 
-def verdict_of(course: Course) -> Verdict:
+def verdict_of(staged_run: StagedRun) -> Verdict:
     """Of the whole run, once no further stage follows."""
-    ended = [stage.ended for stage in course.stages if stage.ended is not None]
+    ended = [stage.ended for stage in staged_run.stages if stage.ended is not None]
     if not ended:
         return Verdict(outcome=Outcome.FAILED, reason="no stage was carried out", exit_status=4)
     last = ended[-1]
@@ -185,18 +185,18 @@ def verdict_of(course: Course) -> Verdict:
         reason = f"the gate of stage {last.name} stayed closed: {last.gate_says}"
         return Verdict(outcome=Outcome.NOT_LEARNED, reason=reason, exit_status=3)
     outcome = Outcome.LEARNED if any(each.verdict == Outcome.LEARNED for each in ended) else Outcome.UNPROVEN
-    return Verdict(outcome=outcome, reason=_story(course, ended), exit_status=0)
+    return Verdict(outcome=outcome, reason=_story(staged_run, ended), exit_status=0)
 
 
-def _story(course: Course, ended: list[events.StageEnded]) -> str:
+def _story(staged_run: StagedRun, ended: list[events.StageEnded]) -> str:
     told = [
         f"{each.name} reached {each.metric} {each.reached:.4g}" if each.reached is not None else f"{each.name} finished"
         for each in ended
     ]
-    best = course.best
+    best = staged_run.best
     if best is not None and best is not ended[-1]:
         told.append(f"the best is that of stage {best.name}")
     told += [
-        f"{stage.name} was left out ({stage.left_out.why})" for stage in course.stages if stage.left_out is not None
+        f"{stage.name} was left out ({stage.left_out.why})" for stage in staged_run.stages if stage.left_out is not None
     ]
     return "; ".join(told)

@@ -15,14 +15,14 @@ AT_ONCE = 5
 
 def go_back(state: RunState, since: int | None) -> list[str]:
     """To a checkpoint from before a step, where one is known. Where nobody watched, there may be one."""
-    if any(attempt.hello is not None for attempt in state.lineage) and not _kept_before(state, since):
+    if any(attempt.attached is not None for attempt in state.ancestry) and not _kept_before(state, since):
         return []
     return [f"go back to a checkpoint from before {f'step {since}' if since is not None else 'that'}"]
 
 
 def _kept_before(state: RunState, since: int | None) -> bool:
-    kept = [saved.step for attempt in state.lineage for saved in attempt.saves.by_path.values()]
-    kept += [snapshot.step for attempt in state.lineage for snapshot in attempt.snapshots.known]
+    kept = [saved.step for attempt in state.ancestry for saved in attempt.saves.by_path.values()]
+    kept += [snapshot.step for attempt in state.ancestry for snapshot in attempt.snapshots.known]
     return any(since is None or step < since for step in kept)
 
 

@@ -41,8 +41,8 @@ INTERRUPTED = {
     "budget": "the time that the plan gives it was used up",
 }
 """Who ended a run that could have gone on -> in words."""
-FEWEST_VALIDATIONS = 3
-LEAST_FALL = 0.05
+MIN_VALIDATIONS = 3
+MIN_FALL = 0.05
 """A loss that falls by less than this part of itself proves nothing, however clear of the noise it is."""
 ABOVE_ITS_START = 2.0
 """A loss that leapt and came down again has not fallen while it is this many times the very first one."""
@@ -137,7 +137,7 @@ def _proofs(state: RunState) -> list[Proof]:
 
 def _losses(state: RunState) -> Series:
     """The loss by step; where only a table of epochs was seen, by epoch, all its components together."""
-    if state.loss.count or state.loss.bad:
+    if state.loss.count or state.loss.nonfinite:
         return state.loss
     by_epoch = Series()
     for validation in history_over(state.validated):
@@ -152,7 +152,7 @@ def _loss_fell(state: RunState) -> Proof:
     losses = _losses(state)
     if not losses.count:
         why, _ = why_unseen(state.attempt)
-        unseen = "no loss was seen" + (f" ({why})" if state.attempt.hello is None else "")
+        unseen = "no loss was seen" + (f" ({why})" if state.attempt.attached is None else "")
         return Proof(name="loss-fell", positive=True, answer="missing", detail=unseen)
     move = fall(losses)
     if move is None:
@@ -162,7 +162,7 @@ def _loss_fell(state: RunState) -> Proof:
     if not is_one(state.attempt):
         said = f"several optimizers step: that a loss moved {numbers} proves nothing"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=said)
-    if move.beyond_noise and move.early - move.late < LEAST_FALL * abs(move.early):
+    if move.beyond_noise and move.early - move.late < MIN_FALL * abs(move.early):
         little = f"the loss fell {numbers}: as little as a model falls that only loses its first overconfidence"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
     first = losses.first
@@ -180,7 +180,7 @@ def _metric_rose(state: RunState) -> Proof:
     newest = newest_of(state.validated)
     for name in newest.scores() if newest is not None else ():
         values = over_attempts(state.validated, name).values
-        if len(values) < FEWEST_VALIDATIONS or not all(map(math.isfinite, values)):
+        if len(values) < MIN_VALIDATIONS or not all(map(math.isfinite, values)):
             continue
         first, late = values[0], values[-max(1, len(values) // 3) :]
         risen = min(late) > first and max(late) > 1.05 * first
@@ -221,21 +221,23 @@ def _metric_above_zero(state: RunState) -> Proof:
     scores = {name: as_number(value) for name, value in latest.items() if is_known_score(name)}
     if scores and not any(scores.values()):
         return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
-    bad = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
-    if bad:
-        return Proof(name="metrics-not-zero", answer="fails", detail=f"not finite: {', '.join(bad[:3])}")
+    nonfinite = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
+    if nonfinite:
+        return Proof(name="metrics-not-zero", answer="fails", detail=f"not finite: {', '.join(nonfinite[:3])}")
     return Proof(name="metrics-not-zero", answer="holds", detail="the last validation's metrics are not all 0")
 
 
 def _losses_finite(state: RunState) -> Proof:
     loss = state.attempt.loss
-    if not loss.count and not loss.bad:
+    if not loss.count and not loss.nonfinite:
         loss = _losses(state)
-    if not loss.count and not loss.bad:
+    if not loss.count and not loss.nonfinite:
         return Proof(name="losses-finite", answer="missing", detail="no loss was seen")
-    if loss.bad_in_a_row:
+    if loss.nonfinite_in_a_row:
         return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.bad_since}")
-    detail = "every loss was finite" if not loss.bad else f"{loss.bad} losses were not finite, but it recovered"
+    detail = (
+        "every loss was finite" if not loss.nonfinite else f"{loss.nonfinite} losses were not finite, but it recovered"
+    )
     return Proof(name="losses-finite", answer="holds", detail=detail)
 
 
@@ -251,8 +253,8 @@ def _losses_vary(state: RunState) -> Proof:
 
 def _weights_moved(state: RunState) -> Proof:
     """An attempt that went on near the end may be over before its first look: then the one before it has looked."""
-    looked = [attempt.weights for attempt in state.lineage if attempt.weights.movement is not None]
-    seen = looked[-1].movement if looked else None
+    looked = [attempt.weights for attempt in state.ancestry if attempt.weights.weight_updates is not None]
+    seen = looked[-1].weight_updates if looked else None
     if seen is None:
         return Proof(name="weights-moved", answer="missing", detail="no weight was looked at")
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
@@ -276,7 +278,7 @@ def _weights_moved(state: RunState) -> Proof:
 
 
 def _plan_done(state: RunState) -> Proof:
-    attempt = next((each for each in reversed(state.lineage) if each.epoch is not None), state.attempt)
+    attempt = next((each for each in reversed(state.ancestry) if each.epoch is not None), state.attempt)
     done = attempt.epoch is not None and attempt.planned_epochs is not None and attempt.epoch >= attempt.planned_epochs
     gap = gap_after(state.attempt)
     if gap is not None and not done:
@@ -314,8 +316,8 @@ def _checkpoint_reloads(attempt: AttemptState) -> Proof:
         if not reloaded.loads:
             detail = f"{reloaded.path} does not load: {reloaded.why}"
             return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
-        if reloaded.bad:
-            detail = f"{reloaded.path} holds values that are not finite: {', '.join(reloaded.bad[:3])}"
+        if reloaded.nonfinite:
+            detail = f"{reloaded.path} holds values that are not finite: {', '.join(reloaded.nonfinite[:3])}"
             return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
     detail = f"{tried[-1].path} loads, {tried[-1].tensors} tensors, all finite"
     there = max(reloaded.of for reloaded in tried)
@@ -325,11 +327,11 @@ def _checkpoint_reloads(attempt: AttemptState) -> Proof:
 
 
 def _saved_is_live(state: RunState) -> Proof:
-    compared = [saved for each in state.lineage for saved in each.saves.by_path.values() if saved.compared]
+    compared = [saved for each in state.ancestry for saved in each.saves.by_path.values() if saved.compared]
     if not compared:
         return Proof(name="saved-equals-live", answer="does not apply", detail="no saved weights could be compared")
     newest = compared[-1]
-    if newest.bad:
+    if newest.nonfinite:
         return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} holds values that are not finite")
     if newest.matches in ("equal", "cast", "average", "earlier", "near"):
         return Proof(

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from holdfast.importers.exits import End
 
-LARGEST = 3.5e38
+MAX_VALUE = 3.5e38
 """No float32 is larger: beyond it a training's number is taken for infinite."""
-MOST_EPOCHS = 10**9
+MAX_EPOCHS = 10**9
 
 
 @dataclass(frozen=True)
-class GoingOn:
+class ResumeHint:
     """How to go on from what was saved."""
 
     text: str
@@ -41,7 +41,7 @@ class Reading:
     """How far it came, as the record says: "epoch 1, batch 927 of 2244"."""
     end: End | None = None
     """How it ended, as far as the record tells; None where events say it themselves."""
-    going_on: GoingOn | None = None
+    resume_hint: ResumeHint | None = None
     has_log: bool = False
     """It shows what was printed up to the end: where that does not say how it ended, nothing else does."""
     own: bool = False
@@ -85,13 +85,13 @@ def number(text: object) -> float | None:
         value = float(text)
     except (ValueError, OverflowError):
         return None
-    return value if math.isnan(value) or abs(value) <= LARGEST else math.copysign(math.inf, value)
+    return value if math.isnan(value) or abs(value) <= MAX_VALUE else math.copysign(math.inf, value)
 
 
 def whole(text: object) -> int | None:
     """A count, within reason."""
     value = number(text)
-    return int(value) if value is not None and math.isfinite(value) and abs(value) <= MOST_EPOCHS else None
+    return int(value) if value is not None and math.isfinite(value) and abs(value) <= MAX_EPOCHS else None
 
 
 def told(value: float) -> float | str:
@@ -99,8 +99,8 @@ def told(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def one_loss(value: float) -> events.Spread:
+def one_loss(value: float) -> events.WindowStats:
     """A single value in a window of steps: the others were not recorded."""
     if not math.isfinite(value):
-        return events.Spread(bad=1)
-    return events.Spread(n=1, mean=value, low=value, high=value, first=value, last=value, zeros=int(value == 0.0))
+        return events.WindowStats(nonfinite=1)
+    return events.WindowStats(n=1, mean=value, low=value, high=value, first=value, last=value, zeros=int(value == 0.0))

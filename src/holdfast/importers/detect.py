@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.process.output_matcher import LineWatch
+    from holdfast.process.output_matcher import OutputMatcher
 
-MOST_FILES = 200
+MAX_FILES = 200
 """Of a folder, at most so many files are looked into."""
 LOOKED_FOR = (
     "results.csv and args.yaml (Ultralytics), metrics.csv (Lightning), trainer_state.json (Transformers), "
@@ -28,7 +28,7 @@ LOOKED_FOR = (
 ORDER = ("journal", "epoch table", "step table", "trainer state", "log")
 
 
-def read(path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Reading:
+def read(path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
     """The record at a path, or on standard input where there is none. Raises RecordUnknown where it is none."""
     if path is None:
         return _read_text(None, exit_code, lines)
@@ -48,7 +48,7 @@ def read(path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Readi
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
-def _read_folder(folder: Path, exit_code: int | None, lines: LineWatch) -> Reading:
+def _read_folder(folder: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
     if (folder / "journal.jsonl").is_file():
         return journal_import.read_run(folder)
     if (folder / "args.yaml").is_file() or (folder / "results.csv").is_file():
@@ -60,7 +60,7 @@ def _read_folder(folder: Path, exit_code: int | None, lines: LineWatch) -> Readi
     return _read_inside(folder, exit_code, lines)
 
 
-def _read_inside(folder: Path, exit_code: int | None, lines: LineWatch) -> Reading:
+def _read_inside(folder: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
     """A folder that holds runs, or a record under another name."""
     choices: tuple[tuple[Path | None, Callable[..., Reading]], ...] = (
         (lightning.newest_version(folder), lightning.read_folder),
@@ -71,7 +71,7 @@ def _read_inside(folder: Path, exit_code: int | None, lines: LineWatch) -> Readi
             reading = reader(inner, exit_code=exit_code)
             reading.notes.insert(0, f"Of what is in {folder.name}, {inner.name} was read: the newest.")
             return reading
-    files = [file for file in sorted(folder.iterdir())[:MOST_FILES] if file.is_file()]
+    files = [file for file in sorted(folder.iterdir())[:MAX_FILES] if file.is_file()]
     found = [(ORDER.index(kind), file) for file in files if (kind := kind_of(file)) in ORDER]
     if not found:
         raise RecordUnknown(
@@ -98,7 +98,7 @@ def kind_of(path: Path) -> str | None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _read_text(path: Path | None, exit_code: int | None, lines: LineWatch) -> Reading:
+def _read_text(path: Path | None, exit_code: int | None, lines: OutputMatcher) -> Reading:
     between = lines.on("log")
     source = read_source(path, scan=lambda text: between.feed(text.encode("utf-8", "replace")))
     if not source.head.strip():

@@ -23,7 +23,7 @@ from holdfast.diagnosis.verdict import EXIT_STATUS, standing_against_learning, v
 from holdfast.importers import detect
 from holdfast.importers.exits import check_exit_code
 from holdfast.importers.settings import read_settings
-from holdfast.process.output_matcher import LineWatch
+from holdfast.process.output_matcher import OutputMatcher
 from holdfast.schema import events
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.schema.verdicts import Outcome
@@ -63,7 +63,7 @@ class Diagnosis:
 def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
     """The record at a path, or on standard input where there is none."""
     check_exit_code(exit_code)
-    lines = LineWatch(output_patterns.needles(), output_patterns.rules_speaking_of)
+    lines = OutputMatcher(output_patterns.needles(), output_patterns.rules_speaking_of)
     reading = detect.read(path, exit_code=exit_code, lines=lines)
     state = _judged(reading, _settings_beside(path))
     came_to = _verdict(reading, state)
@@ -248,8 +248,8 @@ def _next_steps(reading: Reading, path: str, steps: list[NextStep], came_to: Ver
     ordered = list(steps)
     if came_to is not None and came_to.outcome is Outcome.NOT_LEARNED:
         return ordered
-    if reading.going_on is not None:
-        ordered.insert(min(1, len(ordered)), NextStep(reading.going_on.text, reading.going_on.command))
+    if reading.resume_hint is not None:
+        ordered.insert(min(1, len(ordered)), NextStep(reading.resume_hint.text, reading.resume_hint.command))
     if reading.end is not None and not reading.end.known:
         again = f"holdfast diagnose {shell_quoted(path)} --exit-code N"
         ordered += [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MOST_ATTEMPTS = 1000
+MAX_ATTEMPTS = 1000
 CONCLUSIONS = (events.FindingMade, events.RunEnded)
 """What rules of that day said; today's are asked instead."""
 
@@ -56,9 +56,9 @@ def _facts(entries: Iterator[Entry], reading: Reading) -> Iterator[Entry]:
         )
         if isinstance(entry.event, events.AttemptStarted):
             attempts += 1
-            if attempts > MOST_ATTEMPTS:
+            if attempts > MAX_ATTEMPTS:
                 raise RecordUnknown(
-                    f"{name} tells of more than {MOST_ATTEMPTS} attempts: no run of Holdfast has so many.",
+                    f"{name} tells of more than {MAX_ATTEMPTS} attempts: no run of Holdfast has so many.",
                     next_step="give a journal as Holdfast wrote it",
                 )
         if not isinstance(entry.event, CONCLUSIONS):

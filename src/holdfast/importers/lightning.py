@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.importers.base import GoingOn, Reading, as_entries, number, one_loss, opening, told, whole
+from holdfast.importers.base import Reading, ResumeHint, as_entries, number, one_loss, opening, told, whole
 from holdfast.importers.epochs import plain_name
 from holdfast.importers.exits import end_of
 from holdfast.importers.settings import read_settings
@@ -55,44 +55,46 @@ def read_table(source: Source, path: Path | None, *, exit_code: int | None) -> R
         reading.notes.append(source.note)
     settings = read_settings(folder / "hparams.yaml", reading.notes) if folder is not None else {}
     planned = whole(settings.get("max_epochs") or settings.get("epochs"))
-    reading.entries = as_entries(_events(_Course(table, source, planned), reading, exit_code, folder))
+    reading.entries = as_entries(_events(_EventBuilder(table, source, planned), reading, exit_code, folder))
     return reading
 
 
-def _events(course: _Course, reading: Reading, exit_code: int | None, folder: Path | None) -> Iterator[events.AnyEvent]:
+def _events(
+    builder: _EventBuilder, reading: Reading, exit_code: int | None, folder: Path | None
+) -> Iterator[events.AnyEvent]:
     yield from opening(reading.name)
-    yield from course.follow()
-    if not course.rows:
+    yield from builder.follow()
+    if not builder.rows:
         raise RecordUnknown(
             f"{reading.name} has a table without a single row that can be read.",
             next_step="give the training's log: what happened before the first logged step is only there",
         )
-    if course.table.note:
-        reading.notes.append(course.table.note)
-    if course.loss:
+    if builder.table.note:
+        reading.notes.append(builder.table.note)
+    if builder.loss:
         losses = "seen: as they were logged"
-    elif named := [name for name in _LOSSES if name in course.table.columns]:
+    elif named := [name for name in _LOSSES if name in builder.table.columns]:
         losses = f"seen: {named[0]}, once an epoch"
     else:
         losses = "not seen: no column is called train_loss or loss"
     kinds = {
         "steps": "seen: as Lightning counts them",
         "losses": losses,
-        "movement": "not seen: a log holds no weights",
+        "weight-updates": "not seen: a log holds no weights",
     }
-    yield events.Observed(at=0.0, kinds=kinds, step_source="lightning")
-    of = f" of {course.planned}" if course.planned else ""
-    reading.position = f"epoch {course.epoch}{of}, step {course.step}"
+    yield events.Coverage(at=0.0, kinds=kinds, step_source="lightning")
+    of = f" of {builder.planned}" if builder.planned else ""
+    reading.position = f"epoch {builder.epoch}{of}, step {builder.step}"
     finished = ""
-    if course.planned and course.epoch >= course.planned:
-        finished = f"its log, which has all {course.planned} planned epochs (the exit code is not recorded)"
+    if builder.planned and builder.epoch >= builder.planned:
+        finished = f"its log, which has all {builder.planned} planned epochs (the exit code is not recorded)"
     reading.end = end_of(exit_code, finished=finished)
-    reading.going_on = _going_on(folder) if not reading.end.finished else None
-    first = 1 if course.step else None
-    yield reading.end.event(0.0, first_step=first, last_step=course.step)
+    reading.resume_hint = _going_on(folder) if not reading.end.finished else None
+    first = 1 if builder.step else None
+    yield reading.end.event(0.0, first_step=first, last_step=builder.step)
 
 
-class _Course:
+class _EventBuilder:
     def __init__(self, table: Table, source: Source, planned: int | None) -> None:
         self.table = table
         self.planned = planned
@@ -123,7 +125,7 @@ class _Course:
                 name: value for name, cell in row.items() if name not in _COUNTS and (value := number(cell)) is not None
             }
             if (step is None and epoch is None) or not values:
-                self.table.spoiled += 1
+                self.table.corrupt += 1
                 continue
             self.rows += 1
             if epoch is not None and epoch + 1 > self.epoch:
@@ -165,9 +167,9 @@ def _plain(name: str) -> str:
     return plain_name(name.removesuffix("_epoch"))
 
 
-def _going_on(folder: Path | None) -> GoingOn | None:
+def _going_on(folder: Path | None) -> ResumeHint | None:
     saved = sorted((folder / "checkpoints").glob("*.ckpt")) if folder is not None else []
     if not saved:
         return None
     newest = max(saved, key=lambda file: file.stat().st_mtime)
-    return GoingOn(f'go on from what was saved: trainer.fit(model, ckpt_path="{newest}")')
+    return ResumeHint(f'go on from what was saved: trainer.fit(model, ckpt_path="{newest}")')

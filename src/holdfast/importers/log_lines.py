@@ -35,7 +35,7 @@ _FILLERS = frozenset(
 
 
 @dataclass
-class Said:
+class ParsedLine:
     epoch: int | None = None
     epochs: int | None = None
     batch: int | None = None
@@ -51,9 +51,9 @@ class Said:
         return self.epoch is not None or self.batch is not None or self.step is not None or bool(self.losses)
 
 
-def said_by(line: str) -> Said | None:
+def parse_line(line: str) -> ParsedLine | None:
     """None where the line says nothing of this."""
-    lower, said = line.lower(), Said()
+    lower, said = line.lower(), ParsedLine()
     if "epoch" in lower and (epoch := _EPOCH.search(lower)):
         said.epoch, said.epochs = whole(epoch[1]), whole(epoch[2])
     _place(lower, said)
@@ -67,7 +67,7 @@ def said_by(line: str) -> Said | None:
     return said if said.anything else None
 
 
-def _place(lower: str, said: Said) -> None:
+def _place(lower: str, said: ParsedLine) -> None:
     counted = "batch" in lower or "iter" in lower or "step" in lower
     place = (_BATCH.search(lower) if counted else None) or (_BAR.search(lower) if "%" in lower else None)
     if place is not None:
@@ -76,7 +76,7 @@ def _place(lower: str, said: Said) -> None:
         said.step = whole(step[1])
 
 
-def _losses(lower: str, said: Said) -> None:
+def _losses(lower: str, said: ParsedLine) -> None:
     for found in _LOSS.finditer(lower):
         before = _BEFORE_LOSS.search(lower[max(0, found.start() - 42) : found.start()])
         value = number(found[2])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.importers.base import Reading, as_entries, one_loss, opening, told
 from holdfast.importers.epochs import plain_name
 from holdfast.importers.exits import KEPT_LINES, end_of
-from holdfast.importers.log_lines import Said, said_by, says_finished
+from holdfast.importers.log_lines import ParsedLine, parse_line, says_finished
 from holdfast.importers.ultralytics_console import Console, banner_in
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from holdfast.importers.exits import End
     from holdfast.importers.text import Source
     from holdfast.importers.ultralytics_console import EpochSoFar
-    from holdfast.process.output_matcher import LineWatch
+    from holdfast.process.output_matcher import OutputMatcher
 
-LONGEST_LINE = 2000
+MAX_LINE = 2000
 BLOCK_CHARACTERS = 1 << 18
 MAX_LINES = 100_000
 """Of one log: 8 MB of ordinary lines. The first half of them from its beginning, the other from its end."""
@@ -39,7 +39,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 class PlainLog:
     """A log, read once from its beginning to its end."""
 
-    def __init__(self, source: Source, lines: LineWatch) -> None:
+    def __init__(self, source: Source, lines: OutputMatcher) -> None:
         self._source = source
         self._lines = lines
         self._stream = lines.on(SOURCE)
@@ -138,10 +138,10 @@ class PlainLog:
             values = {name: told(value) for name, value in self._console.final.items()}
             yield events.Metrics(at=self.at, step=self._step, values=values, source=f"{SOURCE}, best.pt at the end")
 
-    def words_only(self) -> Iterator[events.Printed]:
+    def words_only(self) -> Iterator[events.OutputMatched]:
         """Only what rules asked to be told of: the numbers are known from somewhere better."""
         for event in self.history():
-            if isinstance(event, events.Printed):
+            if isinstance(event, events.OutputMatched):
                 yield event
 
     # --- lines -------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class PlainLog:
             yield from self._epoch_of(done)
         if known:
             yield from self._follow_console()
-        elif (said := said_by(line)) is not None:
+        elif (said := parse_line(line)) is not None:
             yield from self._follow(said)
         if says_finished(line):
             self._finished = f"its own words: {line.strip().rstrip('.')[:120]}"
@@ -167,12 +167,12 @@ class PlainLog:
         else:
             self._after.append(line)
 
-    def _printed(self, text: str) -> Iterator[events.Printed]:
+    def _printed(self, text: str) -> Iterator[events.OutputMatched]:
         if text:
             self._stream.feed((text + "\n").encode("utf-8", "replace"))
         for heard in self._lines.take():
             self.heard += 1
-            yield events.Printed(at=self.at, rule=heard.topic, stream=SOURCE, text=heard.text, count=heard.count)
+            yield events.OutputMatched(at=self.at, rule=heard.topic, stream=SOURCE, text=heard.text, count=heard.count)
 
     # --- Ultralytics' own lines --------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class PlainLog:
 
     # --- anybody's lines ---------------------------------------------------------------------------------------------
 
-    def _follow(self, said: Said) -> Iterator[events.AnyEvent]:
+    def _follow(self, said: ParsedLine) -> Iterator[events.AnyEvent]:
         if said.epoch is not None:
             yield from self._epoch_named(said)
         if said.by_trainer and said.batch is None and not self._epoch:
@@ -210,7 +210,7 @@ class PlainLog:
                 if said.epoch is not None:
                     yield from self._epoch_over(whole=True)
 
-    def _epoch_named(self, said: Said) -> Iterator[events.AnyEvent]:
+    def _epoch_named(self, said: ParsedLine) -> Iterator[events.AnyEvent]:
         assert said.epoch is not None
         if self._from_zero is None:
             self._from_zero = said.epoch == 0
@@ -243,7 +243,7 @@ class PlainLog:
             epoch = self._epoch or None
             yield events.Metrics(at=self.at, step=self._step, epoch=epoch, values=values, source=SOURCE)
 
-    def _loss_inside(self, said: Said) -> Iterator[events.AnyEvent]:
+    def _loss_inside(self, said: ParsedLine) -> Iterator[events.AnyEvent]:
         step = said.step
         if step is None and said.batch is not None:
             before = max(0, self._epoch - 1) * (said.batches or 0)
@@ -268,7 +268,7 @@ class PlainLog:
         )
 
 
-def read_log(source: Source, *, name: str, exit_code: int | None, lines: LineWatch) -> Reading:
+def read_log(source: Source, *, name: str, exit_code: int | None, lines: OutputMatcher) -> Reading:
     log = PlainLog(source, lines)
     reading = Reading("a plain log", name, iter(()), has_log=True)
     if source.note:
@@ -282,7 +282,7 @@ def _whole_log(log: PlainLog, reading: Reading, exit_code: int | None) -> Iterat
     if log.banner is not None:
         yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
     yield from log.history()
-    yield events.Observed(at=log.at, kinds=_seen(log), step_source="the log's own count" if log.first_step else "none")
+    yield events.Coverage(at=log.at, kinds=_seen(log), step_source="the log's own count" if log.first_step else "none")
     reading.position = log.position
     reading.end = log.end(exit_code)
     if not log.says_anything and not reading.end.known:
@@ -300,7 +300,7 @@ def _seen(log: PlainLog) -> dict[str, str]:
     return {
         "steps": printed if log.first_step else "not seen: the log numbers no step that has a loss beside it",
         "losses": printed if log.losses else "not seen: the log prints none",
-        "movement": "not seen: a log does not hold weights",
+        "weight-updates": "not seen: a log does not hold weights",
     }
 
 
@@ -325,6 +325,6 @@ def _lines_of(text: str) -> list[str]:
         text = _ESCAPES.sub("", text)
     found = []
     for line in _BREAKS.split(text):
-        short = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} [...] {line[-LONGEST_LINE // 2 :]}"
+        short = line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} [...] {line[-MAX_LINE // 2 :]}"
         found.append(_CONTROLS.sub("", short).rstrip())
     return found

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Settings = dict[str, str]
-MOST_LINES = 5000
+MAX_LINES = 5000
 _LINE = re.compile(r"""^\s*["']?([A-Za-z_][\w.\-/ ]{0,80}?)["']?\s*:(?:\s+(.*?))?\s*$""")
 _NOT_OF_ULTRALYTICS = {
     "val_period": "Ultralytics raises on it (ultralytics#17412, ultralytics#23715); validating every n epochs has to be "
@@ -42,7 +42,7 @@ def read_settings(path: Path, notes: list[str]) -> Settings:
 def settings_in(text: str) -> Settings:
     """Keys of any depth with their plain values; of a key that comes twice the first counts."""
     found: Settings = {}
-    for line in text.splitlines()[:MOST_LINES]:
+    for line in text.splitlines()[:MAX_LINES]:
         match = _LINE.match(line) if len(line) < 2000 else None
         if match:
             value = re.sub(r"\s+#.*$", "", match[2] or "").strip().strip("\"'")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from holdfast.importers.text import Source
 
 Row = dict[str, str]
-LONGEST_LINE = 64 << 10
-MOST_COLUMNS = 1000
+MAX_LINE = 64 << 10
+MAX_COLUMNS = 1000
 MAX_ROWS = 10_000
 """Of one table: the first half of them from its beginning, the other from its end."""
 
@@ -27,7 +27,7 @@ class Table:
         self.columns = columns_of(lines[0]) if lines else []
         self.left_out = 0
         """Rows in the middle of a table that has more than `MAX_ROWS`."""
-        self.spoiled = 0
+        self.corrupt = 0
         """Rows that could not be read: cut, overlong, or with another number of cells."""
         if not any(self.columns):
             raise RecordUnknown(
@@ -49,7 +49,7 @@ class Table:
             cells = _cells(line)
             if cells is None or len(cells) != len(self.columns):
                 # A row that was being written when the training died is cut: what it has of its last cell is not whole.
-                self.spoiled += 1
+                self.corrupt += 1
                 continue
             if cells != self.columns:
                 yield dict(zip(self.columns, cells, strict=True))
@@ -62,8 +62,8 @@ class Table:
                 f"Of {self._source.name} the first and the last {MAX_ROWS // 2:,} rows were read; {self.left_out:,} between "
                 "were not."
             )
-        if self.spoiled:
-            rows = "1 row" if self.spoiled == 1 else f"{self.spoiled} rows"
+        if self.corrupt:
+            rows = "1 row" if self.corrupt == 1 else f"{self.corrupt} rows"
             told.append(
                 f"{rows} of {self._source.name} could not be read (cut, or with another number of cells than columns)."
             )
@@ -75,13 +75,13 @@ def columns_of(line: str) -> list[str]:
 
 
 def _cells(line: str) -> list[str] | None:
-    if len(line) > LONGEST_LINE:
+    if len(line) > MAX_LINE:
         return None
     try:
         cells = next(csv.reader(io.StringIO(line)), [])
     except csv.Error:
         return None
-    return [cell.strip() for cell in cells] if len(cells) <= MOST_COLUMNS else None
+    return [cell.strip() for cell in cells] if len(cells) <= MAX_COLUMNS else None
 
 
 def _lines(source: Source) -> list[str]:

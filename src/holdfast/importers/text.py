@@ -143,11 +143,11 @@ def encoding_of(head: bytes, name: str) -> str:
     except UnicodeDecodeError:
         decoded = sample.decode("latin-1")
         # Mostly UTF-8 with a few spoiled bytes is still UTF-8: a bad byte a line would be another alphabet.
-        spoiled = sample.decode("utf-8", "replace").count("\ufffd")
+        corrupt = sample.decode("utf-8", "replace").count("\ufffd")
         wide = sum(byte >= 0x80 for byte in sample)
         if not _readable(decoded):
             raise _binary(name, head) from None
-        return "utf-8" if spoiled * 2 < wide else "latin-1"
+        return "utf-8" if corrupt * 2 < wide else "latin-1"
     if not _readable(sample.decode("utf-8", "replace")):
         raise _binary(name, head)
     return "utf-8"

@@ -11,7 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from holdfast.importers.base import GoingOn, Reading, as_entries, number, one_loss, opening, told, whole
+from holdfast.importers.base import Reading, ResumeHint, as_entries, number, one_loss, opening, told, whole
 from holdfast.importers.epochs import plain_name
 from holdfast.importers.exits import end_of
 from holdfast.importers.text import read_source
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SOURCE = "transformers"
 HISTORY = '"log_history"'
-MOST_ENTRIES = 2_000_000
-MOST_FAILURES = 10_000
+MAX_EVENTS = 2_000_000
+MAX_FAILURES = 10_000
 LAST_ENTRIES = 20
 MAX_ENTRIES = 50_000
 """Of a history: the first half of them from its beginning, the other from its end."""
@@ -66,7 +66,7 @@ def read_state(source: Source, path: Path | None, *, exit_code: int | None) -> R
 
 def _events(state: _State, reading: Reading, exit_code: int | None, folder: Path | None) -> Iterator[events.AnyEvent]:
     yield from opening(reading.name)
-    course = _Course(state.whole("num_train_epochs"))
+    builder = _EventBuilder(state.whole("num_train_epochs"))
     left_out = len(state.history) - MAX_ENTRIES
     if left_out > 0:
         del state.history[MAX_ENTRIES // 2 : -MAX_ENTRIES // 2]
@@ -74,35 +74,35 @@ def _events(state: _State, reading: Reading, exit_code: int | None, folder: Path
             f"The first and the last {MAX_ENTRIES // 2:,} entries of its history were read; {left_out:,} between were not."
         )
     for entry in state.history:
-        yield from course.take(entry)
-    step = max(course.step, state.whole("global_step") or 0)
-    if not step and not course.entries:
+        yield from builder.take(entry)
+    step = max(builder.step, state.whole("global_step") or 0)
+    if not step and not builder.entries:
         raise RecordUnknown(
             f"{reading.name} holds a state of Transformers in which nothing was logged.",
             next_step="give the training's log: what happened before the first logged step is only there",
         )
-    if course.masked:
+    if builder.masked:
         reading.notes.append(
-            f"{course.masked} entries log a loss of 0 with a gradient norm of NaN: Transformers replaces a loss that is NaN "
+            f"{builder.masked} entries log a loss of 0 with a gradient norm of NaN: Transformers replaces a loss that is NaN "
             "(logging_nan_inf_filter), so they are taken for NaN."
         )
     kinds = {
         "steps": "seen: as Transformers counts them",
-        "losses": "seen: as means of what was logged" if course.losses else "not seen: none was logged",
-        "movement": "not seen: a state of the Trainer holds no weights",
+        "losses": "seen: as means of what was logged" if builder.losses else "not seen: none was logged",
+        "weight-updates": "not seen: a state of the Trainer holds no weights",
     }
-    yield events.Observed(at=0.0, kinds=kinds, step_source="transformers")
+    yield events.Coverage(at=0.0, kinds=kinds, step_source="transformers")
     most = state.whole("max_steps")
     reading.position = f"step {step}" + (f" of {most}" if most and most > 0 else "")
     finished = ""
-    if course.finished:
+    if builder.finished:
         finished = "the run time of the whole training, which the Trainer logs last"
     elif most and 0 < most <= step:
         finished = f"its count, which has all {most} planned steps (the exit code is not recorded)"
     reading.end = end_of(exit_code, [_printed(entry) for entry in state.history[-LAST_ENTRIES:]], finished=finished)
     if not reading.end.finished and folder is not None and _CHECKPOINT.fullmatch(folder.name):
-        reading.going_on = GoingOn(f'go on from what was saved: trainer.train(resume_from_checkpoint="{folder}")')
-    yield reading.end.event(course.at, first_step=1 if step else None, last_step=step)
+        reading.resume_hint = ResumeHint(f'go on from what was saved: trainer.train(resume_from_checkpoint="{folder}")')
+    yield reading.end.event(builder.at, first_step=1 if step else None, last_step=step)
 
 
 class _State:
@@ -142,7 +142,7 @@ def _scanned(text: str) -> Iterator[Entry]:
     at = text.find(HISTORY)
     decoder = json.JSONDecoder()
     failures = 0
-    for _ in range(MOST_ENTRIES):
+    for _ in range(MAX_EVENTS):
         at = text.find("{", at) if at >= 0 else -1
         if at < 0:
             return
@@ -151,7 +151,7 @@ def _scanned(text: str) -> Iterator[Entry]:
         except (ValueError, RecursionError) as error:
             # A deep nest would be tried again from each of its levels.
             failures += 1000 if isinstance(error, RecursionError) else 1
-            if failures > MOST_FAILURES:
+            if failures > MAX_FAILURES:
                 return
             at += 1
             continue
@@ -159,7 +159,7 @@ def _scanned(text: str) -> Iterator[Entry]:
             yield entry
 
 
-class _Course:
+class _EventBuilder:
     def __init__(self, planned: int | None) -> None:
         self._planned = planned
         self._epoch = 0

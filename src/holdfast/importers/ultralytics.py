@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.importers.base import GoingOn, Reading, as_entries, opening, whole
+from holdfast.importers.base import Reading, ResumeHint, as_entries, opening, whole
 from holdfast.importers.epochs import EpochEvents, EpochRow, epoch_row
 from holdfast.importers.exits import end_of
 from holdfast.importers.plain_log import PlainLog
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.importers.exits import End
     from holdfast.importers.settings import Settings
     from holdfast.importers.text import Source
-    from holdfast.process.output_matcher import LineWatch
+    from holdfast.process.output_matcher import OutputMatcher
 
 SOURCE = "ultralytics"
 FITNESS = (
@@ -44,14 +44,14 @@ LOGS = ("*.log", "*.out", "*.err")
 class Folder:
     """The parts of a run folder, each of which may be missing."""
 
-    def __init__(self, path: Path | None, table: Source | None, lines: LineWatch) -> None:
+    def __init__(self, path: Path | None, table: Source | None, lines: OutputMatcher) -> None:
         self.path = path
         self.table = Table(table) if table is not None else None
         self.notes = [table.note] if table is not None and table.note else []
         self.settings: Settings = read_settings(path / "args.yaml", self.notes) if path is not None else {}
         self.log = self._log(lines)
 
-    def _log(self, lines: LineWatch) -> PlainLog | None:
+    def _log(self, lines: OutputMatcher) -> PlainLog | None:
         """The newest that lies in the folder."""
         found = [file for pattern in LOGS for file in self.path.glob(pattern)] if self.path is not None else []
         written = [(status.st_mtime, file) for file in found if file.is_file() and (status := file.stat()).st_size]
@@ -80,7 +80,7 @@ class Folder:
         return last if last is not None and last.is_file() else None
 
 
-def read_folder(path: Path, *, exit_code: int | None, lines: LineWatch) -> Reading:
+def read_folder(path: Path, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
     """A table that cannot be read is no loss where a log tells the same."""
     table, trouble = None, None
     if (path / "results.csv").is_file():
@@ -97,7 +97,7 @@ def read_folder(path: Path, *, exit_code: int | None, lines: LineWatch) -> Readi
     return _read(folder, "a run folder of Ultralytics", path.resolve().name, exit_code)
 
 
-def read_table(source: Source, path: Path | None, *, exit_code: int | None, lines: LineWatch) -> Reading:
+def read_table(source: Source, path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
     """A table alone; what lies beside it in a run folder is used too."""
     beside = path.parent if path is not None and (path.parent / "args.yaml").is_file() else None
     folder = Folder(beside, source, lines)
@@ -117,40 +117,40 @@ def _events(folder: Folder, reading: Reading, exit_code: int | None) -> Iterator
     yield from opening(reading.name, platform="macos" if on_mps else "")
     if log is not None and log.banner is not None:
         yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
-    course = _Course(folder.settings)
+    builder = _EventBuilder(folder.settings)
     if folder.table is not None:
-        yield from course.follow(folder.table, folder.planned)
-        if not course.rows and log is None:
+        yield from builder.follow(folder.table, folder.planned)
+        if not builder.rows and log is None:
             raise RecordUnknown(
                 f"{reading.name} has a table without a single epoch in it.",
                 next_step="give the run's log: what happened in the first epoch is only there",
             )
-        reading.notes += course.notes(folder.table)
+        reading.notes += builder.notes(folder.table)
     if log is not None:
-        yield from log.history() if not course.rows else log.words_only()
-    yield events.Observed(at=course.at, kinds=_seen(course, log), step_source="none")
-    reading.position = course.position or (log.position if log is not None else "")
-    reading.end = _end(folder, course, exit_code)
-    if course.stopped_early and reading.end.finished:
+        yield from log.history() if not builder.rows else log.words_only()
+    yield events.Coverage(at=builder.at, kinds=_seen(builder, log), step_source="none")
+    reading.position = builder.position or (log.position if log is not None else "")
+    reading.end = _end(folder, builder, exit_code)
+    if builder.stopped_early and reading.end.finished:
         yield events.ProbeNote(
-            at=course.at, what="ultralytics ended the training before its last epoch", detail=course.stopped_early
+            at=builder.at, what="ultralytics ended the training before its last epoch", detail=builder.stopped_early
         )
-    reading.going_on = _going_on(folder, reading.end, reading.notes)
-    yield reading.end.event(max(course.at, log.at if log is not None else 0.0))
+    reading.resume_hint = _going_on(folder, reading.end, reading.notes)
+    yield reading.end.event(max(builder.at, log.at if log is not None else 0.0))
 
 
-def _end(folder: Folder, course: _Course, exit_code: int | None) -> End:
+def _end(folder: Folder, builder: _EventBuilder, exit_code: int | None) -> End:
     finished = ""
-    if course.planned and course.epoch >= course.planned:
-        finished = f"its table, which has all {course.planned} planned epochs (the exit code is not recorded)"
-    elif course.stopped_early:
-        finished = f"its patience, which had run out: {course.stopped_early} (the exit code is not recorded)"
+    if builder.planned and builder.epoch >= builder.planned:
+        finished = f"its table, which has all {builder.planned} planned epochs (the exit code is not recorded)"
+    elif builder.stopped_early:
+        finished = f"its patience, which had run out: {builder.stopped_early} (the exit code is not recorded)"
     if folder.log is not None:
         return folder.log.end(exit_code, finished)
     return end_of(exit_code, finished=finished)
 
 
-class _Course:
+class _EventBuilder:
     """The epochs of a table, followed from the first to the last."""
 
     def __init__(self, settings: Settings) -> None:
@@ -165,7 +165,7 @@ class _Course:
         for cells in table.rows():
             row = epoch_row(cells)
             if row is None:
-                table.spoiled += 1
+                table.corrupt += 1
                 continue
             if self._events is None:
                 self.first = row
@@ -219,22 +219,22 @@ class _Course:
         return found
 
 
-def _seen(course: _Course, log: PlainLog | None) -> dict[str, str]:
+def _seen(builder: _EventBuilder, log: PlainLog | None) -> dict[str, str]:
     kinds = {
-        "ultralytics": "seen: in its own table" if course.rows else "seen: in its own folder",
+        "ultralytics": "seen: in its own table" if builder.rows else "seen: in its own folder",
         "steps": "not seen: "
-        + ("the table has one row an epoch" if course.rows else "no table of results was written"),
-        "losses": "seen: as means of epochs" if course.rows else "not seen: no epoch was written down",
-        "movement": "not seen: a table does not hold weights",
+        + ("the table has one row an epoch" if builder.rows else "no table of results was written"),
+        "losses": "seen: as means of epochs" if builder.rows else "not seen: no epoch was written down",
+        "weight-updates": "not seen: a table does not hold weights",
     }
-    if course.rows:
+    if builder.rows:
         kinds["metrics"] = "seen: in its own table"
     elif log is not None and log.losses:
         kinds["losses"] = "seen: as the log prints them"
     return kinds
 
 
-def _going_on(folder: Folder, end: End, notes: list[str]) -> GoingOn | None:
+def _going_on(folder: Folder, end: End, notes: list[str]) -> ResumeHint | None:
     """Ultralytics resumes from last.pt, unless it had finished."""
     last = folder.last_checkpoint
     if last is None or end.finished:
@@ -250,4 +250,4 @@ def _going_on(folder: Folder, end: End, notes: list[str]) -> GoingOn | None:
         )
         return None
     command = f"holdfast run -- yolo train resume model={shell_quoted(last)}"
-    return GoingOn("go on from weights/last.pt, which is whole", command)
+    return ResumeHint("go on from weights/last.pt, which is whole", command)

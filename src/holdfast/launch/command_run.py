@@ -11,7 +11,7 @@ from holdfast.diagnosis import rule_config
 from holdfast.diagnosis.run_state import load_run_state
 from holdfast.launch.new_run_folder import claim
 from holdfast.render.console import print_json, say
-from holdfast.render.console_reporter import Narrator
+from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.report import write_report
 from holdfast.render.summary import summary_of, write_summary
 from holdfast.schema.errors import CommandNotRunnable
@@ -49,7 +49,7 @@ def plan_for(command: list[str], options: dict[str, Any]) -> Plan:
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """Options of the command line as fields of a plan."""
-    names = {"backoff": "backoff_s", "max_loss": "max_loss_s"}
+    names = {"backoff": "backoff_s", "max_lost_work": "max_lost_work_s"}
     known = {"max_attempts", "hang_after", "rule"}
     fields = {names.get(name, name): value for name, value in options.items() if name not in known}
     if "max_attempts" in options:
@@ -84,9 +84,14 @@ def supervise_again(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
 
 
 def _supervised(
-    run: RunFolder, plan: Plan, supervise: Callable[[Narrator], Verdict], *, as_json: bool, progress: str | None = None
+    run: RunFolder,
+    plan: Plan,
+    supervise: Callable[[ConsoleReporter], Verdict],
+    *,
+    as_json: bool,
+    progress: str | None = None,
 ) -> int:
-    verdict = supervise(Narrator(run, plan=progress))
+    verdict = supervise(ConsoleReporter(run, plan=progress))
     gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
     if not (run.is_there() and run.journal.is_file()):
         return tell_removed(run, verdict, as_json=as_json)

@@ -11,7 +11,7 @@ from holdfast.launch.command_run import fields_of, supervise_again, supervise_ne
 from holdfast.launch.interrupts import ends_what_it_started
 from holdfast.launch.new_run_folder import claim
 from holdfast.render.console import print_json, say
-from holdfast.render.console_reporter import Narrator
+from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.summary import write_summary
 from holdfast.render.text import printable
 from holdfast.schema.errors import PlanInvalid, UsageError
@@ -54,10 +54,10 @@ def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     if "budget" in fields:
         fields["budget"] = msgspec.structs.replace(plan.budget, attempts=fields["budget"].attempts)
     plan = msgspec.structs.replace(plan, **fields)
-    ground = survey(plan)
-    for note in ground.notes:
+    context = survey(plan)
+    for note in context.notes:
         say(note)
-    problems = ground.problems
+    problems = context.problems
     if problems:
         raise PlanInvalid(
             f"{path} cannot be carried out:\n" + "\n".join(f"  - {printable(problem)}" for problem in problems),
@@ -112,34 +112,34 @@ def supervise_plan(plan: Plan, *, name: str | None, folder: Path | None, as_json
 def carry_out(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     """All stages of a plan that are not done yet."""
     from holdfast.preflight.batch_finder import fits
-    from holdfast.render.report.stages import write_course_report
-    from holdfast.render.stages import course_summary, print_course_panel
+    from holdfast.render.report.stages import write_stages_report
+    from holdfast.render.stages import print_stages_panel, stages_summary
     from holdfast.supervisor.stages import Stages
 
-    def listeners_of(folder: RunFolder) -> list[Narrator]:
+    def listeners_of(folder: RunFolder) -> list[ConsoleReporter]:
         number = int(folder.name.partition("-")[0])
         head = f"stage {number} of {len(plan.stages)}, {plan.stages[number - 1].name}"
-        return [Narrator(folder, plan=head, later=epochs_after(plan, number))]
+        return [ConsoleReporter(folder, plan=head, later=epochs_after(plan, number))]
 
     def done(folder: RunFolder, _reached: Verdict) -> None:
         if run.is_there() and folder.is_there():
             write_down(folder, plan)
 
-    stages = Stages(run, plan, listeners=[Narrator(run)], listeners_of=listeners_of, done=done, fits=fits)
+    stages = Stages(run, plan, listeners=[ConsoleReporter(run)], listeners_of=listeners_of, done=done, fits=fits)
     verdict = stages.carry_out()
     if not (run.is_there() and run.journal.is_file()):
         return tell_removed(run, verdict, as_json=as_json)
-    summary = course_summary(run, plan)
+    summary = stages_summary(run, plan)
     try:
         write_summary(run, summary)
-        write_course_report(run, plan)
+        write_stages_report(run, plan)
     except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
         say(f"no report was written ({error}); try: holdfast report {run.shell_reference}")
     with contextlib.suppress(OSError):
         if as_json:
             print_json(summary)
         else:
-            print_course_panel(run, plan)
+            print_stages_panel(run, plan)
     return verdict.exit_status
 
 

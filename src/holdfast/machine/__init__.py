@@ -19,6 +19,6 @@ def this_machine() -> Machine:
         from holdfast.machine.macos import MacMachine  # noqa: PLC0415
 
         return MacMachine()
-    from holdfast.machine.psutil_machine import PlainMachine  # noqa: PLC0415
+    from holdfast.machine.psutil_machine import PsutilMachine  # noqa: PLC0415
 
-    return PlainMachine()
+    return PsutilMachine()

@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import NamedTuple
 
-MOST_TEXT = 4_000_000
+MAX_TEXT = 4_000_000
 """Characters looked at; no answer that we ask for is near that long."""
 
 
@@ -43,4 +43,4 @@ def _decoded(raw: bytes | str | None) -> str:
     if not raw:
         return ""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-    return text[:MOST_TEXT]
+    return text[:MAX_TEXT]

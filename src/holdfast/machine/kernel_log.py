@@ -10,7 +10,7 @@ from holdfast.schema.events import Evidence
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-MOST_LINES = 12
+MAX_LINES = 12
 """A storm of kills is told as well by its first dozen lines."""
 NEAR_THE_END = 10.0
 CLOCK_SLACK = 5.0
@@ -78,7 +78,7 @@ def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: floa
             ours.append(Evidence("kernel log", line.text))
         elif crashed and _PYTHON.match(line.text) and line.at >= until - NEAR_THE_END - CLOCK_SLACK:
             ours.append(Evidence("kernel log, thread", line.text))
-    return ours[:MOST_LINES] + others[-3:]
+    return ours[:MAX_LINES] + others[-3:]
 
 
 def daemon_evidence(
@@ -99,4 +99,4 @@ def daemon_evidence(
         else:
             continue
         (ours if mine else others).append(Evidence("journal" if mine else "journal, other", line.text))
-    return ours[:MOST_LINES] + others[-3:]
+    return ours[:MAX_LINES] + others[-3:]

@@ -23,7 +23,7 @@ from holdfast.machine.macos_text import (
     report_evidence,
 )
 from holdfast.machine.power import Power, parse_pmset
-from holdfast.machine.psutil_machine import PlainMachine
+from holdfast.machine.psutil_machine import PsutilMachine
 from holdfast.machine.safely import gathered
 from holdfast.schema.events import Evidence
 from holdfast.storage.safe_files import expand_user
@@ -39,11 +39,11 @@ LOG_PATIENCE = 25.0
 _KILL_LINES = (
     'process == "kernel" AND (eventMessage CONTAINS "memorystatus: killing" OR eventMessage CONTAINS "low swap")'
 )
-_MOST_REPORTS = 20
-_MOST_REPORT_BYTES = 8_000_000
+_MAX_REPORTS = 20
+_MAX_REPORT_BYTES = 8_000_000
 
 
-class MacMachine(PlainMachine):
+class MacMachine(PsutilMachine):
     def __init__(
         self,
         ask: Callable[[list[str], float], Answer] = ask,
@@ -119,7 +119,7 @@ class MacMachine(PlainMachine):
                 yield Evidence("not readable", "crash reports: there was no time to read them all")
                 return
             with file.open(encoding="utf-8", errors="replace") as text:
-                found = report_evidence(text.read(_MOST_REPORT_BYTES), pids)
+                found = report_evidence(text.read(_MAX_REPORT_BYTES), pids)
             if found:
                 yield found
 
@@ -134,7 +134,7 @@ def _newest_reports(folders: Iterable[Path], since: float) -> list[Path]:
                 continue
             if written >= since and os.access(file, os.R_OK):
                 dated.append((written, file))
-    return [file for _, file in sorted(dated, reverse=True)[:_MOST_REPORTS]]
+    return [file for _, file in sorted(dated, reverse=True)[:_MAX_REPORTS]]
 
 
 class _Usage(ctypes.Structure):

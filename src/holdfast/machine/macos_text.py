@@ -11,7 +11,7 @@ from holdfast.schema.events import Evidence
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-MOST_LINES = 12
+MAX_LINES = 12
 _PRESSURE = {1: "normal", 2: "warning", 4: "critical"}
 _UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -84,7 +84,7 @@ def log_evidence(text: str, pids: Collection[int]) -> list[Evidence]:
             others.append(Evidence("kernel log, other", line.strip()))
         elif kill is None and _CONTEXT.search(said):
             context.setdefault(said, Evidence("kernel log, other", line.strip()))
-    return ours[:MOST_LINES] + others[-3:] + list(context.values())[:3]
+    return ours[:MAX_LINES] + others[-3:] + list(context.values())[:3]
 
 
 def report_evidence(text: str, pids: Collection[int]) -> Evidence | None:

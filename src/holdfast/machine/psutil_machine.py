@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 
-class PlainMachine:
+class PsutilMachine:
     def memory(self) -> SystemMemory:
         system = psutil.virtual_memory()
         try:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.units import size as amount
 from holdfast.machine import this_machine
 from holdfast.preflight.cost_estimate import GROWS
-from holdfast.preflight.short_run import Measured, asked_of, measure
+from holdfast.preflight.short_run import Measurement, measure, request_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.schema.plan import Plan
 
-    Trial = Callable[..., Measured]
+    Trial = Callable[..., Measurement]
 
 ROOM = GROWS
 """What a long training may hold above the peak of a short trial."""
@@ -23,7 +23,7 @@ SIZES = (160, 224, 256, 320, 384, 416, 448, 512, 640, 768, 960, 1280)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 SMALLER = 0.6
 """The side of the images of the smaller trial."""
-LEAST_SIDE = 64
+MIN_SIDE = 64
 VERIFIED = 2
 """Trials of what is recommended at most; where the first does not hold, the next smaller batch is tried."""
 
@@ -33,7 +33,7 @@ class Answer:
     """What fits."""
 
     limit: int
-    measured: tuple[Measured, ...]
+    measured: tuple[Measurement, ...]
     base: float
     """Bytes that it holds however small a batch is."""
     each: float
@@ -42,8 +42,8 @@ class Answer:
     """Whose: the machine's, or that of a device with its own."""
     too_large: tuple[tuple[int, int, str], ...] = ()
     """Batches and sizes whose trial did not run, and why."""
-    without_mosaic: Measured | None = None
-    recommended: Measured | None = None
+    without_mosaic: Measurement | None = None
+    recommended: Measurement | None = None
     """What fits and is nearest to the plan, tried for real."""
 
     def peak(self, batch: int, size: int) -> float:
@@ -78,12 +78,12 @@ def fits(plan: Plan, trial: Trial = measure) -> tuple[bool, str]:
     return need <= limit, figures
 
 
-def held(found: Measured) -> int:
+def held(found: Measurement) -> int:
     """Where a device has memory of its own, that is what runs out."""
     return found.device[1] if found.device is not None and found.device[2] else found.peak
 
 
-def limit_for(plan: Plan, found: Measured) -> tuple[int, str]:
+def limit_for(plan: Plan, found: Measurement) -> tuple[int, str]:
     """Bytes, and whose they are."""
     if found.device is not None and found.device[2]:
         return found.device[2], f"the memory of {found.device[0]}"
@@ -101,11 +101,11 @@ def what_fits(
     tell: Callable[[str], None] = lambda _: None,
     trial: Trial = measure,
     *,
-    known: Sequence[Measured] = (),
+    known: Sequence[Measurement] = (),
     verify: bool = True,
 ) -> Answer | str:
     """From a few trials, and from those that are known; a sentence where there is no answer."""
-    asked = asked_of({**plan.settings, **plan.overrides})
+    asked = request_for({**plan.settings, **plan.overrides})
     found = [one for one in known if not one.failed]
     too_large = [(one.batch, one.size, one.failed) for one in known if one.failed]
     for batch, size in _points(asked.batch, asked.size):
@@ -129,29 +129,29 @@ def what_fits(
 
 def _points(batch: int, size: int) -> Iterator[tuple[int, int]]:
     """The smallest first: it may be all that fits."""
-    smaller = max(LEAST_SIDE, int(size * SMALLER) // 32 * 32)
+    smaller = max(MIN_SIDE, int(size * SMALLER) // 32 * 32)
     yield from dict.fromkeys([(max(1, batch // 4), smaller), (max(1, batch // 4), size), (batch, size)])
 
 
 def _verified(plan: Plan, answer: Answer, tell: Callable[[str], None], trial: Trial) -> Answer:
     """What is recommended, as tried: the plan's own batch and size where they fit, else the nearest."""
-    tried = answer
+    short_run_of = answer
     for _ in range(VERIFIED):
-        pair = nearest(plan, tried)
+        pair = nearest(plan, short_run_of)
         if pair is None:
-            return tried
+            return short_run_of
         batch, size = pair
-        known = next((one for one in tried.measured if (one.batch, one.size) == pair), None)
+        known = next((one for one in short_run_of.measured if (one.batch, one.size) == pair), None)
         if known is None:
             tell(f"trying what seems to fit: batch {batch} at {size} px")
             known = trial(plan, batch=batch, imgsz=size)
-        if not known.failed and held(known) * (1 + ROOM) <= tried.limit:
-            return _with(tried, known, recommended=known)
-        tried = _with(tried, known)
-    return tried
+        if not known.failed and held(known) * (1 + ROOM) <= short_run_of.limit:
+            return _with(short_run_of, known, recommended=known)
+        short_run_of = _with(short_run_of, known)
+    return short_run_of
 
 
-def _with(answer: Answer, one: Measured, recommended: Measured | None = None) -> Answer:
+def _with(answer: Answer, one: Measurement, recommended: Measurement | None = None) -> Answer:
     """The same, with one more trial."""
     measured = answer.measured if one in answer.measured or one.failed else (*answer.measured, one)
     base, each = line_through(list(measured))
@@ -165,7 +165,7 @@ def nearest(plan: Plan, answer: Answer) -> tuple[int, int] | None:
     """The plan's own pair where it fits; else its size with a smaller batch (which changes no result, as Ultralytics accumulates to
     nbs images); else smaller images.
     """
-    asked = asked_of({**plan.settings, **plan.overrides})
+    asked = request_for({**plan.settings, **plan.overrides})
     if answer.fits(asked.batch, asked.size):
         return asked.batch, asked.size
     smaller = [batch for batch in BATCHES if batch < asked.batch and answer.fits(batch, asked.size)]
@@ -187,7 +187,7 @@ def _without_mosaic(plan: Plan, answer: Answer, tell: Callable[[str], None], tri
     return replace(answer, without_mosaic=without)
 
 
-def line_through(found: list[Measured]) -> tuple[float, float]:
+def line_through(found: list[Measurement]) -> tuple[float, float]:
     """Peak = base + each * pixels of a batch, by least squares; never falling."""
     n = len(found)
     if n == 1:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.machine.base import SystemMemory
 from holdfast.machine.keep_awake import CannotKeepAwake, NothingSleeps
 from holdfast.machine.power import Power
-from holdfast.machine.psutil_machine import PlainMachine
-from holdfast.preflight.checks.check import Ground
-from holdfast.preflight.checks.interpreter import Interpreter, Said, Torch
+from holdfast.machine.psutil_machine import PsutilMachine
+from holdfast.preflight.checks.check import CheckContext
+from holdfast.preflight.checks.interpreter import Interpreter, Reply, Torch
 
 if TYPE_CHECKING:
     from holdfast.machine.base import Awake
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class RecordedMachine(PlainMachine):
+class RecordedMachine(PsutilMachine):
     total: int = 16 * GIB
     available: int = 10 * GIB
     swap: int = 0
@@ -49,8 +49,8 @@ def mac(
     machine: RecordedMachine | None = None,
     packages: dict[str, str] | None = None,
     facts: dict[str, Any] | None = None,
-    **ground: Any,
-) -> Ground:
+    **context: Any,
+) -> CheckContext:
     have = {"torch": torch, "torchvision": "0.29.0", "ultralytics": "8.4.190", "numpy": "2.3.1", **(packages or {})}
     known: dict[str, Any] = {
         "executable": "/Users/me/venv/bin/python",
@@ -65,7 +65,7 @@ def mac(
         "openmp": {"torch": ["/Users/me/venv/lib/python3.11/site-packages/torch/lib/libomp.dylib"]},
         **(facts or {}),
     }
-    return _ground(Interpreter(**known), device, machine, ground)
+    return _ground(Interpreter(**known), device, machine, context)
 
 
 def linux(
@@ -75,8 +75,8 @@ def linux(
     machine: RecordedMachine | None = None,
     packages: dict[str, str] | None = None,
     facts: dict[str, Any] | None = None,
-    **ground: Any,
-) -> Ground:
+    **context: Any,
+) -> CheckContext:
     have = {"torch": torch, "torchvision": "0.28.0", "ultralytics": "8.4.190", "numpy": "2.3.1", **(packages or {})}
     known: dict[str, Any] = {
         "executable": "/home/me/venv/bin/python",
@@ -89,12 +89,14 @@ def linux(
         "openmp": {"torch": ["/home/me/venv/lib/python3.11/site-packages/torch/lib/libgomp.so.1"]},
         **(facts or {}),
     }
-    return _ground(Interpreter(**known), device, machine, ground)
+    return _ground(Interpreter(**known), device, machine, context)
 
 
-def _ground(python: Interpreter, device: str | None, machine: RecordedMachine | None, more: dict[str, Any]) -> Ground:
-    said = more.pop("said", Said())
-    return Ground(
+def _ground(
+    python: Interpreter, device: str | None, machine: RecordedMachine | None, more: dict[str, Any]
+) -> CheckContext:
+    said = more.pop("said", Reply())
+    return CheckContext(
         **{
             "cwd": Path("/"),
             "machine": machine or RecordedMachine(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_contexts import linux, mac
-from holdfast.preflight.dry_run.run import Rehearsed
+from holdfast.preflight.dry_run.run import DryRunResult
 from holdfast.schema import events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 COMMAND = ("python", "train.py")
 FALLING = [2.3 * 0.93**n for n in range(24)]
@@ -23,7 +23,7 @@ def rehearsal(
     losses: Sequence[float] = (2.3, 2.2, 2.1),
     oracle: Sequence[Mapping[str, Any]] = (),
     **more: Any,
-) -> Rehearsed:
+) -> DryRunResult:
     """One that made these steps, and said these lines."""
     steps = [{"event": "rehearsed-step", "phase": "first", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
     told = [events.Step(at=float(n), step=n, seconds=0.1, loss=loss) for n, loss in enumerate(losses, 1)]
@@ -38,7 +38,7 @@ def rehearsal(
         "seconds": 9.0,
         **more,
     }
-    return Rehearsed(**known)
+    return DryRunResult(**known)
 
 
 def experiments(possible: bool = True, why: str = "", certain: bool = True) -> dict[str, Any]:
@@ -53,9 +53,9 @@ def curve(losses: Sequence[float], factor: float = 1.0, mode: str = "again", **m
     }  # fmt: skip
 
 
-def on_cpu(come: Rehearsed, **ground: Any) -> Ground:
-    return linux(command=COMMAND, rehearses=lambda _: come, **ground)
+def on_cpu(come: DryRunResult, **context: Any) -> CheckContext:
+    return linux(command=COMMAND, dry_runs=lambda _: come, **context)
 
 
-def on_mps(come: Rehearsed, **ground: Any) -> Ground:
-    return mac(command=COMMAND, rehearses=lambda _: come, **ground)
+def on_mps(come: DryRunResult, **context: Any) -> CheckContext:
+    return mac(command=COMMAND, dry_runs=lambda _: come, **context)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight.short_run import Asked, asked_of
+from holdfast.preflight.short_run import ShortRunRequest, request_for
 from holdfast.supervisor.stage_command import stages_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.preflight.short_run import Measured
-    from holdfast.preflight.short_run_metrics import Pace
+    from holdfast.preflight.short_run import Measurement
+    from holdfast.preflight.short_run_metrics import ShortRunTiming
     from holdfast.schema.plan import Plan, Stage
 
 UNSURE = 0.20
@@ -29,7 +29,7 @@ LISTED_S = 0.0007
 """For an image that is listed and verified before the first epoch, where there is no cache of the labels yet."""
 KEPT_FOR_MOSAIC = 8
 """Batches of images that each process that loads keeps."""
-MOST_KEPT = 1000
+MAX_KEPT = 1000
 CHANNELS = 3
 SHAPE = 0.8
 """Of the square that an image fills once it has been resized: most are not square."""
@@ -86,7 +86,7 @@ def largest_of(plan: Plan) -> int:
     """The stage whose batches have the most pixels."""
     loads = []
     for stage in stages_of(plan):
-        asked = asked_of(settings_of(plan, stage))
+        asked = request_for(settings_of(plan, stage))
         loads.append(float(asked.batch) * asked.size * asked.size)
     return loads.index(max(loads))
 
@@ -98,7 +98,7 @@ def settings_of(plan: Plan, stage: Stage) -> dict[str, Any]:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory_of(measured: Measured, settings: Mapping[str, Any], counted: Counted) -> Memory:
+def memory_of(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> Memory:
     more = {name: bytes_ for name, bytes_ in _more(measured, settings, counted).items() if bytes_ > 0}
     beyond = sum(more.values())
     return Memory(_around(measured.training, beyond), _around(measured.validation, beyond), more)
@@ -108,12 +108,12 @@ def _around(bytes_: int, beyond: int) -> Span:
     return Span(bytes_ * (1 - SHRINKS) + 0.5 * beyond, float(bytes_ + beyond), bytes_ * (1 + GROWS) + 1.25 * beyond)
 
 
-def _more(measured: Measured, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
+def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
     one = int(CHANNELS * SHAPE * measured.size * measured.size)
     if settings.get("cache") in (True, "ram", "True"):
         rest = counted.train + counted.val - measured.images - measured.validated
         return {"all images, because of cache": max(0, rest) * one}
-    each_keeps = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MOST_KEPT)
+    each_keeps = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MAX_KEPT)
     loaders = max(1, measured.workers)
     there = min(each_keeps, measured.images // loaders)
     return {"images that are kept for mosaic": loaders * (each_keeps - there) * one}
@@ -122,21 +122,23 @@ def _more(measured: Measured, settings: Mapping[str, Any], counted: Counted) -> 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def times_of(plan: Plan, measured: Measured, counted: Sequence[Counted], pace: Pace | None = None) -> list[StageTime]:
+def times_of(
+    plan: Plan, measured: Measurement, counted: Sequence[Counted], pace: ShortRunTiming | None = None
+) -> list[StageTime]:
     """For each stage; `counted` are the images of each. `pace`: by another clock than the wall's."""
     found = []
-    tried = largest_of(plan)
+    short_run_of = largest_of(plan)
     for number, stage in enumerate(stages_of(plan)):
         settings = settings_of(plan, stage)
         found.append(
             _stage(
                 stage.name or plan.name or "the training",
-                asked_of(settings),
+                request_for(settings),
                 counted[number],
                 measured,
                 pace or measured.wall,
                 validates_every=plan.validation.every if settings.get("val", True) else 0,
-                scaled=number != tried,
+                scaled=number != short_run_of,
             )
         )
     return found
@@ -148,10 +150,10 @@ def total_of(times: Sequence[StageTime]) -> Span:
 
 def _stage(
     name: str,
-    asked: Asked,
+    asked: ShortRunRequest,
     counted: Counted,
-    measured: Measured,
-    pace: Pace,
+    measured: Measurement,
+    pace: ShortRunTiming,
     *,
     validates_every: int,
     scaled: bool,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import duration
 from holdfast.preflight.checks.check import device_kind
-from holdfast.preflight.checks.context import ground_for
+from holdfast.preflight.checks.context import build_context
 from holdfast.preflight.cost_estimate import largest_of, settings_of
 from holdfast.preflight.short_run import measure
 from holdfast.probe.holdfast_probe.env_scripts import canaries as asking
@@ -23,8 +23,8 @@ from holdfast.supervisor.stage_command import stage_plan, stages_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.preflight.checks.interpreter import Said
-    from holdfast.preflight.short_run import Measured
+    from holdfast.preflight.checks.interpreter import Reply
+    from holdfast.preflight.short_run import Measurement
     from holdfast.schema.plan import Plan
 
 ASKING = Path(asking.__file__)
@@ -57,14 +57,14 @@ def is_asked(plan: Plan) -> bool:
 
 
 def choose(
-    plan: Plan, *, tell: Callable[[str], None] = lambda _: None, trial: Callable[..., Measured] = measure
+    plan: Plan, *, tell: Callable[[str], None] = lambda _: None, trial: Callable[..., Measurement] = measure
 ) -> Choice:
     """For a plan of Ultralytics. It starts processes, and may take minutes where there are several devices."""
-    ground, asker = ground_for(plan=plan, device="auto")
+    context, asker = build_context(plan=plan, device="auto")
     try:
-        torch = ground.interpreter.torch if ground.interpreter is not None else None
+        torch = context.interpreter.torch if context.interpreter is not None else None
         if torch is None:
-            why = ground.interpreter.no_torch if ground.interpreter is not None else ground.no_interpreter
+            why = context.interpreter.no_torch if context.interpreter is not None else context.no_interpreter
             return Choice(None, [f"no device was tried: {why}"])
         wanted, absent = ordered(plan.policy.devices, torch.devices)
         if wanted == ["cpu"]:
@@ -72,7 +72,7 @@ def choose(
 
         def told(device: str) -> str:
             tell(f"asking {device} what is known to go wrong")
-            return lies_in(ground.ask(ASKING, device, given=CANARIES.read_text(), seconds=CANARIES_S), device)
+            return lies_in(context.ask(ASKING, device, given=CANARIES.read_text(), seconds=CANARIES_S), device)
 
         found = [Candidate(device, "" if device == "cpu" else told(device)) for device in wanted]
     finally:
@@ -102,7 +102,7 @@ def ordered(wished: Sequence[str], seen: Sequence[str]) -> tuple[list[str], list
     return there or ["cpu"], absent
 
 
-def lies_in(said: Said, device: str) -> str:
+def lies_in(said: Reply, device: str) -> str:
     """What the device got wrong, in a sentence's end; empty where it told the truth."""
     results = next((line["results"] for line in said.lines if line.get("device") == device), None)
     if results is None:
@@ -116,7 +116,7 @@ def lies_in(said: Said, device: str) -> str:
     return f"it gets {first['canary'].replace('_', ' ')} wrong ({first['id']}): {first['wrong']}{more}"
 
 
-def _timed(stage: Plan, device: str, tell: Callable[[str], None], trial: Callable[..., Measured]) -> Candidate:
+def _timed(stage: Plan, device: str, tell: Callable[[str], None], trial: Callable[..., Measurement]) -> Candidate:
     tell(f"training a few batches on {device}")
     one = trial(stage, seconds=TRIAL_S, brief=True, device=device)
     if one.failed:

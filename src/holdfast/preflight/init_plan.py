@@ -32,7 +32,7 @@ SHARE = 80
 """Percent of the memory that a training may hold: the system and the supervisor need the rest."""
 IMAGE_BYTES = {"n": 0.3e9, "t": 0.3e9, "s": 0.6e9, "m": 1.1e9, "b": 1.3e9, "c": 1.3e9, "l": 1.6e9, "e": 2e9, "x": 2.4e9}
 """Bytes that an image of 640 pixels takes in training, by the model's size: where to begin, not a promise."""
-LARGEST_BATCH = 16
+MAX_BATCH = 16
 FEW = 2000
 """Images: with 64 of them to an update, fewer than this would give the weights too few updates."""
 EPOCHS = ((200, 200), (1000, 150), (5000, 100), (20_000, 60))
@@ -41,7 +41,7 @@ WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Here:
+class MachineInfo:
     """As much of this machine as a plan depends on."""
 
     memory: int
@@ -51,7 +51,7 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Draft:
+class PlanDraft:
     path: Path
     data: Path
     images: dict[str, int]
@@ -61,7 +61,7 @@ class Draft:
     notes: list[str]
 
 
-def init(data: Path | None, *, model: str, out: Path, force: bool) -> Draft:
+def init(data: Path | None, *, model: str, out: Path, force: bool) -> PlanDraft:
     """Writes a plan beside nothing that is there already, and says what to mend before it can run."""
     if out.is_symlink():
         raise UsageError(
@@ -84,7 +84,7 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> Draft:
             f"{out} cannot be written: {error.strerror}.", next_step="name another file with --out"
         ) from error
     said = survey(open_plan(out))
-    return Draft(
+    return PlanDraft(
         path=out,
         data=chosen,
         images={split: len(images) for split, images in found.splits.items()},
@@ -111,21 +111,21 @@ def only_data_yaml(folder: Path) -> Path:
     )
 
 
-def this() -> Here:
+def this() -> MachineInfo:
     accelerator = None
     if sys.platform == "darwin" and platform.machine() == "arm64":
         accelerator = "mps"
     elif shutil.which("nvidia-smi") is not None:
         accelerator = "cuda"
-    return Here(memory=this_machine().memory().limit, cores=os.cpu_count() or 1, accelerator=accelerator)
+    return MachineInfo(memory=this_machine().memory().limit, cores=os.cpu_count() or 1, accelerator=accelerator)
 
 
-def draft(data: DataSet, here: Here, *, model: str, data_path: str) -> str:
+def draft(data: DataSet, here: MachineInfo, *, model: str, data_path: str) -> str:
     """The text of the plan."""
     images = len(data.splits["train"])
     small, large = (416, 640) if here.accelerator else (320, 416)
     first, second = epochs_for(images)
-    nbs = 64 if images > FEW else LARGEST_BATCH
+    nbs = 64 if images > FEW else MAX_BATCH
     allowed = here.memory * SHARE // 100
     name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in data.path.stem).strip("-")
     parts = [
@@ -168,7 +168,7 @@ def draft(data: DataSet, here: Here, *, model: str, data_path: str) -> str:
         "[[stages]]",
         _line("name", "large"),
         _line("from", "best", "begins with the best weights of the stage before"),
-        _line("if_it_fits", True, "measured first, and left out where memory does not allow it"),
+        _line("skip_if_oom", True, "measured first, and left out where memory does not allow it"),
         "[stages.settings]",
         _line("epochs", second),
         _line("imgsz", large, "larger images show smaller objects"),
@@ -213,7 +213,7 @@ def epochs_for(images: int) -> tuple[int, int]:
 def batch_for(imgsz: int, images: int, memory: int, model: str) -> int:
     """The largest power of two that memory is likely to bear; the ladder halves it where that was wrong."""
     each = IMAGE_BYTES[scale_of(model) or "s"] * (imgsz / 640) ** 2
-    fitting = min(LARGEST_BATCH, (memory - 1e9) / each, images / 4)
+    fitting = min(MAX_BATCH, (memory - 1e9) / each, images / 4)
     batch = 2
     while batch * 2 <= fitting:
         batch *= 2
@@ -232,11 +232,11 @@ _DEVICE = {
 }
 
 
-def _device(here: Here) -> str:
+def _device(here: MachineInfo) -> str:
     return {"mps": "auto", "cuda": "cuda"}.get(here.accelerator or "", "cpu")
 
 
-def _devices(here: Here) -> list[str]:
+def _devices(here: MachineInfo) -> list[str]:
     return [here.accelerator, "cpu"] if here.accelerator else ["cpu"]
 
 

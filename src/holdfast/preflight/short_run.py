@@ -24,7 +24,7 @@ import msgspec
 from holdfast.diagnosis.units import size as amount
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data
-from holdfast.preflight.short_run_metrics import Figures, Pace, figures_of
+from holdfast.preflight.short_run_metrics import ShortRunMetrics, ShortRunTiming, metrics_of
 from holdfast.process.helper_processes import helpers
 from holdfast.process.python_command import program
 from holdfast.schema import events
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
 
 EPOCHS = 2
-LONGEST_S = 180.0
+MAX_S = 180.0
 SAMPLE_S = 0.1
 LOOK_S = 0.25
 LEFT = 0.04
@@ -69,7 +69,7 @@ BRIEF = Length(batches=4, validated=4, validation_batches=1)
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     batch: int
     size: int
     """Of an image, in pixels."""
@@ -77,8 +77,8 @@ class Measured:
     """Bytes that all of its processes held at most while it trained, with the driver's where that is the same memory."""
     validation: int = 0
     """The same while it validated, and at its end."""
-    wall: Pace = field(default_factory=Pace)
-    processor: Pace = field(default_factory=Pace)
+    wall: ShortRunTiming = field(default_factory=ShortRunTiming)
+    processor: ShortRunTiming = field(default_factory=ShortRunTiming)
     """The same in seconds that its processes computed."""
     images: int = 0
     """That it trained with."""
@@ -112,7 +112,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShortRunRequest:
     """What of a stage's settings a trial is made from."""
 
     batch: int
@@ -131,10 +131,10 @@ class Asked:
         return 0 < self.with_mosaic < self.epochs
 
 
-def asked_of(settings: dict[str, Any]) -> Asked:
+def request_for(settings: dict[str, Any]) -> ShortRunRequest:
     batch = settings.get("batch", DEFAULT_BATCH)
     size = settings.get("imgsz", DEFAULT_SIZE)
-    return Asked(
+    return ShortRunRequest(
         batch=batch if isinstance(batch, int) and batch > 0 else DEFAULT_BATCH,
         size=int(max(size) if isinstance(size, list) else size),
         epochs=int(settings.get("epochs") or DEFAULT_EPOCHS),
@@ -145,36 +145,36 @@ def asked_of(settings: dict[str, Any]) -> Asked:
 def measure(
     plan: Plan,
     *,
-    seconds: float = LONGEST_S,
+    seconds: float = MAX_S,
     brief: bool = False,
     tell: Callable[[str], None] = lambda _: None,
     **settings: Any,
-) -> Measured:
+) -> Measurement:
     """Try this plan (of one stage) with these settings over its own. Never raises: what went wrong is in `failed`.
 
     `brief`: for nothing but the time of a batch.
     """
     over = {**plan.settings, **plan.overrides, **settings}
-    asked = asked_of(over)
+    asked = request_for(over)
     began = time.monotonic()
     try:
         with helpers.scratch() as (scratch, mark):
             length = BRIEF if brief else FULL
             return _tried(plan, over, asked, length, scratch, mark, began + seconds, tell)
     except (OSError, HoldfastError) as error:
-        return Measured(asked.batch, asked.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
+        return Measurement(asked.batch, asked.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
 
 
 def _tried(
     plan: Plan,
     over: dict[str, Any],
-    asked: Asked,
+    asked: ShortRunRequest,
     length: Length,
     scratch: Path,
     mark: dict[str, str],
     deadline: float,
     tell: Callable[[str], None],
-) -> Measured:
+) -> Measurement:
     began = time.monotonic()
     data = yolo_data.read(_path(plan, str(over.get("data", ""))), cwd=Path(plan.cwd))
     if data.masks:
@@ -192,26 +192,31 @@ def _tried(
     run = create([], root=scratch, folder=scratch / "run")
     why = _carried_out(path, run, scratch / "said", plan.cwd, mark, deadline, tell)
     told = [entry.event for entry in replay(run)] if run.journal.exists() else []
-    figures = figures_of(told, alike=not asked.closes)
+    figures = metrics_of(told, alike=not asked.closes)
     took = round(time.monotonic() - began, 1)
     if figures is None:
-        return Measured(asked.batch, asked.size, failed=why or _last_words(told, scratch / "said"), seconds=took)
+        return Measurement(asked.batch, asked.size, failed=why or _last_words(told, scratch / "said"), seconds=took)
     if why and figures.batches < length.batches // 2:
         said = f"{why}: {figures.batches} batches in {took:.0f} s"
-        return Measured(asked.batch, asked.size, failed=said, seconds=took)
+        return Measurement(asked.batch, asked.size, failed=said, seconds=took)
     ended = next((event for event in told if isinstance(event, events.AttemptEnded)), None)
     if ended is not None and not why and ended.code != 0:
-        return Measured(asked.batch, asked.size, failed=_last_words(told, scratch / "said"), seconds=took)
+        return Measurement(asked.batch, asked.size, failed=_last_words(told, scratch / "said"), seconds=took)
     real = next((event.values for event in told if isinstance(event, events.Settings)), {})
     measured = _as_measured(figures, asked, wanted, real, took, _written(scratch))
     return replace(measured, suspect=_suspect(told))
 
 
 def _as_measured(
-    figures: Figures, asked: Asked, wanted: dict[str, int], real: dict[str, Any], took: float, beside: int
-) -> Measured:
+    figures: ShortRunMetrics,
+    asked: ShortRunRequest,
+    wanted: dict[str, int],
+    real: dict[str, Any],
+    took: float,
+    beside: int,
+) -> Measurement:
     batch, workers = real.get("batch"), real.get("workers")
-    return Measured(
+    return Measurement(
         batch=batch if isinstance(batch, int) and batch > 0 else asked.batch,
         size=asked.size,
         training=figures.training,
@@ -240,7 +245,7 @@ def _written(scratch: Path) -> int:
     return sum(path.stat().st_size for path in files if path.suffix in _BESIDE)
 
 
-def _short(plan: Plan, over: dict[str, Any], asked: Asked, data: Path, scratch: Path) -> Plan:
+def _short(plan: Plan, over: dict[str, Any], asked: ShortRunRequest, data: Path, scratch: Path) -> Plan:
     """Two epochs as the plan has them; nobody is told of them, nothing is changed and nothing is tried again."""
     closed = {0: EPOCHS, asked.epochs: 0}.get(asked.with_mosaic, 1)
     settings = {

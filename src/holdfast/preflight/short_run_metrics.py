@@ -24,7 +24,7 @@ TRIMMED_FROM = 4
 
 
 @dataclass(frozen=True)
-class Pace:
+class ShortRunTiming:
     """Seconds by one clock."""
 
     start: float = 0.0
@@ -44,13 +44,13 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ShortRunMetrics:
     training: int
     """Bytes that all of its processes held at most while it trained, with the driver's where that is the same memory."""
     validation: int
     """The same while it validated, and at the end; 0 where it did not come to that."""
-    wall: Pace
-    processor: Pace
+    wall: ShortRunTiming
+    processor: ShortRunTiming
     batches: int
     epochs: int
     device: tuple[str, int, int | None] | None = None
@@ -60,7 +60,7 @@ class Figures:
     checkpoint: int = 0
 
 
-def figures_of(entries: Iterable[events.Event], *, alike: bool = True) -> Figures | None:
+def metrics_of(entries: Iterable[events.Event], *, alike: bool = True) -> ShortRunMetrics | None:
     """None where not even a step was made. `alike`: all epochs were trained in the same way."""
     told = list(entries)
     steps = [event for event in told if isinstance(event, events.Step)]
@@ -68,7 +68,7 @@ def figures_of(entries: Iterable[events.Event], *, alike: bool = True) -> Figure
         return None
     seen = _Seen(told, steps)
     samples = seen.samples
-    return Figures(
+    return ShortRunMetrics(
         training=_most(samples, seen, lambda at: not seen.validates(at)),
         validation=_most(samples, seen, seen.validates),
         wall=_pace(seen, lambda at: at, alike=alike),
@@ -114,7 +114,7 @@ class _Seen:
         return each or [(clock(step.at) - clock(step.at - step.seconds)) / max(1, step.backwards) for step in own[-1:]]
 
 
-def _pace(seen: _Seen, clock: Callable[[float], float], *, alike: bool) -> Pace:
+def _pace(seen: _Seen, clock: Callable[[float], float], *, alike: bool) -> ShortRunTiming:
     first = seen.batches_of(0, clock)
     later = seen.batches_of(1, clock) if len(seen.epochs) > 1 else []
     if alike:
@@ -124,7 +124,7 @@ def _pace(seen: _Seen, clock: Callable[[float], float], *, alike: bool) -> Pace:
     began = clock(seen.began[0])
     beyond = clock(seen.steps[0].at) - began - batch * max(1, seen.steps[0].backwards)
     validations, savings, after = _between_epochs(seen, clock)
-    return Pace(
+    return ShortRunTiming(
         start=began - clock(seen.started) + max(0.0, beyond),
         batch=batch,
         closed=typical(later) if later else batch,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.preflight.yolo_data import DataSet
-    from holdfast.process.ultralytics_install import UltralyticsHome
+    from holdfast.process.ultralytics_install import UltralyticsInstall
     from holdfast.schema.plan import Plan
 
 BOX_TASKS = ("detect", "segment", "pose", "obb")
@@ -52,7 +52,7 @@ class Survey:
     notes: list[str] = field(default_factory=list)
 
 
-def ground(plan: Plan) -> list[str]:
+def context(plan: Plan) -> list[str]:
     """What keeps this plan from being carried out; empty where nothing does."""
     return survey(plan).problems
 
@@ -133,7 +133,7 @@ def _no_ultralytics(python: str | None) -> str:
     return f"{found} is there, but the Ultralytics that it belongs to is not: pip install ultralytics again."
 
 
-def _not_of_this_version(settings: Mapping[str, Any], home: UltralyticsHome, said: list[str]) -> Iterator[str]:
+def _not_of_this_version(settings: Mapping[str, Any], home: UltralyticsInstall, said: list[str]) -> Iterator[str]:
     for name in settings:
         sentence = (
             f"The Ultralytics in {home.folder} does not know the setting {name}: leave it out, or install a newer one."
@@ -142,7 +142,7 @@ def _not_of_this_version(settings: Mapping[str, Any], home: UltralyticsHome, sai
             yield sentence
 
 
-def _model(model: str, cwd: Path, home: UltralyticsHome | None, said: Survey) -> None:
+def _model(model: str, cwd: Path, home: UltralyticsInstall | None, said: Survey) -> None:
     path = cwd / model
     if "://" in model:
         said.notes.append(f"The model {model} will be downloaded when the training starts: the network must be there.")
@@ -177,7 +177,7 @@ def _no_checkpoint(path: Path) -> str | None:
 
 
 def _data(
-    data: str, settings: Mapping[str, Any], cwd: Path, home: UltralyticsHome | None, said: Survey
+    data: str, settings: Mapping[str, Any], cwd: Path, home: UltralyticsInstall | None, said: Survey
 ) -> DataSet | None:
     path = cwd / data
     task = task_of(settings)

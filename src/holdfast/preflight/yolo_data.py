@@ -23,8 +23,8 @@ from holdfast.storage.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-LARGEST_SETTINGS = 4 << 20
-LARGEST_LIST = 256 << 20
+MAX_SETTINGS = 4 << 20
+MAX_LIST = 256 << 20
 """Bytes of a text file that lists images."""
 MAX_PATH = 4096
 """Characters of a path; no system opens a longer one."""
@@ -127,7 +127,7 @@ def config_folder() -> Path:
 def own_folder(name: str) -> Path | None:
     """A folder that Ultralytics' own settings name, e.g. `datasets_dir`; None where it has not been started yet."""
     try:
-        settings = json.loads(read_bytes(config_folder() / "settings.json", LARGEST_SETTINGS))
+        settings = json.loads(read_bytes(config_folder() / "settings.json", MAX_SETTINGS))
     except (OSError, ValueError, RecursionError):
         return None
     value = settings.get(name) if isinstance(settings, dict) else None
@@ -262,7 +262,7 @@ def _inside(place: Path, most: int) -> Iterator[Path]:
         return
     read = 0
     with open_regular(place) as file:
-        while most > 0 and read < LARGEST_LIST and (raw := file.readline(MAX_PATH + 1)):
+        while most > 0 and read < MAX_LIST and (raw := file.readline(MAX_PATH + 1)):
             most -= 1
             if len(raw) > MAX_PATH or b"\0" in raw:
                 raise OSError(errno.EINVAL, "it is neither a folder nor a list of images")

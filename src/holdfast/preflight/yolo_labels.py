@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from holdfast.preflight.yolo_data import DataSet
 
-MOST_LABELS = 2000
+MAX_LABELS = 2000
 """Files of each split that are opened."""
-LARGEST_LABEL = 2 << 20
+MAX_LABEL = 2 << 20
 MAX_READ = 64 << 20
 """Bytes of all labels of a split together."""
 OUTSIDE = 0.01
@@ -48,7 +48,7 @@ class LabelLook:
 
 
 def look(
-    data: DataSet, split: str, *, oriented: bool = False, any_class: bool = False, most: int = MOST_LABELS
+    data: DataSet, split: str, *, oriented: bool = False, any_class: bool = False, most: int = MAX_LABELS
 ) -> LabelLook:
     """The labels of one split. `oriented`: boxes are four corners; `any_class`: all classes are trained as one."""
     images = data.splits.get(split, [])
@@ -61,7 +61,7 @@ def look(
             break
         label = label_of(image)
         try:
-            content = read_bytes(label, LARGEST_LABEL)
+            content = read_bytes(label, MAX_LABEL)
             lines = content.decode("utf-8-sig").splitlines()
         except FileNotFoundError:
             missing += 1

@@ -29,20 +29,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from holdfast.probe.holdfast_probe import protocol
-from holdfast.process.descendants import Offspring
+from holdfast.process.descendants import Descendants
 from holdfast.process.launch_errors import not_runnable
 from holdfast.process.output_log import readable_lines
-from holdfast.process.process_events import Continued, Exited, Forwarded, Hangup, Interrupt, Notice, Suspend, Terminate
+from holdfast.process.process_events import (
+    Continued,
+    Exited,
+    Forwarded,
+    Hangup,
+    Interrupt,
+    ProcessEvent,
+    Suspend,
+    Terminate,
+)
 from holdfast.process.process_identity import send_signal, send_to
 from holdfast.process.streams import Streams
-from holdfast.process.terminal import STDERR, STDIN, STDOUT, Terminal, notice_of
+from holdfast.process.terminal import STDERR, STDIN, STDOUT, Terminal, event_of
 from holdfast.schema.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.process.output_matcher import LineWatch
+    from holdfast.process.output_matcher import OutputMatcher
 
 KILL_SECONDS = 5.0
 """How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""
@@ -73,7 +82,7 @@ class ChildProcess:
         self.started_at = time.time()
         self.exited: Exited | None = None
         self._process = process
-        self._offspring = Offspring(process.pid, attempt)
+        self._offspring = Descendants(process.pid, attempt)
         self._terminal = terminal
         self._inbox = terminal.inbox
         self._clock = clock
@@ -123,7 +132,7 @@ class ChildProcess:
                 raise _not_watchable(error) from error
             raise
 
-    def wait(self, timeout: float) -> Notice | None:
+    def wait(self, timeout: float) -> ProcessEvent | None:
         """The next notice, or None when there was none for so long. What the user did comes before the exit it caused."""
         if self._suspend_next is not None:
             return self._stand_still()
@@ -166,7 +175,7 @@ class ChildProcess:
         """The last lines of output, made readable. Complete only after `close`."""
         return LastWords(*(readable_lines(self._streams.recorded[stream].tail(), lines) for stream in (STDERR, STDOUT)))
 
-    def watch(self, watch: LineWatch) -> None:
+    def watch(self, watch: OutputMatcher) -> None:
         """Have what it prints looked through, from its first byte on. Complete only after `close`."""
         self._streams.watch(watch)
 
@@ -257,8 +266,8 @@ class ChildProcess:
         finally:
             self._terminal.release()
 
-    def _take_signal(self, number: signal.Signals) -> Notice | None:
-        notice = notice_of(number)
+    def _take_signal(self, number: signal.Signals) -> ProcessEvent | None:
+        notice = event_of(number)
         if number == signal.SIGWINCH:
             self._streams.resize()
         elif number == signal.SIGCONT:  # after a SIGSTOP that we could not see coming, the shell had the terminal
@@ -306,9 +315,9 @@ class ChildProcess:
         exited = self._poll()  # which is certain, also where no descriptor is free to look at it
         return [process for process in self._look_at_offspring() if not (exited and process.pid == self.pid)]
 
-    def _impatience(self) -> list[Notice]:
+    def _impatience(self) -> list[ProcessEvent]:
         """The requests to stop that wait to be told."""
-        notices = (notice_of(m) if isinstance(m, signal.Signals) else m for m in self._inbox.waiting())
+        notices = (event_of(m) if isinstance(m, signal.Signals) else m for m in self._inbox.waiting())
         return [notice for notice in notices if isinstance(notice, (Interrupt, Terminate))]
 
     def _poll(self) -> bool:
@@ -323,7 +332,7 @@ class ChildProcess:
 
 def _end_at_once(process: subprocess.Popen[bytes]) -> None:
     """A child that was not waited for yet: its pid and its session are its own."""
-    for below in Offspring(process.pid).living():
+    for below in Descendants(process.pid).living():
         send_signal(below, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)

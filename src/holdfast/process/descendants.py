@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Offspring:
+class Descendants:
     """A process, its descendants, and the members of their sessions.
 
     A descendant whose parent died belongs to nobody's tree any more, so every look remembers what it saw: by pid and time

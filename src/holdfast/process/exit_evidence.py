@@ -24,7 +24,7 @@ _LOOKED_AT = 200
 """Lines of last words, from the end."""
 _KEPT = 40
 _TRACEBACK = "Traceback (most recent call last)"
-_MOST = 12
+_MAX_LINES = 12
 
 _LAUNCHER = (
     re.compile(r"Signal (?P<number>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)"),
@@ -109,7 +109,7 @@ def _told(source: str, said: Callable[[str], str | None], lines: Iterable[str]) 
         name = said(line)
         if name is not None:
             told.setdefault(line, Evidence(source, f"{line} ({name})" if name and name not in line else line))
-    return list(told.values())[:_MOST]
+    return list(told.values())[:_MAX_LINES]
 
 
 def _by_launcher(line: str) -> str | None:

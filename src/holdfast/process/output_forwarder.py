@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.process.output_log import OutputLog
-    from holdfast.process.output_matcher import StreamWatch
+    from holdfast.process.output_matcher import StreamMatcher
 
 TAIL_BYTES = 1 << 17
 SETTLE_SECONDS = 0.05
@@ -34,7 +34,7 @@ class Source:
         self._log = log
         self._tail = bytearray()
         self._tail_lock = threading.Lock()
-        self._watch: StreamWatch | None = None
+        self._watch: StreamMatcher | None = None
         self.last_byte_at = 0.0
 
     def read(self) -> bytes | None:
@@ -62,7 +62,7 @@ class Source:
             if self._watch is not None:
                 self._watch.feed(data)
 
-    def watch(self, watch: StreamWatch) -> None:
+    def watch(self, watch: StreamMatcher) -> None:
         """Have every line looked at, those that were printed already too."""
         with self._tail_lock:
             self._watch = watch
@@ -80,7 +80,7 @@ class Source:
             self._log.close()
 
 
-class OutputPump:
+class OutputForwarder:
     """Carries the streams that are shown in one place."""
 
     def __init__(self, sources: Sequence[Source], sink: Sink, flow: Flow, clock: Callable[[], float]) -> None:

@@ -16,13 +16,13 @@ from holdfast.process.output_log import LINE_CHARACTERS, readable_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-LONGEST_LINE = LINE_CHARACTERS
+MAX_LINE = LINE_CHARACTERS
 """Of a longer line this much around the find is looked at and kept, in bytes."""
 _LINE_END = re.compile(rb"[\r\n]")
 
 
 @dataclass(frozen=True)
-class Heard:
+class MatchedLine:
     topic: str
     stream: str
     text: str
@@ -36,16 +36,16 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def heard(self, topics: Iterable[str], stream: str, text: str) -> list[Heard]:
+    def heard(self, topics: Iterable[str], stream: str, text: str) -> list[MatchedLine]:
         told = []
         for topic in topics:
             count = self._counts[topic] = self._counts.get(topic, 0) + 1
             if count & (count - 1) == 0:
-                told.append(Heard(topic, stream, text, count))
+                told.append(MatchedLine(topic, stream, text, count))
         return told
 
 
-class LineWatch:
+class OutputMatcher:
     """What is looked for in the streams of one child."""
 
     def __init__(self, needles: Sequence[bytes], topics_of: Callable[[str], Iterable[str]]) -> None:
@@ -55,13 +55,13 @@ class LineWatch:
         """What went wrong here, if anything. Nothing is looked for from then on; the output itself is not touched."""
         self._topics_of = topics_of
         self._tally = Tally()
-        self._heard: list[Heard] = []
+        self._heard: list[MatchedLine] = []
         self._lock = threading.Lock()
 
-    def on(self, stream: str) -> StreamWatch:
-        return StreamWatch(self, stream)
+    def on(self, stream: str) -> StreamMatcher:
+        return StreamMatcher(self, stream)
 
-    def take(self) -> list[Heard]:
+    def take(self) -> list[MatchedLine]:
         """What was found since the last time this was asked."""
         with self._lock:
             heard, self._heard = self._heard, []
@@ -75,10 +75,10 @@ class LineWatch:
                     self._heard += self._tally.heard(topics, stream, text)
 
 
-class StreamWatch:
+class StreamMatcher:
     """One stream, in the pieces in which it arrives. A progress bar's states, ended by carriage returns, are lines too."""
 
-    def __init__(self, watch: LineWatch, stream: str) -> None:
+    def __init__(self, watch: OutputMatcher, stream: str) -> None:
         self._watch = watch
         self._stream = stream
         self._begun = b""
@@ -89,7 +89,7 @@ class StreamWatch:
         if self._begun:
             data = self._begun + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if len(data) - end > LONGEST_LINE:  # not a line that is worth waiting for
+        if len(data) - end > MAX_LINE:  # not a line that is worth waiting for
             end = len(data)
         self._begun = data[end:]
         try:
@@ -120,7 +120,7 @@ class StreamWatch:
 
 def _line_around(data: bytes, at: int) -> tuple[int, int]:
     """Where the line around this place begins and ends, within the longest that is looked at."""
-    before = max(0, at - LONGEST_LINE // 2)
+    before = max(0, at - MAX_LINE // 2)
     begin = max(data.rfind(b"\n", before, at), data.rfind(b"\r", before, at)) + 1
-    ending = _LINE_END.search(data, at, at + LONGEST_LINE // 2)
-    return max(begin, before), ending.end() if ending is not None else min(len(data), at + LONGEST_LINE // 2)
+    ending = _LINE_END.search(data, at, at + MAX_LINE // 2)
+    return max(begin, before), ending.end() if ending is not None else min(len(data), at + MAX_LINE // 2)

@@ -54,4 +54,4 @@ class Hangup:
     """The terminal is gone. The run goes on and is recorded."""
 
 
-Notice = Exited | Interrupt | Terminate | Suspend | Continued | Forwarded | Hangup
+ProcessEvent = Exited | Interrupt | Terminate | Suspend | Continued | Forwarded | Hangup

@@ -29,7 +29,7 @@ def python_path(environment: Mapping[str, str], *first: str) -> dict[str, str]:
     the answer is empty: PYTHONPATH is to be unset.
     """
     given = environment.get("PYTHONPATH", "")
-    outer = environment.get(protocol.CHILD_PATH)
+    outer = environment.get(protocol.PROBE_PATH)
     entries = [*first, *(entry for entry in given.split(os.pathsep) if entry != outer)] if given else list(first)
     if not entries:
         return {}

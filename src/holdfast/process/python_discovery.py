@@ -26,7 +26,7 @@ _PASS_ON = frozenset(
 _FLAGS = re.compile(r"^-[IEsSPBObuqv]+$")
 _EVERYBODYS = frozenset(("/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"))
 """Folders in which a script and a Python have nothing to do with each other."""
-_MOST_SOURCE = 1_000_000
+_MAX_SOURCE = 1_000_000
 
 
 def python_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> list[str] | None:
@@ -102,7 +102,7 @@ def imports_of(script: Path) -> frozenset[str]:
     """The packages that a script imports by name, wherever in it; nothing where it cannot be read as Python."""
     try:
         with open_regular(script) as file:
-            tree = ast.parse(file.read(_MOST_SOURCE))
+            tree = ast.parse(file.read(_MAX_SOURCE))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     found: set[str] = set()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from holdfast.process.process_events import Notice
+    from holdfast.process.process_events import ProcessEvent
 
 FORWARDED = frozenset(
     getattr(signal, name)
@@ -40,7 +40,7 @@ CAUGHT = FORWARDED | {
 IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 """As a background job we look before we touch the terminal; should we be too late, an error is better than standing still."""
 
-Message = Union[signal.Signals, "Notice"]
+Message = Union[signal.Signals, "ProcessEvent"]
 
 
 class SignalInbox:
@@ -53,7 +53,7 @@ class SignalInbox:
         self._before: dict[signal.Signals, Any] = {}
         self._mask_before_fork: set[int] = set()
         self._wakeup_before = -1
-        self._posted: deque[Notice] = deque()
+        self._posted: deque[ProcessEvent] = deque()
         self._messages: deque[Message] = deque()
 
     def open(self) -> None:
@@ -74,7 +74,7 @@ class SignalInbox:
         os.close(self._read_end)
         os.close(self._write_end)
 
-    def post(self, notice: Notice) -> None:
+    def post(self, notice: ProcessEvent) -> None:
         """Tells the loop something. From any thread."""
         self._posted.append(notice)
         self._wake()

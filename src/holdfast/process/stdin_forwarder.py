@@ -20,7 +20,7 @@ HELD_SECONDS = 1.0
 STUCK_SECONDS = 1.0
 
 
-class KeyboardPump:
+class StdinForwarder:
     """Carries what the user types to the child's terminal, and tells the loop what concerns the supervisor as well."""
 
     def __init__(self, terminal: Terminal, child_terminal: ChildTerminal, flow: Flow) -> None:

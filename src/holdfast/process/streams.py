@@ -10,17 +10,17 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.process.output_forwarder import OutputPump, Source
+from holdfast.process.output_forwarder import OutputForwarder, Source
 from holdfast.process.output_log import OutputLog
 from holdfast.process.sink import Flow, Sink
-from holdfast.process.stdin_forwarder import KeyboardPump
+from holdfast.process.stdin_forwarder import StdinForwarder
 from holdfast.process.terminal import STDERR, STDIN, STDOUT, ChildTerminal, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.process.output_matcher import LineWatch
+    from holdfast.process.output_matcher import OutputMatcher
 
 DRAIN_SECONDS = 2.0
 """How long a process that outlived the child may still print into the record."""
@@ -39,8 +39,8 @@ class Streams:
         self._child_ends: dict[int, int] = {}
         self._flow = Flow()
         self.recorded: dict[int, Source] = {}
-        self.pumps: list[OutputPump] = []
-        self.keyboard: KeyboardPump | None = None
+        self.pumps: list[OutputForwarder] = []
+        self.keyboard: StdinForwarder | None = None
         for stream in (STDIN, STDOUT, STDERR):
             if os.isatty(stream):
                 pair = ChildTerminal(terminal.modes(stream), terminal.window())
@@ -85,11 +85,13 @@ class Streams:
             by_place.setdefault((place.st_dev, place.st_ino), []).append(source)
             if stream in logs:
                 self.recorded[stream] = source
-        self.pumps = [OutputPump(sources, Sink(sources[-1].stream), self._flow, clock) for sources in by_place.values()]
+        self.pumps = [
+            OutputForwarder(sources, Sink(sources[-1].stream), self._flow, clock) for sources in by_place.values()
+        ]
         if STDIN in self._terminals:
-            self.keyboard = KeyboardPump(self._terminal, self._terminals[STDIN], self._flow)
+            self.keyboard = StdinForwarder(self._terminal, self._terminals[STDIN], self._flow)
 
-    def watch(self, watch: LineWatch) -> None:
+    def watch(self, watch: OutputMatcher) -> None:
         """Have what the child prints looked through for lines of interest, from its first byte on."""
         for stream, source in self.recorded.items():
             source.watch(watch.on(NAMES[stream]))

@@ -17,7 +17,7 @@ import termios
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.process.process_events import Continued, Forwarded, Hangup, Interrupt, Notice, Suspend, Terminate
+from holdfast.process.process_events import Continued, Forwarded, Hangup, Interrupt, ProcessEvent, Suspend, Terminate
 from holdfast.process.signals import FORWARDED, SignalInbox
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STDIN, STDOUT, STDERR = 0, 1, 2
 IFLAG, OFLAG, LFLAG, CC = 0, 1, 3, 6
 
-_MEANINGS: dict[signal.Signals, Notice] = {
+_MEANINGS: dict[signal.Signals, ProcessEvent] = {
     signal.SIGINT: Interrupt(delivered=False),
     signal.SIGTERM: Terminate(),
     signal.SIGTSTP: Suspend(whole_job=False),
@@ -57,14 +57,14 @@ class Terminal:
         atexit.unregister(self.release)
         self.inbox.close()
 
-    def wait(self, timeout: float) -> Notice | None:
+    def wait(self, timeout: float) -> ProcessEvent | None:
         """What the user wants while no child runs: between two attempts. Ctrl-Z stops the supervisor right here."""
         deadline = time.monotonic() + timeout
         while True:
             message = self.inbox.take(deadline - time.monotonic())
             if message is None:
                 return None
-            notice = notice_of(message) if isinstance(message, signal.Signals) else message
+            notice = event_of(message) if isinstance(message, signal.Signals) else message
             if isinstance(notice, Suspend):
                 stopped_at = time.monotonic()
                 self.inbox.stop_here(whole_job=notice.whole_job)
@@ -181,7 +181,7 @@ class ChildTerminal:
         os.close(self.child_end)
 
 
-def notice_of(number: signal.Signals) -> Notice | None:
+def event_of(number: signal.Signals) -> ProcessEvent | None:
     """What a signal to the supervisor means, None for those that only wake it."""
     if number in FORWARDED:
         return Forwarded(number.name)

@@ -28,7 +28,7 @@ MAX_NAME = 255
 
 
 @dataclass(frozen=True)
-class UltralyticsHome:
+class UltralyticsInstall:
     folder: Path
 
     @cached_property
@@ -53,7 +53,7 @@ class UltralyticsHome:
         return name in self.models or re.sub(r"(\d+)([nslmx])(.+)?$", r"\1\3", name) in self.models
 
 
-def home_of(python: Sequence[str]) -> UltralyticsHome | None:
+def find_ultralytics(python: Sequence[str]) -> UltralyticsInstall | None:
     """None where this interpreter has none, or cannot be asked."""
     try:
         # From the root: a folder called ultralytics in the user's own would be taken for the package.
@@ -63,4 +63,4 @@ def home_of(python: Sequence[str]) -> UltralyticsHome | None:
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
     folder = asked.stdout.strip().rpartition("\n")[2]
-    return UltralyticsHome(Path(folder)) if folder and Path(folder).is_dir() else None
+    return UltralyticsInstall(Path(folder)) if folder and Path(folder).is_dir() else None

@@ -11,22 +11,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.remedies.apply import applied
-from holdfast.remedies.context import situation_of
-from holdfast.remedies.registry import SPOILING, ladder_for
+from holdfast.remedies.context import build_remedy_context
+from holdfast.remedies.registry import CORRUPTING, remedy_steps_for
 from holdfast.remedies.step import Remedy
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Plan
 
-__all__ = ["SPOILING", "Remedy", "applied", "remedy_for"]
+__all__ = ["CORRUPTING", "Remedy", "applied", "remedy_for"]
 
 
 def remedy_for(state: RunState, plan: Plan, cause: str) -> Remedy | None:
     """The next rung for this cause in this run; None where there is none left, or never was one."""
-    now = situation_of(state, plan, cause)
-    for rung in ladder_for(now):
-        remedy = rung.remedy(now)
+    now = build_remedy_context(state, plan, cause)
+    for remedy_step in remedy_steps_for(now):
+        remedy = remedy_step.remedy(now)
         if remedy is not None and not now.has_tried(remedy.changes):
-            return replace(remedy, from_start=cause in SPOILING)
+            return replace(remedy, from_start=cause in CORRUPTING)
     return None

@@ -22,7 +22,7 @@ def applied(plan: Plan, changes: Sequence[Change]) -> Plan:
     Ultralytics go to `overrides`, which the training is given whatever its command says.
     """
     for change in changes:
-        plan = _with(plan, change.what, change.after)
+        plan = _with(plan, change.setting, change.after)
     return plan
 
 

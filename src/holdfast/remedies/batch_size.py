@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.remedies.effective_batch import Update, at_most, halved, split
 from holdfast.remedies.learning_rate import scaled_rate
-from holdfast.remedies.step import Remedy, Rung, whole_remedy
+from holdfast.remedies.step import Remedy, RemedyStep, whole_remedy
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
 NBS = 64
 """Ultralytics' own, where nobody set another."""
-MOST_ACCUMULATED = 4
+MAX_ACCUMULATED = 4
 _SLOWER = "time: more and smaller batches, and batch normalisation sees fewer images at a time"
 
 
-def update_of(now: Situation) -> Update | None:
+def update_of(now: RemedyContext) -> Update | None:
     """What Ultralytics makes an update of; None where the batch is not known."""
     nbs, decay = now.number("nbs"), now.number("weight_decay")
     if now.batch is None:
@@ -27,13 +27,13 @@ def update_of(now: Situation) -> Update | None:
     return Update(now.batch, int(nbs or NBS), float(decay) if decay is not None else nan)
 
 
-def _micro_batch(now: Situation, least: int, id_: str) -> Remedy | None:
+def _micro_batch(now: RemedyContext, least: int, id_: str) -> Remedy | None:
     if now.batch is None or now.batch // 2 < least:
         return None
     return _of_ultralytics(now, id_) if now.ultralytics else _of_command(now, id_)
 
 
-def _of_ultralytics(now: Situation, id_: str) -> Remedy | None:
+def _of_ultralytics(now: RemedyContext, id_: str) -> Remedy | None:
     before = update_of(now)
     assert before is not None
     after = halved(before)
@@ -52,14 +52,14 @@ def _of_ultralytics(now: Situation, id_: str) -> Remedy | None:
     return whole_remedy(id_, f"{says} {said}", *changes, *rate)
 
 
-def _same_decay(now: Situation, before: Update, after: Update) -> list[Change | None]:
+def _same_decay(now: RemedyContext, before: Update, after: Update) -> list[Change | None]:
     if after.weight_decay == before.weight_decay:
         return []
     why = "Ultralytics scales it by nbs: the decay stays the same"
     return [now.change("weight_decay", after.weight_decay, why=why)]
 
 
-def _of_command(now: Situation, id_: str) -> Remedy | None:
+def _of_command(now: RemedyContext, id_: str) -> Remedy | None:
     batch, times = now.batch, now.settings.get("accumulation")
     assert batch is not None
     accumulates = now.can_set("accumulation")
@@ -88,7 +88,7 @@ def _changed(before: int, after: int) -> str:
     return f"the effective batch changes from {before} to {after}"
 
 
-MICRO_BATCH = Rung(
+MICRO_BATCH = RemedyStep(
     "micro-batch",
     'Half the micro-batch with twice the accumulation ("micro-batch" mode), again and again down to 2. The effective batch stays the '
     "same: Ultralytics' `nbs` and `weight_decay` are changed with it where rounding would change the update. Where it cannot "
@@ -96,7 +96,7 @@ MICRO_BATCH = Rung(
     _SLOWER,
     lambda now: _micro_batch(now, 2, "micro-batch"),
 )
-BATCH_OF_ONE = Rung(
+BATCH_OF_ONE = RemedyStep(
     "batch-of-one",
     "The same once more, down to one image at a time: late, as batch normalisation then sees a single image.",
     "time, and accuracy where batch normalisation matters",
@@ -104,13 +104,13 @@ BATCH_OF_ONE = Rung(
 )
 
 
-def _accumulate_less(now: Situation) -> Remedy | None:
+def _accumulate_less(now: RemedyContext) -> Remedy | None:
     if now.device != "mps" or now.batch is None:
         return None
     if now.ultralytics:
         before = update_of(now)
         assert before is not None
-        after = at_most(before, MOST_ACCUMULATED)
+        after = at_most(before, MAX_ACCUMULATED)
         if after is before or isnan(after.decay):
             return None
         whole, less = before.effective, after.effective
@@ -120,14 +120,14 @@ def _accumulate_less(now: Situation) -> Remedy | None:
         ]
     else:
         times = int(now.settings.get("accumulation") or 1)
-        if times <= MOST_ACCUMULATED:
+        if times <= MAX_ACCUMULATED:
             return None
-        whole, less = times * now.batch, MOST_ACCUMULATED * now.batch
-        changes = [now.change("accumulation", MOST_ACCUMULATED, why=_changed(whole, less), costs=_NOISE)]
+        whole, less = times * now.batch, MAX_ACCUMULATED * now.batch
+        changes = [now.change("accumulation", MAX_ACCUMULATED, why=_changed(whole, less), costs=_NOISE)]
     rate, said = scaled_rate(now, less / whole)
     return whole_remedy(
         "accumulate-less",
-        f"At most {MOST_ACCUMULATED} batches an update: {_changed(whole, less)}. {said} Some met fewer crashes on Apple's GPU that "
+        f"At most {MAX_ACCUMULATED} batches an update: {_changed(whole, less)}. {said} Some met fewer crashes on Apple's GPU that "
         "way; accumulation was never shown to be their cause.",
         *changes,
         *rate,
@@ -135,7 +135,7 @@ def _accumulate_less(now: Situation) -> Remedy | None:
 
 
 _NOISE = "another training: noisier updates of a smaller effective batch"
-ACCUMULATE_LESS = Rung(
+ACCUMULATE_LESS = RemedyStep(
     "accumulate-less",
     'At most 4 batches an update on MPS ("safer MPS mode"), with the changed effective batch stated and the learning rate scaled in '
     "proportion. Late, since the cause that was reported for it turned out to be another.",
@@ -144,11 +144,11 @@ ACCUMULATE_LESS = Rung(
 )
 
 
-def accumulated_as_before(now: Situation) -> list[Change | None]:
+def accumulated_as_before(now: RemedyContext) -> list[Change | None]:
     """What `accumulate-less` took away, given back: for a device that never needed it."""
     before: dict[str, object] = {}
     for tried in reversed(now.tried):  # the oldest last: what it was at first
-        changes = {now.named(change.what): change for change in tried.changes}
+        changes = {now.named(change.setting): change for change in tried.changes}
         less = changes.get("nbs") or changes.get("accumulation")
         if less is not None and "batch" not in changes and less.after < less.before:
             before |= {name: change.before for name, change in changes.items()}

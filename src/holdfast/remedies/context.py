@@ -30,7 +30,7 @@ _ON_HOST = ("cpu", "mps")
 """Where Ultralytics trains without loader workers and in full precision, whatever its settings say."""
 
 
-class Tried(NamedTuple):
+class TriedRemedy(NamedTuple):
     """An earlier attempt of this run, and what followed it."""
 
     cause: str | None
@@ -38,7 +38,7 @@ class Tried(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class RemedyContext:
     plan: Plan
     cause: str
     finding: Finding | None = None
@@ -60,7 +60,7 @@ class Situation:
     """The attempt came further than any before it, as far as its state is sound."""
     kept: bool = False
     """Something was saved that could be gone on from."""
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedRemedy, ...] = ()
     optimizer: str | None = None
     """The class that was seen to step."""
     rate: float | None = None
@@ -101,16 +101,16 @@ class Situation:
     def began_with(self, name: str) -> Any:
         """What a setting was before any remedy changed it."""
         return next(
-            (change.before for change in self.changes if self.named(change.what) == name), self.settings.get(name)
+            (change.before for change in self.changes if self.named(change.setting) == name), self.settings.get(name)
         )
 
     def has_tried(self, changes: Sequence[Change]) -> bool:
         """Whether each of these was made before in this run: to make it again changes nothing."""
-        made = [(change.what, change.after) for change in self.changes]
-        return bool(changes) and all((change.what, change.after) in made for change in changes)
+        made = [(change.setting, change.after) for change in self.changes]
+        return bool(changes) and all((change.setting, change.after) in made for change in changes)
 
     def sets(self, name: str, changes: Sequence[Change]) -> bool:
-        return any(self.named(change.what) == name for change in changes)
+        return any(self.named(change.setting) == name for change in changes)
 
     def again_before(self) -> bool:
         """Whether this cause was answered before by going on with nothing changed."""
@@ -132,8 +132,10 @@ class Situation:
         before = self._now(name)
         if before == after or not self.may(name):
             return None
-        what = self._what(name)
-        return Change(what=what, before=before, after=after, why=why, costs=costs) if what is not None else None
+        setting = self._what(name)
+        return (
+            Change(setting=setting, before=before, after=after, why=why, costs=costs) if setting is not None else None
+        )
 
     def can_set(self, name: str) -> bool:
         return self.may(name) and self._what(name) is not None
@@ -162,13 +164,13 @@ class Situation:
         return named.get(what) or (known_as(what) if what.startswith("-") or what.endswith("=") else None) or what
 
 
-def situation_of(state: RunState, plan: Plan, cause: str) -> Situation:
+def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyContext:
     attempt = state.attempt
     ultralytics = _is_ultralytics(state, plan)
     settings = _settings(state, plan, ultralytics=ultralytics)
     started = state.started
     highest = attempt.rates.highest
-    return Situation(
+    return RemedyContext(
         plan=plan,
         cause=cause,
         finding=attempt.found(cause),
@@ -187,7 +189,7 @@ def situation_of(state: RunState, plan: Plan, cause: str) -> Situation:
         progressed=_progressed(state, cause),
         kept=any(each.snapshots.newest is not None or each.saves.by_path for each in state.attempts),
         tried=tuple(_tried(state)),
-        optimizer=attempt.observed.optimizers[0] if attempt.observed and attempt.observed.optimizers else None,
+        optimizer=attempt.coverage.optimizers[0] if attempt.coverage and attempt.coverage.optimizers else None,
         rate=highest.highest if highest.count else None,
         last_words=tuple(exception_words(attempt.ended)) if attempt.ended is not None else (),
     )
@@ -256,16 +258,16 @@ def _sound_until(attempt: AttemptState, cause: str) -> int:
     """The last step whose state can be gone on from."""
     finding = attempt.found(cause)
     rule = by_id().get(cause)
-    if finding is None or rule is None or (finding.since is None and rule.kind != "learning"):
+    if finding is None or rule is None or (finding.corrupt_from is None and rule.kind != "learning"):
         return attempt.last_step
-    since = finding.since if finding.since is not None else (attempt.first_step or 0)
+    since = finding.corrupt_from if finding.corrupt_from is not None else (attempt.first_step or 0)
     return min(attempt.last_step, since - 1)
 
 
-def _tried(state: RunState) -> list[Tried]:
+def _tried(state: RunState) -> list[TriedRemedy]:
     decisions = [attempt.decision for attempt in state.attempts[:-1] if attempt.decision is not None]
     return [
-        Tried(decision.cause, tuple(decision.changes))
+        TriedRemedy(decision.cause, tuple(decision.changes))
         for decision in decisions
         if decision.action in (Action.RESTART, Action.RETRY) and (decision.changes or not decision.planned)
     ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.step import Remedy, Rung, remedy
+from holdfast.remedies.step import Remedy, RemedyStep, remedy
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
-def _no_workers(now: Situation) -> Remedy | None:
+def _no_workers(now: RemedyContext) -> Remedy | None:
     if not now.workers:
         return None
     return remedy(
@@ -22,7 +22,7 @@ def _no_workers(now: Situation) -> Remedy | None:
     )
 
 
-NO_WORKERS = Rung(
+NO_WORKERS = RemedyStep(
     "no-workers",
     "`workers=0`: no forked process takes part. Ultralytics does so by itself on a CPU and on MPS.",
     "time, where loading is slow",
@@ -30,14 +30,14 @@ NO_WORKERS = Rung(
 )
 
 
-def _more_workers(now: Situation) -> Remedy | None:
+def _more_workers(now: RemedyContext) -> Remedy | None:
     if (
         (now.ultralytics and now.device in ("cpu", "mps"))
         or "workers" not in now.settings
-        or now.workers >= MOST_WORKERS
+        or now.workers >= MAX_WORKERS
     ):
         return None
-    more = min(MOST_WORKERS, max(2, 2 * now.workers))
+    more = min(MAX_WORKERS, max(2, 2 * now.workers))
     return remedy(
         "more-workers",
         f"{more} loader workers in place of {now.workers}: the training waited for data.",
@@ -45,10 +45,12 @@ def _more_workers(now: Situation) -> Remedy | None:
     )
 
 
-MORE_WORKERS = Rung("more-workers", "Twice the loader workers, up to 8.", "memory, for each worker", _more_workers)
+MORE_WORKERS = RemedyStep(
+    "more-workers", "Twice the loader workers, up to 8.", "memory, for each worker", _more_workers
+)
 
 
-def _cache_on_disk(now: Situation) -> Remedy | None:
+def _cache_on_disk(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics or now.settings.get("cache") not in (False, None):
         return None
     return remedy(
@@ -58,7 +60,7 @@ def _cache_on_disk(now: Situation) -> Remedy | None:
     )
 
 
-CACHE_ON_DISK = Rung(
+CACHE_ON_DISK = RemedyStep(
     "cache-on-disk",
     "`cache=disk`: images are decoded once.",
     "disk: decoded images are written beside yours",
@@ -66,7 +68,7 @@ CACHE_ON_DISK = Rung(
 )
 
 
-def _assigner_on_cpu(now: Situation) -> Remedy | None:
+def _assigner_on_cpu(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics or not now.on_accelerator:
         return None
     return remedy(
@@ -78,7 +80,7 @@ def _assigner_on_cpu(now: Situation) -> Remedy | None:
     )
 
 
-ASSIGNER_ON_CPU = Rung(
+ASSIGNER_ON_CPU = RemedyStep(
     "assigner-on-cpu",
     "Only Ultralytics' assigner runs on the CPU; everything else stays on the device.",
     "some time in each step",
@@ -86,7 +88,7 @@ ASSIGNER_ON_CPU = Rung(
 )
 
 
-def _write_less(now: Situation) -> Remedy | None:
+def _write_less(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics:
         return None
     why = "the disk fills"
@@ -102,7 +104,7 @@ def _write_less(now: Situation) -> Remedy | None:
     )
 
 
-WRITE_LESS = Rung(
+WRITE_LESS = RemedyStep(
     "write-less",
     "`plots=False`, `save_period=-1`, and no `cache=disk`.",
     "Ultralytics' own plots, and checkpoints between best and last",

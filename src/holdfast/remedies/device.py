@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.devices import kind_of
 from holdfast.remedies.batch_size import accumulated_as_before, update_of
-from holdfast.remedies.step import Remedy, Rung, remedy
+from holdfast.remedies.step import Remedy, RemedyStep, remedy
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
 
 _HIDDEN = "CUDA_VISIBLE_DEVICES"
 
 
-def next_device(now: Situation) -> str | None:
+def next_device(now: RemedyContext) -> str | None:
     """In the plan's order, behind the one that is used; none that was used before."""
     order = [device for device in now.plan.policy.devices if device != "auto"] or ["cpu"]
     here = _name(now.settings.get("device")) or now.device
-    moves = [change for change in now.changes if now.named(change.what) == "device"]
+    moves = [change for change in now.changes if now.named(change.setting) == "device"]
     used = {_name(device) for change in moves for device in (change.before, change.after)}
     names = [_name(device) for device in order]
     place = next((n for n, name in enumerate(names) if name == here), -1)
@@ -26,7 +26,7 @@ def next_device(now: Situation) -> str | None:
     return next((device for device, name in rest if name not in {here, *used}), None)
 
 
-def _move(now: Situation) -> Remedy | None:
+def _move(now: RemedyContext) -> Remedy | None:
     if not now.on_accelerator:
         return None
     device = next_device(now)
@@ -46,7 +46,7 @@ def _move(now: Situation) -> Remedy | None:
     return remedy("next-device", says, change, *back)
 
 
-def _hide_cuda(now: Situation, device: str) -> Remedy | None:
+def _hide_cuda(now: RemedyContext, device: str) -> Remedy | None:
     """A script that takes a GPU where it finds one, and that no flag tells otherwise."""
     if now.ultralytics or now.device != "cuda" or kind_of(device) != "cpu" or not now.may("device"):
         return None
@@ -55,13 +55,13 @@ def _hide_cuda(now: Situation, device: str) -> Remedy | None:
     return remedy("next-device", f"CPU mode: {why}.", change)
 
 
-def _why(now: Situation) -> str:
+def _why(now: RemedyContext) -> str:
     if "memory" in now.cause or now.cause == "epoch-time-blowup":
         return "nothing that costs less has made it fit"
     return f"{now.cause} on {now.device}: the device itself is suspected"
 
 
-def _effective(now: Situation, *, back: bool) -> str:
+def _effective(now: RemedyContext, *, back: bool) -> str:
     update = update_of(now) if now.ultralytics and not back else None
     return f" of {update.effective}" if update is not None else ""
 
@@ -74,7 +74,7 @@ def _name(device: object) -> str:
     return kind if number in ("", "0") else f"{kind}:{number}"
 
 
-NEXT_DEVICE = Rung(
+NEXT_DEVICE = RemedyStep(
     "next-device",
     'The next device of `policy.devices`, without an order the CPU ("CPU mode"), with the full effective batch. Commands need a known '
     "flag for it; from one without, CUDA is hidden.",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.step import Remedy, Rung, remedy, whole_remedy
+from holdfast.remedies.step import Remedy, RemedyStep, remedy, whole_remedy
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
 
 _FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 _HIGH = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
@@ -16,7 +16,7 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 _SEGMENTS = "expandable_segments:True"
 
 
-def _fallback(now: Situation) -> Remedy | None:
+def _fallback(now: RemedyContext) -> Remedy | None:
     if now.device not in ("mps", "") or not (now.on_macos or now.device == "mps"):
         return None
     return remedy(
@@ -31,7 +31,7 @@ def _fallback(now: Situation) -> Remedy | None:
     )
 
 
-FALLBACK = Rung(
+FALLBACK = RemedyStep(
     "mps-fallback",
     f"`{_FALLBACK}=1`: the operator that MPS lacks runs on the CPU.",
     "time: copies both ways in each step that uses it",
@@ -39,7 +39,7 @@ FALLBACK = Rung(
 )
 
 
-def _no_fallback(now: Situation) -> Remedy | None:
+def _no_fallback(now: RemedyContext) -> Remedy | None:
     if now.environment.get(_FALLBACK) in (None, "", "0"):
         return None
     return remedy(
@@ -54,7 +54,7 @@ def _no_fallback(now: Situation) -> Remedy | None:
     )
 
 
-NO_FALLBACK = Rung(
+NO_FALLBACK = RemedyStep(
     "no-mps-fallback",
     f"`{_FALLBACK}=0`, where it was on.",
     "an operator that MPS lacks ends the training",
@@ -62,7 +62,7 @@ NO_FALLBACK = Rung(
 )
 
 
-def _both_watermarks(now: Situation) -> Remedy | None:
+def _both_watermarks(now: RemedyContext) -> Remedy | None:
     high = _ratio(now.environment.get(_HIGH)) or 1.0
     low = round(0.8 * high, 3)
     why = "the low mark must not be above the high one"
@@ -71,7 +71,7 @@ def _both_watermarks(now: Situation) -> Remedy | None:
     return remedy("both-watermarks", says, *limits)
 
 
-BOTH_WATERMARKS = Rung(
+BOTH_WATERMARKS = RemedyStep(
     "both-watermarks",
     f"`{_HIGH}` as you set it, and `{_LOW}` at 0.8 of it: taking the limit away would take the protection away.",
     "nothing",
@@ -79,7 +79,7 @@ BOTH_WATERMARKS = Rung(
 )
 
 
-def _cap_watermarks(now: Situation) -> Remedy | None:
+def _cap_watermarks(now: RemedyContext) -> Remedy | None:
     if now.device != "mps" or _HIGH in now.environment:
         return None
     why = "by default torch frees its caches only when more is held than most Macs have"
@@ -92,7 +92,7 @@ def _cap_watermarks(now: Situation) -> Remedy | None:
     )
 
 
-CAP_WATERMARKS = Rung(
+CAP_WATERMARKS = RemedyStep(
     "cap-watermarks",
     f"`{_HIGH}=1` and `{_LOW}=0.8` on MPS: memory is freed before the machine swaps.",
     "an error in place of swapping, where the training does not fit",
@@ -107,7 +107,7 @@ def _ratio(text: str | None) -> float | None:
         return None
 
 
-def _expandable_segments(now: Situation) -> Remedy | None:
+def _expandable_segments(now: RemedyContext) -> Remedy | None:
     points_there = now.finding is not None and any(_SEGMENTS in text for text in now.finding.remedies)
     if not points_there or now.environment.get(_ALLOCATOR):
         return None
@@ -118,7 +118,7 @@ def _expandable_segments(now: Situation) -> Remedy | None:
     )
 
 
-EXPANDABLE_SEGMENTS = Rung(
+EXPANDABLE_SEGMENTS = RemedyStep(
     "expandable-segments",
     f"`{_ALLOCATOR}={_SEGMENTS}`, where CUDA's own message says that much is reserved and unused.",
     "nothing",
@@ -126,7 +126,7 @@ EXPANDABLE_SEGMENTS = Rung(
 )
 
 
-def _one_thread(now: Situation) -> Remedy | None:
+def _one_thread(now: RemedyContext) -> Remedy | None:
     return remedy(
         "one-thread",
         "OMP_NUM_THREADS=1: two OpenMP runtimes in one process get in each other's way when both have threads. "
@@ -140,7 +140,7 @@ def _one_thread(now: Situation) -> Remedy | None:
     )
 
 
-ONE_THREAD = Rung(
+ONE_THREAD = RemedyStep(
     "one-thread",
     "`OMP_NUM_THREADS=1`, for two OpenMP runtimes in one process. Never `KMP_DUPLICATE_LIB_OK`: it hides the fault, and may give wrong "
     "numbers.",

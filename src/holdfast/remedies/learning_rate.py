@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from holdfast.schema.ultralytics_settings import SETTINGS
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
 _AUTO = {"momentum": 0.9, "warmup_bias_lr": 0.0}
 """What Ultralytics takes where it chooses the optimizer itself."""
 
 
-def scaled_rate(now: Situation, factor: float) -> tuple[list[Change | None], str]:
+def scaled_rate(now: RemedyContext, factor: float) -> tuple[list[Change | None], str]:
     """The learning rate in proportion to the effective batch, and a sentence that says so. No change where it is not known."""
     why = f"in proportion to the effective batch: x {factor:.4g}"
     found = changed_rate(now, factor, why=why, costs="another path of training")
@@ -25,7 +25,7 @@ def scaled_rate(now: Situation, factor: float) -> tuple[list[Change | None], str
 
 
 def changed_rate(
-    now: Situation, factor: float, *, why: str, costs: str
+    now: RemedyContext, factor: float, *, why: str, costs: str
 ) -> tuple[list[Change | None], float, float] | None:
     """What makes the learning rate so many times what it was, with that rate before and after."""
     fixed: list[Change | None] = []

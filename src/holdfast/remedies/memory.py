@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.step import Remedy, Rung, remedy
+from holdfast.remedies.step import Remedy, RemedyStep, remedy
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
 
-SMALLEST_IMAGE = 320
+MIN_IMAGE = 320
 STRIDE = 32
 TWO_STRIDES = 64
 """Below this Ultralytics' batch normalisation may be left with a single value."""
@@ -18,7 +18,7 @@ MOSAIC_STEPS = (0.75, 0.5)
 MIXUP_STEPS = (0.05, 0.0)
 
 
-def _nothing_extra(now: Situation) -> Remedy | None:
+def _nothing_extra(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics or not now.settings.get("cache"):
         return None
     if now.cause == "device-out-of-memory" and now.device == "cuda":
@@ -32,7 +32,7 @@ def _nothing_extra(now: Situation) -> Remedy | None:
     )
 
 
-NOTHING_EXTRA = Rung(
+NOTHING_EXTRA = RemedyStep(
     "nothing-extra",
     "`cache=False`, where a cache is used, and `plots=False` with it; not where only the memory of a CUDA device ran out.",
     "time to read images, and Ultralytics' own plots",
@@ -40,7 +40,7 @@ NOTHING_EXTRA = Rung(
 )
 
 
-def _fewer_workers(now: Situation) -> Remedy | None:
+def _fewer_workers(now: RemedyContext) -> Remedy | None:
     if now.workers <= 2:
         return None
     return remedy(
@@ -50,7 +50,7 @@ def _fewer_workers(now: Situation) -> Remedy | None:
     )
 
 
-FEWER_WORKERS = Rung(
+FEWER_WORKERS = RemedyStep(
     "fewer-workers",
     "2 loader workers: each holds a copy of the data set's lists, page by page, and the batches that it prepares.",
     "time, where loading is slow",
@@ -58,7 +58,7 @@ FEWER_WORKERS = Rung(
 )
 
 
-def _fixed_shapes(now: Situation) -> Remedy | None:
+def _fixed_shapes(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics:
         return None
     why = "the driver keeps a compiled graph for each shape of input"
@@ -70,7 +70,7 @@ def _fixed_shapes(now: Situation) -> Remedy | None:
     )
 
 
-FIXED_SHAPES = Rung(
+FIXED_SHAPES = RemedyStep(
     "fixed-shapes",
     "`multi_scale=0` and `rect=False`: a driver that keeps memory for each shape of input meets only one.",
     "less variety of size, more padding",
@@ -78,7 +78,7 @@ FIXED_SHAPES = Rung(
 )
 
 
-def _clear_cache(now: Situation) -> Remedy | None:
+def _clear_cache(now: RemedyContext) -> Remedy | None:
     # Only where the device's memory is the machine's own does it help the machine.
     helps = now.device == "mps" or (now.on_accelerator and now.cause == "driver-memory-bloat")
     if not now.ultralytics or not helps or now.plan.clear_cache.steps or now.steps <= CLEAR_EVERY:
@@ -95,7 +95,7 @@ def _clear_cache(now: Situation) -> Remedy | None:
     )
 
 
-CLEAR_CACHE = Rung(
+CLEAR_CACHE = RemedyStep(
     "clear-cache",
     "The device's cache of free memory is given back every 10 steps (Ultralytics does so once an epoch); for the machine's "
     "memory on MPS only.",
@@ -104,15 +104,15 @@ CLEAR_CACHE = Rung(
 )
 
 
-def _less_mixup(now: Situation) -> Remedy | None:
+def _less_mixup(now: RemedyContext) -> Remedy | None:
     return _step_down(now, "mixup", MIXUP_STEPS)
 
 
-def _less_mosaic(now: Situation) -> Remedy | None:
+def _less_mosaic(now: RemedyContext) -> Remedy | None:
     return _step_down(now, "mosaic", MOSAIC_STEPS)
 
 
-def _step_down(now: Situation, name: str, steps: tuple[float, ...]) -> Remedy | None:
+def _step_down(now: RemedyContext, name: str, steps: tuple[float, ...]) -> Remedy | None:
     value = now.number(name) if now.ultralytics else None
     lower = next((step for step in steps if value is not None and step < value), None)
     if lower is None:
@@ -126,13 +126,13 @@ def _step_down(now: Situation, name: str, steps: tuple[float, ...]) -> Remedy | 
     )
 
 
-LESS_MIXUP = Rung(
+LESS_MIXUP = RemedyStep(
     "less-mixup",
     "`mixup` down to 0.05, then 0: fewer boxes in an image, so that the assigner needs less memory and meets fewer cases.",
     "weaker augmentation",
     _less_mixup,
 )
-LESS_MOSAIC = Rung(
+LESS_MOSAIC = RemedyStep(
     "less-mosaic",
     "`mosaic` 1.0, then 0.75, then 0.5: as with mixup.",
     "weaker augmentation: small data sets overfit sooner",
@@ -142,12 +142,12 @@ LESS_MOSAIC = Rung(
 
 def smaller_image(size: int, began: int) -> int | None:
     """About 0.8 of it, in strides; None below 320, or below half of what it began with where that was less."""
-    least = SMALLEST_IMAGE if began > SMALLEST_IMAGE else max(TWO_STRIDES, began // 2)
+    least = MIN_IMAGE if began > MIN_IMAGE else max(TWO_STRIDES, began // 2)
     smaller = max(round(0.8 * size / STRIDE) * STRIDE, least)
     return smaller if smaller < size else None
 
 
-def _smaller_image(now: Situation) -> Remedy | None:
+def _smaller_image(now: RemedyContext) -> Remedy | None:
     size, began = now.number("imgsz"), now.began_with("imgsz")
     if size is None or not isinstance(began, int):
         return None
@@ -162,7 +162,7 @@ def _smaller_image(now: Situation) -> Remedy | None:
     )
 
 
-SMALLER_IMAGE = Rung(
+SMALLER_IMAGE = RemedyStep(
     "smaller-image",
     "About 0.8 of the image size, in multiples of 32 (640, 512, 416, 320), not under 320 unless it began there.",
     "accuracy, on small objects most",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.causes import NO_ATTEMPT_LEFT, ONLY_ATTEMPT, OUTSIDE, UNSEEN_PROGRESS_S, cause_of, is_mistake
 from holdfast.diagnosis.exits import where
 from holdfast.diagnosis.rules import by_id
-from holdfast.remedies import SPOILING, Remedy, remedy_for
+from holdfast.remedies import CORRUPTING, Remedy, remedy_for
 from holdfast.schema.verdicts import Action, Decision, Outcome
 
 if TYPE_CHECKING:
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Finding
 
-LONGEST_WAIT_S = 60.0
-SHORTEST_LIFE_S = 10.0
-FORETELLING = frozenset(
+MAX_WAIT_S = 60.0
+MIN_LIFE_S = 10.0
+PREDICTS_KILL = frozenset(
     ("disk-filling", "driver-memory-bloat", "memory-leak", "memory-pressure", "validation-memory-spike")
 )
 """Rules that warn of an end that has not come yet."""
-MENDED_ALIVE = frozenset(("driver-memory-bloat", "epoch-time-blowup", "nms-cut-short", "validation-memory-spike"))
+FIXED_WHILE_RUNNING = frozenset(
+    ("driver-memory-bloat", "epoch-time-blowup", "nms-cut-short", "validation-memory-spike")
+)
 """What is better mended in time than suffered to its end."""
-DEVICE_SUSPECTED = frozenset(
+SUSPECTS_DEVICE = frozenset(
     (
         *("assigner-shape-mismatch", "command-buffer-failed", "command-buffer-reused", "gradients-not-finite"),
         *("loss-all-zero", "loss-component-zero", "loss-not-finite", "metrics-all-zero", "nms-cut-short"),
@@ -34,12 +36,12 @@ DEVICE_SUSPECTED = frozenset(
 """What a device that computes wrongly shows itself by."""
 
 
-def expected_life(state: RunState) -> float | None:
+def expected_attempt_seconds(state: RunState) -> float | None:
     """Seconds that an attempt of this run is to be expected to live, from those before it; snapshots are taken accordingly.
     None where there are none.
     """
     lives = [attempt.ended.seconds for attempt in state.attempts if attempt.ended is not None]
-    return max(SHORTEST_LIFE_S, sum(lives) / len(lives)) if lives else None
+    return max(MIN_LIFE_S, sum(lives) / len(lives)) if lives else None
 
 
 def ends_attempt(finding: Finding, plan: Plan) -> bool:
@@ -52,12 +54,17 @@ def ends_attempt(finding: Finding, plan: Plan) -> bool:
 
 def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
     """Whether a finding foretells a death: then what was done until now is better kept at once."""
-    return finding.rule in FORETELLING and finding.severity != "note" and not plan.observe_only
+    return finding.rule in PREDICTS_KILL and finding.severity != "note" and not plan.observe_only
 
 
 def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
     """Whether a finding about a training that still lives is answered by going on in a fresh process, with one thing changed."""
-    if finding.rule not in MENDED_ALIVE or finding.severity == "note" or plan.observe_only or plan.on_finding != "act":
+    if (
+        finding.rule not in FIXED_WHILE_RUNNING
+        or finding.severity == "note"
+        or plan.observe_only
+        or plan.on_finding != "act"
+    ):
         return False
     remedy = remedy_for(state, plan, finding.rule) if plan.policy.planned_restarts else None
     return remedy is not None and bool(remedy.changes)
@@ -68,24 +75,24 @@ def suspects_device(state: RunState) -> bool:
     device = str(state.attempt.settings.get("device") or "cpu")
     if device.startswith("cpu"):
         return False
-    return any(finding.rule in DEVICE_SUSPECTED and finding.severity != "note" for finding in state.findings)
+    return any(finding.rule in SUSPECTS_DEVICE and finding.severity != "note" for finding in state.findings)
 
 
-def spoiled_since(state: RunState, remedy: Remedy | None) -> int | None:
+def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
     """The step from which on nothing that this attempt saved may be gone on from; None where all of it is good."""
     if remedy is None or not remedy.from_start:
         return None
     finding = state.attempt.found(cause_of(state.attempt) or "")
-    return (finding.since if finding is not None else None) or 1
+    return (finding.corrupt_from if finding is not None else None) or 1
 
 
-def not_to_go_on_from(state: RunState) -> int | None:
+def corrupt_from_of_last_attempt(state: RunState) -> int | None:
     """For a run that is taken up again: the step from which on the state of its newest attempt is spoiled."""
     cause = cause_of(state.attempt)
-    if cause not in SPOILING:
+    if cause not in CORRUPTING:
         return None
     finding = state.attempt.found(cause or "")
-    return (finding.since if finding is not None else None) or 1
+    return (finding.corrupt_from if finding is not None else None) or 1
 
 
 def after_end(
@@ -100,7 +107,7 @@ def after_end(
     changes = remedy.changes if remedy is not None else []
     planned = attempt.ended.planned if attempt.ended is not None else ""
     came_further = attempt.steps and resume.checkpoint is not None and not without_progress(state)
-    wait = min(LONGEST_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(state.attempts) - 1)))
+    wait = min(MAX_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(state.attempts) - 1)))
     if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
         wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
@@ -113,7 +120,7 @@ def after_end(
         cause=cause,
         wait_s=wait,
         changes=changes,
-        back_to=spoiled_since(state, remedy),
+        discard_from=corrupt_from_step(state, remedy),
         planned=bool(planned),
     )
 
@@ -162,7 +169,7 @@ def reason_to_stop(
         ),
         (helpless and without_progress(state), f"{cause} came twice with no progress in between"),
         (
-            attempt.vaulted is not None and bool(attempt.vaulted.left_out) and resume.checkpoint is None,
+            attempt.backed_up is not None and bool(attempt.backed_up.left_out) and resume.checkpoint is None,
             "starting over could overwrite what was saved, and it could not be copied out of harm's way",
         ),
     )
@@ -188,6 +195,6 @@ def without_progress(state: RunState) -> bool:
         return False
     resume = now.started.resume
     number_unknown = resume is not None and resume.checkpoint is not None and not resume.step
-    if now.hello is None or number_unknown:
+    if now.attached is None or number_unknown:
         return now.ended is not None and now.ended.seconds <= UNSEEN_PROGRESS_S
     return now.last_step <= before.last_step

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.versions import KNOWN_FAULTS
 from holdfast.remedies.learning_rate import changed_rate
-from holdfast.remedies.step import Remedy, Rung, remedy, whole_remedy
+from holdfast.remedies.step import Remedy, RemedyStep, remedy, whole_remedy
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
 
 _READS_TOO_FAR = next(fault for fault in KNOWN_FAULTS if fault.id == "matmul-reads-too-far")
 
-MOST_HALVED = 3
+MAX_HALVED = 3
 """After an eighth of the rate it is not the rate."""
 
 
-def _full_precision(now: Situation) -> Remedy | None:
+def _full_precision(now: RemedyContext) -> Remedy | None:
     # On a CPU and on MPS Ultralytics trains in full precision whatever amp says: to switch it off would change nothing.
     if not now.ultralytics or now.device in ("cpu", "mps", "") or now.settings.get("amp") in (False, "fp32"):
         return None
@@ -28,7 +28,7 @@ def _full_precision(now: Situation) -> Remedy | None:
     )
 
 
-FULL_PRECISION = Rung(
+FULL_PRECISION = RemedyStep(
     "full-precision",
     "`amp=False`, where it does something: Ultralytics trains in full precision on a CPU and on MPS anyway.",
     "time and memory",
@@ -36,7 +36,7 @@ FULL_PRECISION = Rung(
 )
 
 
-def _without_scaler(now: Situation) -> Remedy | None:
+def _without_scaler(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics or not any("grad_scaler" in line or "GradScaler" in line for line in now.last_words):
         return None
     return remedy(
@@ -46,7 +46,7 @@ def _without_scaler(now: Situation) -> Remedy | None:
     )
 
 
-WITHOUT_SCALER = Rung(
+WITHOUT_SCALER = RemedyStep(
     "without-scaler",
     "`amp=False`, only where the traceback goes through a gradient scaler. A float64 of the code's own is not mended by any setting.",
     "nothing on MPS",
@@ -54,9 +54,9 @@ WITHOUT_SCALER = Rung(
 )
 
 
-def _half_rate(now: Situation) -> Remedy | None:
+def _half_rate(now: RemedyContext) -> Remedy | None:
     halved = [tried for tried in now.tried if tried.cause == now.cause and now.sets("lr0", tried.changes)]
-    if len(halved) >= MOST_HALVED:
+    if len(halved) >= MAX_HALVED:
         return None
     found = changed_rate(
         now, 0.5, why="a rate that is too high is the usual reason", costs="time: it learns more slowly"
@@ -71,7 +71,7 @@ def _half_rate(now: Situation) -> Remedy | None:
     )
 
 
-HALF_RATE = Rung(
+HALF_RATE = RemedyStep(
     "half-rate",
     "Half the learning rate, three times at most. Where `optimizer=auto` chose it, what it chose is named, since `lr0` would be ignored.",
     "another training: it learns more slowly",
@@ -79,7 +79,7 @@ HALF_RATE = Rung(
 )
 
 
-def _prefer_metal(now: Situation) -> Remedy | None:
+def _prefer_metal(now: RemedyContext) -> Remedy | None:
     affected = _READS_TOO_FAR.torch is not None and now.torch in _READS_TOO_FAR.torch
     if now.device != "mps" or not affected:
         return None
@@ -90,7 +90,7 @@ def _prefer_metal(now: Situation) -> Remedy | None:
     )
 
 
-PREFER_METAL = Rung(
+PREFER_METAL = RemedyStep(
     "prefer-metal",
     "`PYTORCH_MPS_PREFER_METAL=1` on MPS with torch up to 2.13, whose matrix products read past their end (pytorch#177116).",
     "perhaps time",

@@ -37,8 +37,8 @@ from holdfast.remedies.validation import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
-    from holdfast.remedies.step import Rung
+    from holdfast.remedies.context import RemedyContext
+    from holdfast.remedies.step import RemedyStep
 
 LIGHTER_VALIDATION = (VALIDATION_BATCH, VALIDATION_BOXES, VALIDATION_LESS_OFTEN)
 LESS_MEMORY = (MICRO_BATCH, LESS_MIXUP, LESS_MOSAIC, SMALLER_IMAGE, BATCH_OF_ONE, NEXT_DEVICE)
@@ -48,7 +48,7 @@ SWAPS = (FIXED_SHAPES, *LESS_PILES_UP, *LESS_MEMORY)
 """A training that still lives is not started again for nothing but a fresh process."""
 NOT_FINITE = (AS_IT_IS, FULL_PRECISION, NEXT_DEVICE, HALF_RATE)
 
-LADDERS: dict[str, tuple[Rung, ...]] = {
+REMEDIES: dict[str, tuple[RemedyStep, ...]] = {
     # memory
     "killed-out-of-memory": HOST_MEMORY,
     "memory-pressure": HOST_MEMORY,
@@ -102,7 +102,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     "nms-cut-short": (VALIDATION_BATCH,),
     "validation-disagrees": (VALIDATION_ON_CPU,),
 }
-SPOILING = frozenset(
+CORRUPTING = frozenset(
     (
         *(
             "loss-all-zero",
@@ -120,17 +120,17 @@ SPOILING = frozenset(
 DATA_IS_LATE = (MORE_WORKERS, CACHE_ON_DISK)
 
 
-def ladder_for(now: Situation) -> tuple[Rung, ...]:
+def remedy_steps_for(now: RemedyContext) -> tuple[RemedyStep, ...]:
     if now.cause == "epoch-time-blowup":
         return slow_epoch(now.finding.message if now.finding is not None else "")
-    rungs = LADDERS.get(now.cause, ())
+    rungs = REMEDIES.get(now.cause, ())
     if now.device == "cuda" and HALF_RATE in rungs:
         # Overflow and rates explain what is not finite on CUDA far better than the device does: it comes last.
-        return (*(rung for rung in rungs if rung is not NEXT_DEVICE), NEXT_DEVICE)
+        return (*(remedy_step for remedy_step in rungs if remedy_step is not NEXT_DEVICE), NEXT_DEVICE)
     return rungs
 
 
-def slow_epoch(message: str) -> tuple[Rung, ...]:
+def slow_epoch(message: str) -> tuple[RemedyStep, ...]:
     """By its cause, as the finding names it. Sleep, other programs and single pauses leave nothing to change."""
     if SWAPPED in message:
         return SWAPS

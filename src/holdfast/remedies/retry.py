@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.step import Remedy, Rung
+from holdfast.remedies.step import Remedy, RemedyStep
 
 if TYPE_CHECKING:
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
 
 
-def _fresh_process(now: Situation) -> Remedy | None:
+def _fresh_process(now: RemedyContext) -> Remedy | None:
     # From the start the same would pile up again to the same end.
     if not now.progressed or not now.kept:
         return None
@@ -21,7 +21,7 @@ def _fresh_process(now: Situation) -> Remedy | None:
     )
 
 
-FRESH_PROCESS = Rung(
+FRESH_PROCESS = RemedyStep(
     "fresh-process",
     "A fresh process goes on from the last good state, nothing changed, where something was saved and the attempt came further "
     "than any before it.",
@@ -30,13 +30,13 @@ FRESH_PROCESS = Rung(
 )
 
 
-def _as_it_is(now: Situation) -> Remedy | None:
+def _as_it_is(now: RemedyContext) -> Remedy | None:
     if not now.progressed or now.again_before():
         return None
     return Remedy("as-it-is", "Once more as it is: what ended it may have been chance, and may not come again.")
 
 
-AS_IT_IS = Rung(
+AS_IT_IS = RemedyStep(
     "as-it-is",
     "Once more as it is, from the last good state, where the attempt made progress: it may have been chance. Once for each cause.",
     "nothing but the steps since then",

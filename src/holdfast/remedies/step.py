@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
 
@@ -26,15 +26,15 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Rung:
+class RemedyStep:
     """One way to answer a finding. It says None where it does not apply, changes nothing, or may not."""
 
     id: str
-    does: str
+    summary: str
     """For the page of the ladder: a sentence."""
     costs: str
     """In accuracy and time."""
-    remedy: Callable[[Situation], Remedy | None]
+    remedy: Callable[[RemedyContext], Remedy | None]
     conditional: str = ""
     """When it stands at this place of a ladder, where that is not always."""
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.step import Remedy, Rung, remedy
+from holdfast.remedies.step import Remedy, RemedyStep, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.remedies.context import Situation
+    from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
-FEWER_BOXES_MOST = 100
+MAX_BOXES = 100
 LESS_OFTEN = 5
 
 
-def _smaller_batch(now: Situation) -> Remedy | None:
+def _smaller_batch(now: RemedyContext) -> Remedy | None:
     batch = now.validation_batch
     if batch is None or batch <= 1:
         return None
@@ -34,7 +34,7 @@ def _smaller_batch(now: Situation) -> Remedy | None:
     )
 
 
-VALIDATION_BATCH = Rung(
+VALIDATION_BATCH = RemedyStep(
     "validation-batch",
     "A quarter of the validation batch, down to 1, and no plots with it. Ultralytics takes twice the training's batch unless it is told.",
     "time in validation, and Ultralytics' own plots; the scores stay as they are",
@@ -42,7 +42,7 @@ VALIDATION_BATCH = Rung(
 )
 
 
-def _no_plots(now: Situation) -> Change | None:
+def _no_plots(now: RemedyContext) -> Change | None:
     """They are drawn in validations, and ride along: for themselves they would not be worth an attempt."""
     if not now.ultralytics or now.cause == "nms-cut-short":
         return None
@@ -50,16 +50,16 @@ def _no_plots(now: Situation) -> Change | None:
     return now.change("plots", False, why="they are drawn in validations", costs=costs)
 
 
-def _fewer_boxes(now: Situation) -> Remedy | None:
+def _fewer_boxes(now: RemedyContext) -> Remedy | None:
     most = now.plan.validation.max_det or now.number("max_det") or 300
-    if not now.ultralytics or most <= FEWER_BOXES_MOST:
+    if not now.ultralytics or most <= MAX_BOXES:
         return None
     return remedy(
         "validation-boxes",
-        f"Lighter validation: at most {FEWER_BOXES_MOST} boxes an image in place of {most:g}.",
+        f"Lighter validation: at most {MAX_BOXES} boxes an image in place of {most:g}.",
         now.change(
             "validation.max_det",
-            FEWER_BOXES_MOST,
+            MAX_BOXES,
             why="boxes of all images are kept until they are scored",
             costs=_CROWDED,
         ),
@@ -67,12 +67,12 @@ def _fewer_boxes(now: Situation) -> Remedy | None:
 
 
 _CROWDED = "the scores of images with more objects than that are too low"
-VALIDATION_BOXES = Rung(
+VALIDATION_BOXES = RemedyStep(
     "validation-boxes", "At most 100 boxes an image while the training validates (`max_det`).", _CROWDED, _fewer_boxes
 )
 
 
-def _less_often(now: Situation) -> Remedy | None:
+def _less_often(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics or now.plan.validation.every >= LESS_OFTEN:
         return None
     return remedy(
@@ -83,18 +83,18 @@ def _less_often(now: Situation) -> Remedy | None:
 
 
 _COARSE = "best.pt is chosen among fewer epochs"
-VALIDATION_LESS_OFTEN = Rung(
+VALIDATION_LESS_OFTEN = RemedyStep(
     "validation-less-often", "Validation every 5 epochs, and at the end.", _COARSE, _less_often
 )
 
 
-def _where(rung: Rung, when: str, holds: Callable[[Situation], bool]) -> Rung:
-    return replace(rung, conditional=when, remedy=lambda now: rung.remedy(now) if holds(now) else None)
+def _where(remedy_step: RemedyStep, when: str, holds: Callable[[RemedyContext], bool]) -> RemedyStep:
+    return replace(remedy_step, conditional=when, remedy=lambda now: remedy_step.remedy(now) if holds(now) else None)
 
 
 DIED_IN_VALIDATION = tuple(
-    _where(rung, "where it ended in a validation", lambda now: now.in_validation)
-    for rung in (VALIDATION_BATCH, VALIDATION_BOXES, VALIDATION_LESS_OFTEN)
+    _where(remedy_step, "where it ended in a validation", lambda now: now.in_validation)
+    for remedy_step in (VALIDATION_BATCH, VALIDATION_BOXES, VALIDATION_LESS_OFTEN)
 )
 PEAK_IN_VALIDATION = _where(
     VALIDATION_BATCH,
@@ -103,7 +103,7 @@ PEAK_IN_VALIDATION = _where(
 )
 
 
-def _on_cpu(now: Situation) -> Remedy | None:
+def _on_cpu(now: RemedyContext) -> Remedy | None:
     if not now.ultralytics:
         return None
     return remedy(
@@ -118,6 +118,6 @@ def _on_cpu(now: Situation) -> Remedy | None:
     )
 
 
-VALIDATION_ON_CPU = Rung(
+VALIDATION_ON_CPU = RemedyStep(
     "validation-on-cpu", "best.pt is validated once more on the CPU at the end.", "time at the end", _on_cpu
 )

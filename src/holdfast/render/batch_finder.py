@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.preflight.batch_finder import Answer
-    from holdfast.preflight.short_run import Measured
+    from holdfast.preflight.short_run import Measurement
 
 SHOWN = (320, 416, 512, 640, 960, 1280)
 
@@ -82,11 +82,11 @@ def as_values(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _held(answer: Answer, one: Measured) -> int:
+def _held(answer: Answer, one: Measurement) -> int:
     return one.peak if one.device is None or answer.of == "memory" else one.device[1]
 
 
-def _pace(one: Measured) -> str:
+def _pace(one: Measurement) -> str:
     return f"{duration(one.wall.batch)} a batch"
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 Row = tuple[str, str, str]
 """A label, its style, and what it says."""
-NARROWEST = 24
+MIN_WIDTH = 24
 """Columns that text has, however narrow the terminal is."""
 
 
-class Frame:
+class Box:
     """To be printed with `soft_wrap=True`, or the console would cut off what runs on."""
 
     def __init__(self, title: str, rows: Iterable[Row], colour: str) -> None:
@@ -34,7 +34,7 @@ class Frame:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         inside = options.max_width - 4
         labels = max((cell_len(label) for label, _, _ in self._rows), default=0)
-        room = max(NARROWEST, inside - labels - 2)
+        room = max(MIN_WIDTH, inside - labels - 2)
         title = Text(f"  {self._title}  ")
         title.truncate(max(0, inside - 1), overflow="ellipsis")
         yield _edge(Text.assemble("╭─", title, "─" * (inside + 1 - title.cell_len), "╮"), self._colour)

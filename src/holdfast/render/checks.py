@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Task
     from typing_extensions import Self
 
-    from holdfast.preflight.checks.check import Check, Ground
+    from holdfast.preflight.checks.check import Check, CheckContext
     from holdfast.preflight.checks.runner import Report, Result
 
 SCHEMA = 1
@@ -39,7 +39,7 @@ QUIET_S = 2.0
 TOLD_EVERY = 10
 """Percent, where there is no terminal."""
 STYLES = {"passed": "green", "warn": "yellow", "fatal": "bold red", "not checked": "dim", "note": "cyan"}
-MOST_FINDINGS = 6
+MAX_FINDINGS = 6
 WIDE = 110
 """Columns from which on a table has room for a column of remedies."""
 
@@ -135,7 +135,7 @@ def show(report: Report, *, as_json: bool) -> None:
         print_json(as_builtins(report))
         return
     shown = console(sys.stdout)
-    shown.print(Text(_heading(report.ground)), soft_wrap=True)
+    shown.print(Text(_heading(report.context)), soft_wrap=True)
     shown.print(table(report, shown.width))
     shown.print(Text(_sum(report), style=STYLES["fatal"] if report.exit_status else ""))
 
@@ -147,13 +147,13 @@ def warnings(report: Report) -> list[str]:
 
 
 def as_builtins(report: Report) -> dict[str, Any]:
-    ground = report.ground
+    context = report.context
     return {
         "schema": SCHEMA,
-        "python": None if ground.interpreter is None else msgspec.to_builtins(ground.interpreter),
-        "no_python": ground.no_interpreter or None,
-        "device": ground.device,
-        "data": None if ground.data is None else str(ground.data),
+        "python": None if context.interpreter is None else msgspec.to_builtins(context.interpreter),
+        "no_python": context.no_interpreter or None,
+        "device": context.device,
+        "data": None if context.data is None else str(context.data),
         "checks": [
             {
                 "id": result.check.id,
@@ -198,22 +198,22 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
             continue
         if result.status == "passed":
             yield result.status, name, result.says, ""
-        for n, found in enumerate(result.findings[:MOST_FINDINGS]):
+        for n, found in enumerate(result.findings[:MAX_FINDINGS]):
             told = name if n == 0 and result.status != "passed" else ""
             yield found.severity, told, found.message, "; ".join(found.remedies[:2])
-        left = len(result.findings) - MOST_FINDINGS
+        left = len(result.findings) - MAX_FINDINGS
         if left > 0:
-            yield result.findings[MOST_FINDINGS].severity, "", f"and {left} more: --json tells them all", ""
+            yield result.findings[MAX_FINDINGS].severity, "", f"and {left} more: --json tells them all", ""
     for why, names in unchecked.items():
         yield "not checked", "\n".join(names), why, ""
 
 
-def _heading(ground: Ground) -> str:
-    python = ground.interpreter
+def _heading(context: CheckContext) -> str:
+    python = context.interpreter
     if python is None:
-        return printable(f"No Python could be asked: {ground.no_interpreter}.")
+        return printable(f"No Python could be asked: {context.no_interpreter}.")
     torch = f"torch {python.torch.version}" if python.torch is not None else "no torch"
-    device = ground.device or "nobody said"
+    device = context.device or "nobody said"
     return printable(f"Python {python.python} at {python.executable}, {torch}, device: {device}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from holdfast.render.newline_guard import LineStart
+from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.progress import progress
 from holdfast.render.repeated_work import done_again
 from holdfast.render.results import another_folder
@@ -24,7 +24,7 @@ PROGRESS_S = 20.0
 KEEPING_AWAKE = "keeping awake"
 
 
-class Narrator:
+class ConsoleReporter:
     """A listener that tells the user what matters as it happens."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Narrator:
         self._later = later
         self._next_progress = 0.0
         self._stream = stream if stream is not None else sys.stderr
-        self._line_start = LineStart(run)
+        self._line_start = NewlineGuard(run)
 
     def __call__(self, event: events.Event, state: RunState) -> None:
         line = self._line(event, state)
@@ -77,7 +77,7 @@ def _goes_on(event: events.AttemptStarted) -> str:
     return f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
 
 
-def _remark(event: events.Remark) -> str | None:
+def _remark(event: events.SupervisorNote) -> str | None:
     if event.what == KEEPING_AWAKE:
         return event.detail if "not kept awake" in event.detail else None
     return f"{event.what}: {event.detail}"
@@ -86,7 +86,9 @@ def _remark(event: events.Remark) -> str | None:
 def _finding(event: events.FindingMade) -> str | None:
     finding = event.finding
     return (
-        None if finding.severity == "note" or finding.again else f"{finding.severity} {finding.rule}: {finding.message}"
+        None
+        if finding.severity == "note" or finding.updated
+        else f"{finding.severity} {finding.rule}: {finding.message}"
     )
 
 
@@ -116,7 +118,7 @@ def _stage_started(event: events.StageStarted) -> str:
         return f"stage {event.stage} of {event.of}, {event.name}, goes on"
     begins = f", with {event.weights}" if event.weights else ""
     expects = f" ({event.expects})" if event.expects else ""
-    changed = "".join(f"; as before: {change.what} {change.after}" for change in event.changes)
+    changed = "".join(f"; as before: {change.setting} {change.after}" for change in event.changes)
     return f"stage {event.stage} of {event.of}, {event.name}, begins{begins}{expects}{changed}"
 
 
@@ -125,7 +127,7 @@ _SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
     events.FindingMade: _finding,
     events.DecisionMade: _decision,
     events.Restored: _restored,
-    events.Remark: _remark,
+    events.SupervisorNote: _remark,
     events.StageStarted: _stage_started,
     events.StageEnded: lambda event: (
         f"stage {event.stage}, {event.name}: {event.verdict}; {event.gate_says or event.reason}"
@@ -134,8 +136,10 @@ _SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
     events.Signalled: lambda event: (
         f"{event.signal}: {event.action}" if event.signal in ("SIGINT", "SIGTERM") else None
     ),
-    events.Quiet: lambda event: (
+    events.NoProgress: lambda event: (
         f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
     ),
-    events.Vaulted: lambda event: f"could not keep safe: {'; '.join(event.left_out[:3])}" if event.left_out else None,
+    events.CheckpointsBackedUp: lambda event: (
+        f"could not keep safe: {'; '.join(event.left_out[:3])}" if event.left_out else None
+    ),
 }

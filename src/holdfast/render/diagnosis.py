@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.render.box import Frame
+from holdfast.render.box import Box
 from holdfast.render.console import console, print_json, print_lines
 from holdfast.render.panel import COLOURS, SEVERITY_COLOURS
 from holdfast.render.summary import summary_of
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from holdfast.importers.diagnose import Diagnosis
     from holdfast.render.box import Row
 
-MOST_EVIDENCE = 4
-MOST_REMEDIES = 3
+MAX_EVIDENCE = 4
+MAX_REMEDIES = 3
 
 
 def show(diagnosis: Diagnosis, *, report: Path | None, as_json: bool) -> None:
@@ -54,12 +54,12 @@ def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def panel(diagnosis: Diagnosis) -> Frame:
+def panel(diagnosis: Diagnosis) -> Box:
     came_to = diagnosis.verdict
     outcome = came_to.outcome.value if came_to is not None else "not ended" if diagnosis.state.attempts else "settings"
     colour = COLOURS.get(outcome, "cyan")
     rows = ((label, style, _shown(text)) for label, style, text in _rows(diagnosis, outcome, colour))
-    return Frame(f"holdfast · diagnose {_shown(diagnosis.reading.name, 80)}", rows, colour)
+    return Box(f"holdfast · diagnose {_shown(diagnosis.reading.name, 80)}", rows, colour)
 
 
 def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
@@ -92,10 +92,10 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Row]:
     shown = {finding.rule: finding for finding in diagnosis.state.findings}
     for finding in sorted(shown.values(), key=lambda found: ("fatal", "warn", "note").index(found.severity)):
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
-        for evidence in finding.evidence[:MOST_EVIDENCE]:
+        for evidence in finding.evidence[:MAX_EVIDENCE]:
             yield "  seen", "", evidence
         if finding.severity == "note":  # what to do about the others stands under "next"
-            for remedy in finding.remedies[:MOST_REMEDIES]:
+            for remedy in finding.remedies[:MAX_REMEDIES]:
                 yield "  do", "", remedy
 
 

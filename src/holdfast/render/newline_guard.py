@@ -26,7 +26,7 @@ class _Log(NamedTuple):
     path: Path
 
 
-class LineStart:
+class NewlineGuard:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._told: _Log | None = None

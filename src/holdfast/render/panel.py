@@ -10,14 +10,14 @@ from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
 from holdfast.diagnosis.explanation import explain
 from holdfast.diagnosis.units import size
-from holdfast.render.box import Frame
+from holdfast.render.box import Box
 from holdfast.render.console import console
 from holdfast.render.exits import how_it_ended
-from holdfast.render.newline_guard import LineStart
+from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.repeated_work import done_again
 from holdfast.render.report import HTML
 from holdfast.render.results import best_of, results_of
-from holdfast.render.summary import goodput, observed
+from holdfast.render.summary import coverage, goodput
 from holdfast.render.text import as_words, duration, plural, printable, shares
 from holdfast.schema.verdicts import Action
 
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
-MOST_KEPT = 4
-MOST_ATTEMPTS = 6
-MOST_SPOILED = 3
-MOST_NEXT = 4
-ESSENTIAL = ("steps", "losses", "movement")
+MAX_KEPT = 4
+MAX_ATTEMPTS = 6
+MAX_SPOILED = 3
+MAX_NEXT = 4
+ESSENTIAL = ("steps", "losses", "weight-updates")
 """Kinds of evidence whose absence a user should know of."""
 
 
-def panel(run: RunFolder, state: RunState) -> Frame:
+def panel(run: RunFolder, state: RunState) -> Box:
     ended = state.ended
     outcome = ended.verdict if ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
     rows = ((label, style, printable(text)) for label, style, text in _rows(run, state, outcome, colour))
-    return Frame(f"holdfast · {run.name}", rows, colour)
+    return Box(f"holdfast · {run.name}", rows, colour)
 
 
 def print_panel(run: RunFolder, state: RunState) -> None:
     print_frame(run, panel(run, state))
 
 
-def print_frame(run: RunFolder, frame: Frame) -> None:
+def print_frame(run: RunFolder, frame: Box) -> None:
     """On stderr, so that stdout stays the training's own. Raises OSError where nobody is there to read it."""
     shown = console(sys.stderr)
     with shown.capture() as captured:
         shown.print(frame, soft_wrap=True)
-    sys.stderr.write(LineStart(run).before_a_line(sys.stderr) + captured.get())
+    sys.stderr.write(NewlineGuard(run).before_a_line(sys.stderr) + captured.get())
     sys.stderr.flush()
 
 
@@ -91,7 +91,7 @@ def _figures(state: RunState) -> str:
 
 
 def _attempts(state: RunState, told: str) -> Iterator[Row]:
-    shown = state.attempts[-MOST_ATTEMPTS:]
+    shown = state.attempts[-MAX_ATTEMPTS:]
     if len(shown) < len(state.attempts):
         yield "", "", f"({len(state.attempts) - len(shown)} earlier attempts are in the journal)"
     following = {attempt.number: after for attempt, after in pairwise(state.attempts)}
@@ -101,12 +101,12 @@ def _attempts(state: RunState, told: str) -> Iterator[Row]:
         finding = attempt.found(cause) if cause is not None else None
         if finding is not None and finding.message != told:
             yield "  why", "", finding.message
-        kept = attempt.vaulted.files if attempt.vaulted is not None else []
+        kept = attempt.backed_up.files if attempt.backed_up is not None else []
         if kept:
             names = ", ".join(
-                file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:MOST_KEPT]
+                file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:MAX_KEPT]
             )
-            more = f" and {len(kept) - MOST_KEPT} more" if len(kept) > MOST_KEPT else ""
+            more = f" and {len(kept) - MAX_KEPT} more" if len(kept) > MAX_KEPT else ""
             yield "  kept", "", f"{names}{more} in attempts/{attempt.number}/saved"
         decision = attempt.decision
         if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
@@ -142,10 +142,10 @@ def _findings(state: RunState) -> Iterator[Row]:
 def _checkpoints(state: RunState) -> Iterator[Row]:
     """Which files not to use, and the newest that can be."""
     known = checkpoints(state)
-    spoiled = [checkpoint for checkpoint in known if not checkpoint.usable]
-    if not spoiled:
+    corrupt = [checkpoint for checkpoint in known if not checkpoint.usable]
+    if not corrupt:
         return
-    for checkpoint in spoiled[-MOST_SPOILED:]:
+    for checkpoint in corrupt[-MAX_SPOILED:]:
         yield "unusable", "red", f"{checkpoint.path} (step {checkpoint.step}): {checkpoint.why}"
     good = last_good(state)
     if good is not None:
@@ -162,7 +162,7 @@ def _results(state: RunState) -> Iterator[Row]:
 
 def _unseen(state: RunState) -> Iterator[Row]:
     reasons: dict[str, list[str]] = {}
-    for kind, text in observed(state).items():
+    for kind, text in coverage(state).items():
         if kind in ESSENTIAL and text.startswith("not seen"):
             reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
     for why, kinds in reasons.items():
@@ -177,7 +177,7 @@ def next_steps(run: RunFolder, state: RunState) -> list[str]:
         return []
     steps = [
         f"{step.text}: {step.command}" if step.command else step.text
-        for step in explain(state, run.reference).next_steps[:MOST_NEXT]
+        for step in explain(state, run.reference).next_steps[:MAX_NEXT]
     ]
     folder = run.attempt(state.attempt.number)
     written = [log for log in (folder.stderr_log, folder.stdout_log) if log.is_file() and log.stat().st_size]

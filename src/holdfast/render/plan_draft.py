@@ -8,10 +8,10 @@ from holdfast.render.console import print_json, print_line
 from holdfast.schema.shell_text import shell_quoted
 
 if TYPE_CHECKING:
-    from holdfast.preflight.init_plan import Draft
+    from holdfast.preflight.init_plan import PlanDraft
 
 
-def show(draft: Draft, *, as_json: bool) -> None:
+def show(draft: PlanDraft, *, as_json: bool) -> None:
     run = f"holdfast run {shell_quoted(draft.path)}"
     if as_json:
         said = {

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.goodput import ledger_of
+from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.units import size
 from holdfast.render.text import duration
 
@@ -26,7 +26,7 @@ def progress(state: RunState, head: str, later: float = 0.0) -> str:
         parts.append(f"epoch {attempt.epoch}{of}")
     parts += _time_left(state, later)
     parts += [room] if (room := _room(state)) else []
-    spent = ledger_of(state)
+    spent = goodput_of(state)
     if spent.wall_s >= 1.0:
         parts.append(f"{spent.ratio:.0%} of the time useful")
     return ", ".join(parts)

@@ -1,14 +1,14 @@
-"""The ladder as docs/ladder.md."""
+"""The ladder as docs/remedies.md."""
 
 from __future__ import annotations
 
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.registry import DATA_IS_LATE, LADDERS, SPOILING, SWAPS
+from holdfast.remedies.registry import CORRUPTING, DATA_IS_LATE, REMEDIES, SWAPS
 
 if TYPE_CHECKING:
-    from holdfast.remedies.step import Rung
+    from holdfast.remedies.step import RemedyStep
 
 _HEAD = """# The ladder
 
@@ -28,7 +28,7 @@ A finding that is not here has no remedy but a person's. So have those about lea
 
 def as_markdown() -> str:
     ladders = {
-        **LADDERS,
+        **REMEDIES,
         "epoch-time-blowup, where the machine swapped": SWAPS,
         "epoch-time-blowup, where it waited for data": DATA_IS_LATE,
     }
@@ -45,18 +45,26 @@ def as_markdown() -> str:
         "| rung | what it does | what it costs |",
         "|---|---|---|",
     ]
-    rungs = {rung.id: rung for ladder in reversed(ladders.values()) for rung in reversed(ladder)}
-    named = {rung.id: rung for ladder in LADDERS.values() for rung in ladder if not rung.conditional}
-    parts += [f"| {id_} | {named.get(id_, rungs[id_]).does} | {rungs[id_].costs} |" for id_ in sorted(rungs)]
+    rungs = {remedy_step.id: remedy_step for steps in reversed(ladders.values()) for remedy_step in reversed(steps)}
+    named = {
+        remedy_step.id: remedy_step
+        for steps in REMEDIES.values()
+        for remedy_step in steps
+        if not remedy_step.conditional
+    }
+    parts += [f"| {id_} | {named.get(id_, rungs[id_]).summary} | {rungs[id_].costs} |" for id_ in sorted(rungs)]
     return "\n".join([*parts, ""])
 
 
 def _cause(cause: str) -> str:
     id_, comma, rest = cause.partition(",")
-    spoils = r" \*" if cause in SPOILING else ""
+    spoils = r" \*" if cause in CORRUPTING else ""
     return f"[{id_}](rules.md#{id_}){comma}{rest}{spoils}"
 
 
-def _ids(rungs: tuple[Rung, ...]) -> list[str]:
-    groups = [(when, [rung.id for rung in group]) for when, group in groupby(rungs, key=lambda rung: rung.conditional)]
+def _ids(rungs: tuple[RemedyStep, ...]) -> list[str]:
+    groups = [
+        (when, [remedy_step.id for remedy_step in group])
+        for when, group in groupby(rungs, key=lambda remedy_step: remedy_step.conditional)
+    ]
     return [", ".join(ids) + (f" ({when})" if when else "") for when, ids in groups]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.run_state import load_run_state
-from holdfast.diagnosis.stages import course_of
+from holdfast.diagnosis.stages import load_staged_run
 from holdfast.render.summary import head, summary_of
 from holdfast.render.text import duration, plural, printable
 from holdfast.storage.folder import stage_folders
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.diagnosis.run_state import RunState
-    from holdfast.diagnosis.stages import Course, StageCourse
-    from holdfast.render.box import Frame, Row
+    from holdfast.diagnosis.stages import StagedRun, StageState
+    from holdfast.render.box import Box, Row
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import RunFolder
 
@@ -26,10 +26,10 @@ OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
 
 
 @dataclass(frozen=True)
-class Told:
+class StageView:
     """A stage with the state of its own run."""
 
-    stage: StageCourse
+    stage: StageState
     run: RunFolder | None
     state: RunState | None
     summary: dict[str, Any]
@@ -39,29 +39,29 @@ def has_stages(run: RunFolder) -> bool:
     return run.stages.is_dir()
 
 
-def told(run: RunFolder, course: Course, plan: Plan | None = None) -> list[Told]:
+def told(run: RunFolder, staged_run: StagedRun, plan: Plan | None = None) -> list[StageView]:
     folders = {folder.path.name: folder for folder in stage_folders(run)}
     stages = []
-    for stage in sorted(course.stages, key=lambda stage: stage.number):
+    for stage in sorted(staged_run.stages, key=lambda stage: stage.number):
         folder = folders.get(stage.started.folder) if stage.started is not None else None
         state = load_run_state(shown(folder, plan)) if folder is not None else None
         summary = summary_of(folder, state) if folder is not None and state is not None else {}
-        stages.append(Told(stage, folder, state, summary))
+        stages.append(StageView(stage, folder, state, summary))
     return stages
 
 
-def course_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
+def stages_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
     """As that of any run, with each attempt and finding under its stage. With the plan, its secrets are known and replaced."""
-    course = course_of(shown(run, plan))
-    stages = told(run, course, plan)
+    staged_run = load_staged_run(shown(run, plan))
+    stages = told(run, staged_run, plan)
     newest = next((each.summary for each in reversed(stages) if each.summary), {})
     summary: dict[str, Any] = {
-        **head(run, course.ended),
+        **head(run, staged_run.ended),
         "proofs": newest.get("proofs", []),
-        "observed": newest.get("observed", {}),
+        "coverage": newest.get("coverage", {}),
         "explanation": newest.get("explanation"),
         "stages": [_stage(each) for each in stages],
-        "deliverables": deliverables(course),
+        "deliverables": deliverables(staged_run),
         "goodput": _goodput([each.summary["goodput"] for each in stages if each.summary]),
     }
     for name in OF_THE_WHOLE:
@@ -69,21 +69,23 @@ def course_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
     return summary
 
 
-def count_of(course: Course) -> int:
+def count_of(staged_run: StagedRun) -> int:
     """Stages of the plan, begun or not."""
-    return max([stage.started.of for stage in course.stages if stage.started is not None] + [len(course.stages)])
+    return max(
+        [stage.started.of for stage in staged_run.stages if stage.started is not None] + [len(staged_run.stages)]
+    )
 
 
-def deliverables(course: Course) -> dict[str, str]:
+def deliverables(staged_run: StagedRun) -> dict[str, str]:
     """The best model of the whole run, and where the framework's own results are."""
-    best = course.best
+    best = staged_run.best
     if best is None:
         return {}
     files = {"best": best.best, "last": best.last, "results": best.results}
     return {"stage": best.name, **{name: path for name, path in files.items() if path is not None}}
 
 
-def _stage(each: Told) -> dict[str, Any]:
+def _stage(each: StageView) -> dict[str, Any]:
     stage = each.stage
     said: dict[str, Any] = {"n": stage.number, "name": stage.name, "state": state_of(stage)}
     if stage.started is not None:
@@ -100,7 +102,7 @@ def _stage(each: Told) -> dict[str, Any]:
     return said
 
 
-def state_of(stage: StageCourse) -> str:
+def state_of(stage: StageState) -> str:
     if stage.left_out is not None:
         return "left out"
     if stage.ended is None:
@@ -120,13 +122,13 @@ def _goodput(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"wall_s": round(wall, 3), "useful_s": round(useful, 3), "ratio": ratio, "buckets": buckets}
 
 
-def line_of(stage: StageCourse) -> str:
+def line_of(stage: StageState) -> str:
     """One stage in one line."""
     said = said_of(stage)
     return f"{state_of(stage)}: {said}" if said else state_of(stage)
 
 
-def said_of(stage: StageCourse) -> str:
+def said_of(stage: StageState) -> str:
     """Why it came to what it did."""
     if stage.left_out is not None:
         return stage.left_out.why
@@ -136,46 +138,47 @@ def said_of(stage: StageCourse) -> str:
     return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_says or ended.reason
 
 
-def course_panel(run: RunFolder, plan: Plan | None = None) -> Frame:
-    from holdfast.render.box import Frame  # noqa: PLC0415 - only where a panel is shown
+def stages_panel(run: RunFolder, plan: Plan | None = None) -> Box:
+    from holdfast.render.box import Box  # noqa: PLC0415 - only where a panel is shown
     from holdfast.render.panel import COLOURS  # noqa: PLC0415
 
-    course = course_of(shown(run, plan))
-    outcome = course.ended.verdict if course.ended is not None else "not ended"
+    staged_run = load_staged_run(shown(run, plan))
+    outcome = staged_run.ended.verdict if staged_run.ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
     rows = (
-        (label, style, printable(text)) for label, style, text in _rows(run, course, plan, outcome, f"bold {colour}")
+        (label, style, printable(text))
+        for label, style, text in _rows(run, staged_run, plan, outcome, f"bold {colour}")
     )
-    return Frame(f"holdfast · {run.name}", rows, colour)
+    return Box(f"holdfast · {run.name}", rows, colour)
 
 
-def print_course_panel(run: RunFolder, plan: Plan | None = None) -> None:
+def print_stages_panel(run: RunFolder, plan: Plan | None = None) -> None:
     from holdfast.render.panel import print_frame  # noqa: PLC0415
 
-    print_frame(run, course_panel(run, plan))
+    print_frame(run, stages_panel(run, plan))
 
 
-def _rows(run: RunFolder, course: Course, plan: Plan | None, outcome: str, style: str) -> Iterator[Row]:
+def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str, style: str) -> Iterator[Row]:
     from holdfast.render.report import HTML  # noqa: PLC0415
 
-    yield outcome, style, course.ended.reason if course.ended is not None else "the run has not ended"
-    summary = course_summary(run, plan)
+    yield outcome, style, staged_run.ended.reason if staged_run.ended is not None else "the run has not ended"
+    summary = stages_summary(run, plan)
     spent = summary["goodput"]
     attempts = len(summary["attempts"])
     useful = f", {spent['ratio']:.0%} of the time useful training" if spent["ratio"] else ""
     yield (
         "",
         "",
-        f"{plural(count_of(course), 'stage')}, {plural(attempts, 'attempt')}, {duration(spent['wall_s'])}{useful}",
+        f"{plural(count_of(staged_run), 'stage')}, {plural(attempts, 'attempt')}, {duration(spent['wall_s'])}{useful}",
     )
-    for stage in sorted(course.stages, key=lambda stage: stage.number):
+    for stage in sorted(staged_run.stages, key=lambda stage: stage.number):
         yield f"stage {stage.number}", "bold", f"{stage.name}: {line_of(stage)}"
         for change in (
             change for made in summary["attempts"] if made["stage"] == stage.name for change in made["changes"]
         ):
             yield "  changed", "", f"{change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
-    if count_of(course) > len(course.stages):
-        yield "", "", f"{plural(count_of(course) - len(course.stages), 'stage')} not begun"
+    if count_of(staged_run) > len(staged_run.stages):
+        yield "", "", f"{plural(count_of(staged_run) - len(staged_run.stages), 'stage')} not begun"
     files = summary["deliverables"]
     if files.get("best"):
         yield "best", "bold green", f"{files.get('best', '')} (stage {files['stage']})"

@@ -12,7 +12,7 @@ from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity
 from holdfast.render.console import print_json, print_line
 from holdfast.render.exits import how_it_ended
 from holdfast.render.progress import progress
-from holdfast.render.stages import course_summary, has_stages
+from holdfast.render.stages import has_stages, stages_summary
 from holdfast.render.summary import summary_of
 from holdfast.render.text import duration, printable, shares
 from holdfast.storage.folder import stage_folders
@@ -58,7 +58,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
         until = max(state.last_at, beat.step_at if beat is not None else 0.0) if gone else now
         status["progress"] = None if gone else progress(state, "")
         sample = attempt.memory.samples[-1] if attempt.memory.samples else None
-        known = beat is not None and beat.pid == (attempt.hello.pid if attempt.hello is not None else beat.pid)
+        known = beat is not None and beat.pid == (attempt.attached.pid if attempt.attached is not None else beat.pid)
         status["now"] = {
             "attempt": attempt.number,
             "step": max(attempt.last_step, beat.step if beat is not None and known else 0),
@@ -77,7 +77,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
 
 def _status_of_stages(run: RunFolder, now: float) -> dict[str, Any]:
     """Of the whole, with that of the stage that is under way."""
-    summary = course_summary(run)
+    summary = stages_summary(run)
     state = "running" if is_live(run) else "ended" if summary["verdict"] is not None else "its supervisor is gone"
     folders = stage_folders(run)
     newest = status_of(folders[-1], now) if folders else None
@@ -161,7 +161,7 @@ def _is_alive(run: RunFolder, attempt: AttemptState, *, live: bool) -> bool:
     started = ProcessIdentity(attempt.started.pid, attempt.started.start, attempt.started.pid_space)
     if started.is_elsewhere():
         return live
-    pid = attempt.hello.pid if attempt.hello is not None else attempt.started.pid
+    pid = attempt.attached.pid if attempt.attached is not None else attempt.started.pid
     return AttemptProcesses([run.attempt(attempt.number).path], [started]).includes(pid)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.checkpoints import checkpoints
 from holdfast.diagnosis.explanation import explain
-from holdfast.diagnosis.goodput import ledger_of
+from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
 from holdfast.schema.json_text import to_json
 from holdfast.storage.folder import write_atomically
@@ -27,7 +27,7 @@ def summary_of(run: RunFolder, state: RunState) -> dict[str, Any]:
     return {
         **head(run, ended),
         "proofs": msgspec.to_builtins(ended.proofs) if ended is not None else [],
-        "observed": observed(state),
+        "coverage": coverage(state),
         "attempts": [_attempt(attempt) for attempt in state.attempts],
         "findings": [_finding(finding) for finding in msgspec.to_builtins(state.findings)],
         "findings_left_out": sum(attempt.findings_left_out for attempt in state.attempts),
@@ -55,20 +55,20 @@ def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
     write_atomically(run.summary, msgspec.json.format(to_json(summary), indent=2) + "\n")
 
 
-def observed(state: RunState) -> dict[str, str]:
+def coverage(state: RunState) -> dict[str, str]:
     """Each kind of evidence: seen, or not seen and why."""
     if not state.attempts:
         return {}
     for attempt in reversed(state.attempts):
-        if attempt.observed is not None:
-            return {**attempt.observed.kinds, "step_source": attempt.observed.step_source}
+        if attempt.coverage is not None:
+            return {**attempt.coverage.kinds, "step_source": attempt.coverage.step_source}
     why, _ = why_unseen(state.attempt)
-    return dict.fromkeys(("steps", "losses", "movement"), f"not seen: {why}")
+    return dict.fromkeys(("steps", "losses", "weight-updates"), f"not seen: {why}")
 
 
 def goodput(state: RunState) -> dict[str, Any]:
     """Where the time went."""
-    ledger = ledger_of(state)
+    ledger = goodput_of(state)
     return {
         "wall_s": round(ledger.wall_s, 3),
         "useful_s": round(ledger.useful_s, 3),
@@ -92,7 +92,7 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
         "changes": msgspec.to_builtins(attempt.started.changes),
         "resumed": msgspec.to_builtins(resume) if resume is not None else None,
         "replayed": _replayed(attempt),
-        "saved": msgspec.to_builtins(attempt.vaulted.files) if attempt.vaulted is not None else [],
+        "saved": msgspec.to_builtins(attempt.backed_up.files) if attempt.backed_up is not None else [],
     }
 
 

@@ -40,7 +40,7 @@ def as_words(change: Change) -> str:
     """`batch 16 -> 8 (half the memory of a step)`"""
     why = f" ({change.why})" if change.why else ""
     costs = f"; it costs {change.costs}" if change.costs else ""
-    return f"{change.what} {_value(change.before)} -> {_value(change.after)}{why}{costs}"
+    return f"{change.setting} {_value(change.before)} -> {_value(change.after)}{why}{costs}"
 
 
 def _value(value: object) -> str:

@@ -10,11 +10,11 @@ training process; lines marked `child` are written by the probe inside it, all o
         import torch ...
             torch-imported     child
         first backward, step or loader fetch:
-            hello              child     this process trains: rank, versions, how to ask it for stacks
+            probe-attached     child     this process trains: rank, versions, how to ask it for stacks
             settings           child     what a framework really trains with
-            observed           child     what can be seen and what cannot, and why; again whenever that changes
+            coverage           child     what can be seen and what cannot, and why; again whenever that changes
             loader             child     how many batches a pass over the training's data has
-            snapshot-torn      child     a snapshot was passed over, and why
+            snapshot-corrupt   child     a snapshot was passed over, and why
             restored           child     the training has the state of a snapshot, and whether it goes on exactly
             replayed           child     what had been done since was done again: the same losses, or from which step not
         while training:
@@ -22,9 +22,9 @@ training process; lines marked `child` are written by the probe inside it, all o
                 fetch a batch            (its wait, size and hash go into the step)
                 backward                 (its loss goes into the step)
                     graph      child     which parameters the loss uses against which an optimizer holds
-                    uncleared  child     gradients were left over from the step before
+                    stale-gradients child gradients were left over from the step before
                 optimizer.step
-                    movement   child     which tensors moved, and which did not although their gradient says so
+                    weight-updates child  which tensors moved, and which did not although their gradient says so
                     gradients  child     norms and finiteness, where looked at
                     frozen     child     whether what is frozen stayed as it was
                     skipped    child     a gradient scaler skipped this step
@@ -45,15 +45,15 @@ training process; lines marked `child` are written by the probe inside it, all o
             slept                        the wall clock jumped against the monotonic one
             suspended / continued        Ctrl-Z and fg
             signalled                    a signal reached the supervisor
-            quiet                        no step, fetch or output past the bound: stacks follow
+            no-progress                  no step, fetch or output past the bound: stacks follow
             stacks                       what every thread was doing
-            printed                      a line of output that a rule knows
-            remark                       something about Holdfast's own work that a reader should know
+            output-matched               a line of output that a rule knows
+            supervisor-note              something about Holdfast's own work that a reader should know
             finding-made                 a rule concluded something
-        goodbye                child     the process is about to end in an orderly way
+        process-exiting        child     the process is about to end in an orderly way
         attempt-ended                    exit code or signal, the exact last step, the OS's evidence, the last words
         reloaded                         a checkpoint was read back: it loads, and its values are finite
-        vaulted                          what the attempt saved was copied out of harm's way
+        checkpoints-backed-up            what the attempt saved was copied out of harm's way
         decision-made                    continue, stop, restart or retry, and why
     run-ended                            the verdict and its proofs
 
@@ -104,7 +104,7 @@ class TorchImported(Event, frozen=True, kw_only=True, tag="torch-imported"):
     torch: str
 
 
-class Hello(Event, frozen=True, kw_only=True, tag="hello"):
+class ProbeAttached(Event, frozen=True, kw_only=True, tag="probe-attached"):
     schema: Count
     pid: Pid
     rank: Count
@@ -123,7 +123,7 @@ class Hello(Event, frozen=True, kw_only=True, tag="hello"):
     """Numbering goes on from here: 0 for a fresh start."""
 
 
-class Observed(Event, frozen=True, kw_only=True, tag="observed"):
+class Coverage(Event, frozen=True, kw_only=True, tag="coverage"):
     kinds: dict[str, str]
     """Kind of evidence -> "seen", or "not seen: " and why."""
     step_source: str
@@ -131,8 +131,8 @@ class Observed(Event, frozen=True, kw_only=True, tag="observed"):
     optimizers: list[str] = []
 
 
-class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A series of numbers inside a window. Non-finite values are counted in `bad` and left out of the rest."""
+class WindowStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A series of numbers inside a window. Non-finite values are counted in `nonfinite` and left out of the rest."""
 
     n: Count = 0
     mean: float = 0.0
@@ -141,7 +141,7 @@ class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
     first: float = 0.0
     last: float = 0.0
     zeros: Count = 0
-    bad: Count = 0
+    nonfinite: Count = 0
 
 
 class Step(Event, frozen=True, kw_only=True, tag="step"):
@@ -160,9 +160,9 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     samples: Count | None = None
     batch: str | None = None
     """Hash of the first batch fetched for this step."""
-    beside: dict[str, Count] | None = None
+    other_steps: dict[str, Count] | None = None
     """Steps of further optimizers since the last one of the first: name -> count."""
-    beside_loss: dict[str, float | str] | None = None
+    other_losses: dict[str, float | str] | None = None
     instances: Count | None = None
     """Labelled objects in the step's batches, where an adapter knows."""
 
@@ -173,16 +173,16 @@ class Steps(Event, frozen=True, kw_only=True, tag="steps"):
     seconds: Seconds
     slowest: Seconds = 0.0
     data_wait: Seconds = 0.0
-    loss: Spread | None = None
-    parts: dict[str, Spread] | None = None
+    loss: WindowStats | None = None
+    parts: dict[str, WindowStats] | None = None
     backwards: Count = 0
-    grad_norm: Spread | None = None
+    grad_norm: WindowStats | None = None
     lr: list[float] = []
     samples: Count | None = None
     batches: Count = 0
     """How many batch hashes were taken in this window, and how many different ones they were."""
     different: Count = 0
-    beside: dict[str, Count] | None = None
+    other_steps: dict[str, Count] | None = None
     instances: Count | None = None
 
 
@@ -247,7 +247,7 @@ class Graph(Event, frozen=True, kw_only=True, tag="graph"):
     """Parameters that optimizers hold and step, and that no loss uses."""
 
 
-class Uncleared(Event, frozen=True, kw_only=True, tag="uncleared"):
+class StaleGradients(Event, frozen=True, kw_only=True, tag="stale-gradients"):
     step: Count
     tensors: Count
     of: Count
@@ -271,7 +271,7 @@ class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     """The optimizer is not one that is known: what was to be expected follows from how far it moved other weights."""
 
 
-class Movement(Event, frozen=True, kw_only=True, tag="movement"):
+class WeightUpdates(Event, frozen=True, kw_only=True, tag="weight-updates"):
     step: Count
     checked: Count
     of: Count
@@ -292,9 +292,9 @@ class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
     tensors: Count
     missing: Count = 0
     zero: Count = 0
-    bad: Count = 0
-    bad_names: list[str] = []
-    beside: bool = False
+    nonfinite: Count = 0
+    nonfinite_names: list[str] = []
+    other_optimizer: bool = False
     """Of a further optimizer, not of the one whose steps are the run's."""
 
 
@@ -354,7 +354,7 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     "earlier" weights that were live before, "near" them as older ones and averages are, "differs" where none of these
     explains it, or "not compared"."""
     differing: list[str] = []
-    bad: Count = 0
+    nonfinite: Count = 0
     """Compared tensors with non-finite values."""
 
 
@@ -376,7 +376,7 @@ class SnapshotFailed(Event, frozen=True, kw_only=True, tag="snapshot-failed"):
     why: str
 
 
-class SnapshotTorn(Event, frozen=True, kw_only=True, tag="snapshot-torn"):
+class SnapshotCorrupt(Event, frozen=True, kw_only=True, tag="snapshot-corrupt"):
     path: str
     why: str
 
@@ -404,7 +404,7 @@ class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
     detail: str = ""
 
 
-class Goodbye(Event, frozen=True, kw_only=True, tag="goodbye"):
+class ProcessExiting(Event, frozen=True, kw_only=True, tag="process-exiting"):
     step: Count
     reason: str
     """"exit" or "supervisor gone"."""
@@ -447,7 +447,7 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint: str | None = None
     step: Count = 0
     why: str = ""
-    otherwise: str | None = None
+    fallback: str | None = None
     """A checkpoint to go on from should the snapshot be of no use after all."""
 
 
@@ -498,7 +498,7 @@ class Signalled(Event, frozen=True, kw_only=True, tag="signalled"):
     action: str
 
 
-class Quiet(Event, frozen=True, kw_only=True, tag="quiet"):
+class NoProgress(Event, frozen=True, kw_only=True, tag="no-progress"):
     seconds: Seconds
     bound: Seconds
 
@@ -510,7 +510,7 @@ class Stacks(Event, frozen=True, kw_only=True, tag="stacks"):
     """True when every thread stands where it stood in the dump before."""
 
 
-class Printed(Event, frozen=True, kw_only=True, tag="printed"):
+class OutputMatched(Event, frozen=True, kw_only=True, tag="output-matched"):
     """A line of the training's output that a rule asked to be told of."""
 
     rule: str
@@ -520,7 +520,7 @@ class Printed(Event, frozen=True, kw_only=True, tag="printed"):
     """How often such a line has come so far."""
 
 
-class Remark(Event, frozen=True, kw_only=True, tag="remark"):
+class SupervisorNote(Event, frozen=True, kw_only=True, tag="supervisor-note"):
     """About Holdfast itself: what keeps the machine awake, a write that failed, a fault of its own."""
 
     what: str
@@ -551,7 +551,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     last_words: list[str] = []
 
 
-class VaultedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+class BackedUpFile(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     kept: str
     bytes: Whole
@@ -559,9 +559,9 @@ class VaultedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     torn: bool = False
 
 
-class Vaulted(Event, frozen=True, kw_only=True, tag="vaulted"):
+class CheckpointsBackedUp(Event, frozen=True, kw_only=True, tag="checkpoints-backed-up"):
     attempt: Count
-    files: list[VaultedFile] = []
+    files: list[BackedUpFile] = []
     left_out: list[str] = []
     """Paths that could not be kept, each with its reason."""
 
@@ -574,7 +574,7 @@ class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
     loads: bool | None
     """None where it was not read back, because that would run code that is in it."""
     tensors: Count = 0
-    bad: list[str] = []
+    nonfinite: list[str] = []
     """Tensors with values that are not finite."""
     why: str = ""
     """Why it does not load, or could not be tried."""
@@ -640,8 +640,8 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
 ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Interpreter,
     TorchImported,
-    Hello,
-    Observed,
+    ProbeAttached,
+    Coverage,
     Step,
     Steps,
     Skipped,
@@ -651,8 +651,8 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Settings,
     Metrics,
     Graph,
-    Uncleared,
-    Movement,
+    StaleGradients,
+    WeightUpdates,
     Gradients,
     Frozen,
     Schedule,
@@ -661,11 +661,11 @@ ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Saved,
     Snapshot,
     SnapshotFailed,
-    SnapshotTorn,
+    SnapshotCorrupt,
     Restored,
     Replayed,
     ProbeNote,
-    Goodbye,
+    ProcessExiting,
 ]
 SupervisorEvent = Union[  # noqa: UP007
     RunStarted,
@@ -676,13 +676,13 @@ SupervisorEvent = Union[  # noqa: UP007
     Suspended,
     Continued,
     Signalled,
-    Quiet,
+    NoProgress,
     Stacks,
-    Printed,
-    Remark,
+    OutputMatched,
+    SupervisorNote,
     FindingMade,
     AttemptEnded,
-    Vaulted,
+    CheckpointsBackedUp,
     Reloaded,
     DecisionMade,
     StageLeftOut,

@@ -77,7 +77,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metric: str = "mAP50-95"
     at_least: float | None = None
     """None: anything above zero."""
-    better: bool = False
+    must_improve: bool = False
     """It must also be better than what the stage before reached."""
 
 
@@ -92,7 +92,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: list[str] = []
     """For trainer `command`: instead of the plan's."""
     gate: Gate = Gate()
-    if_it_fits: bool = False
+    skip_if_oom: bool = False
     """Measured first, and left out where memory does not allow it."""
 
 
@@ -168,7 +168,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Between asking a process to end (TERM) and ending it (KILL)."""
     backoff_s: float = 2.0
     """Wait before the second attempt; doubled for each further one, up to a minute."""
-    max_loss_s: float | None = None
+    max_lost_work_s: float | None = None
     """Seconds of work that a death may cost; None leaves it to what snapshots cost and how often this run dies."""
     sample_every_s: float = 1.0
     keep_awake: bool = True
@@ -187,7 +187,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             ("--backoff", self.backoff_s),
             ("grace_s", self.grace_s),
             ("sample_every_s", self.sample_every_s),
-            ("--max-loss", 0.0 if self.max_loss_s is None else self.max_loss_s),
+            ("--max-lost-work", 0.0 if self.max_lost_work_s is None else self.max_lost_work_s),
         ):
             check_number(name, seconds)
         self._check_resume_with()

@@ -115,11 +115,11 @@ TOP = Table(
             "backoff_s = 5",
         ),
         Key(
-            "max_loss_s",
+            "max_lost_work_s",
             Value(("number",), least=0, most=MAX_SECONDS),
             "Seconds of work that a death may cost. Left out, it follows from what a snapshot costs and how often this "
             "run dies.",
-            "max_loss_s = 300",
+            "max_lost_work_s = 300",
         ),
         Key(
             "sample_every_s",
@@ -168,10 +168,10 @@ STAGE = Table(
             "gate = { at_least = 0.3 }",
         ),
         Key(
-            "if_it_fits",
+            "skip_if_oom",
             Value(_BOOL, default=False),
             "Measured first, and left out where memory does not allow it.",
-            "if_it_fits = true",
+            "skip_if_oom = true",
         ),
     ),
 )
@@ -183,10 +183,10 @@ GATE = Table(
         Key("metric", Value(_TEXT, "mAP50-95"), "Which metric counts.", 'metric = "mAP50"'),
         Key("at_least", Value(("number",), least=0), "The value that it must have reached.", "at_least = 0.3"),
         Key(
-            "better",
+            "must_improve",
             Value(_BOOL, default=False),
             "It must also be better than the best stage before.",
-            "better = true",
+            "must_improve = true",
         ),
     ),
 )

@@ -27,11 +27,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a person can do, the cheapest first."""
     confidence: Confidence = "proven"
     """How sure the conclusion is, where the evidence leaves room for another."""
-    again: bool = False
+    updated: bool = False
     """The same as was found before, with the numbers as they stand at the end of the attempt."""
-    withdrawn: bool = False
+    retracted: bool = False
     """What was found before about the newest course no longer held when the attempt ended: from here on it does not stand."""
-    since: Count | None = None
+    corrupt_from: Count | None = None
     """The step from which on the training's state is spoiled: what was saved before it is still good."""
 
 
@@ -49,7 +49,7 @@ class Action(str, Enum):
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that the next attempt does otherwise."""
 
-    what: str
+    setting: str
     """A setting of the framework, or `validation.NAME`, `clear_cache.NAME`, `assigner`, `environment.NAME`."""
     before: Any
     after: Any
@@ -66,7 +66,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait_s: Seconds = 0.0
     changes: list[Change] = []
     """What the next attempt does otherwise."""
-    back_to: Count | None = None
+    discard_from: Count | None = None
     """The state from this step on is spoiled: only what was saved before it may be gone on from."""
     planned: bool = False
     """It was stopped and started again on purpose: no failure, and no attempt spent."""

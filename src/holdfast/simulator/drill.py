@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-World = Literal["as it is", "unified memory", "falls asleep"]
+MachineFactory = Literal["as it is", "unified memory", "falls asleep"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Drill:
     """How often the training is to be started in all."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the run, as `holdfast run` would make them of its options."""
-    world: World = "as it is"
+    world: MachineFactory = "as it is"
     accelerator: bool = True
     """Whether it needs the simulated accelerator."""
     needs: tuple[str, ...] = ("torch",)

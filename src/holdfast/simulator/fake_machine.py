@@ -9,24 +9,24 @@ from holdfast.machine import KillCounters, Power, ProcessFacts, SystemMemory, th
 from holdfast.schema.events import Evidence
 from holdfast.simulator.accelerator.memory_model import SMALL_MACHINE
 from holdfast.simulator.paths import KERNEL_LOG, MEMORY_FILE, NAP_FILE, SWAP_FILE
-from holdfast.supervisor.supervisor import Surroundings
+from holdfast.supervisor.supervisor import Deps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from holdfast.machine import Awake, Machine
-    from holdfast.simulator.drill import World
+    from holdfast.simulator.drill import MachineFactory
 
 
-def surroundings(world: World, folder: Path) -> Surroundings:
+def deps(world: MachineFactory, folder: Path) -> Deps:
     """`folder` is the training's own, where the accelerator leaves what the machine should know."""
     if world == "unified memory":
-        return Surroundings(machine=UnifiedMemory(folder))
+        return Deps(machine=UnifiedMemory(folder))
     if world == "falls asleep":
         sleeper = Sleeper(folder)
-        return Surroundings(machine=sleeper, clock=lambda: time.time() + sleeper.seconds_asleep())
-    return Surroundings()
+        return Deps(machine=sleeper, clock=lambda: time.time() + sleeper.seconds_asleep())
+    return Deps()
 
 
 class Simulated:

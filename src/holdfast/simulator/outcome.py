@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.verdicts import Finding
     from holdfast.simulator.drill import Drill
-    from holdfast.simulator.paths import Places
+    from holdfast.simulator.paths import DrillPaths
 
 
 def described(drill: Drill) -> dict[str, Any]:
@@ -36,14 +36,14 @@ def skipped(drill: Drill, why: str) -> dict[str, Any]:
     return {**described(drill), "status": "skipped", "problems": [why], "findings": [], "dir": None, "seconds": 0.0}
 
 
-def broken(drill: Drill, places: Places, why: str, seconds: float) -> dict[str, Any]:
+def broken(drill: Drill, places: DrillPaths, why: str, seconds: float) -> dict[str, Any]:
     """The drill itself did not come to an end."""
     problems = [why, f"what was printed: {places.log}"]
     known = {"status": "failed", "problems": problems, "findings": [], "dir": str(places.run)}
     return {**described(drill), **known, "seconds": round(seconds, 1)}
 
 
-def judged(drill: Drill, places: Places, seconds: float) -> dict[str, Any]:
+def judged(drill: Drill, places: DrillPaths, seconds: float) -> dict[str, Any]:
     state = load_run_state(replay(RunFolder(places.run)))
     fired = firings(places.fired)
     at = fired[0]["step"] if fired else 0

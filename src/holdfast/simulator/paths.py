@@ -19,7 +19,7 @@ NAP_FILE = "nap"
 
 
 @dataclass(frozen=True)
-class Places:
+class DrillPaths:
     folder: Path
 
     @property

@@ -18,14 +18,14 @@ from holdfast.schema.errors import UsageError
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.simulator import outcome
 from holdfast.simulator.drills import all_drills, drill_named, names
-from holdfast.simulator.paths import Places
+from holdfast.simulator.paths import DrillPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.simulator.drill import Drill
 
-LONGEST_S = 300.0
+MAX_S = 300.0
 """A drill that takes longer is broken."""
 GRACE_S = 20.0
 SUPERVISE = "import sys; from holdfast.simulator.supervise import main; sys.exit(main(*sys.argv[1:]))"
@@ -60,7 +60,7 @@ def run_all(drills: tuple[Drill, ...], folder: Path | None) -> Iterator[tuple[Dr
 
 def run_drill(drill: Drill, root: Path) -> dict[str, Any]:
     root.mkdir(parents=True, exist_ok=True)
-    places = Places(Path(tempfile.mkdtemp(prefix=f"{drill.name}-", dir=root)))
+    places = DrillPaths(Path(tempfile.mkdtemp(prefix=f"{drill.name}-", dir=root)))
     began = time.monotonic()
     with places.log.open("wb") as log:
         process = subprocess.Popen(
@@ -72,14 +72,14 @@ def run_drill(drill: Drill, root: Path) -> dict[str, Any]:
             start_new_session=True,  # Ctrl-C is for us: the supervisor is ended below, and ends its training
         )
         try:
-            code = process.wait(LONGEST_S)
+            code = process.wait(MAX_S)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             _end(process)
     seconds = time.monotonic() - began
     if code is None:
-        return outcome.broken(drill, places, f"it had not ended after {LONGEST_S:.0f} s", seconds)
+        return outcome.broken(drill, places, f"it had not ended after {MAX_S:.0f} s", seconds)
     if not (places.run / "summary.json").is_file():
         return outcome.broken(drill, places, f"its supervisor ended with {code} and left no summary", seconds)
     return outcome.judged(drill, places, seconds)

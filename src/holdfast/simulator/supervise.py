@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from holdfast.diagnosis.run_state import load_run_state
-from holdfast.render.console_reporter import Narrator
+from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.summary import summary_of, write_summary
 from holdfast.schema.plan import Budget, Plan
 from holdfast.simulator.drills import drill_named
-from holdfast.simulator.fake_machine import surroundings
+from holdfast.simulator.fake_machine import deps
 from holdfast.simulator.fault_log import FIRED
-from holdfast.simulator.paths import Places
+from holdfast.simulator.paths import DrillPaths
 from holdfast.storage import folder as folders
 from holdfast.storage.plan_copy import write_plan
 from holdfast.storage.redact import shown
@@ -26,7 +26,7 @@ from holdfast.supervisor import supervisor
 def main(name: str, folder: str) -> int:
     drill = drill_named(name)
     assert drill is not None, name
-    places = Places(Path(folder))
+    places = DrillPaths(Path(folder))
     places.work.mkdir()
     os.environ[FIRED] = str(places.fired)
     plan = Plan(
@@ -39,6 +39,6 @@ def main(name: str, folder: str) -> int:
     )
     run = folders.create(plan.command, root=Path(folder), folder=places.run)
     write_plan(run, plan)
-    verdict = supervisor.start(run, plan, [Narrator(run)], surroundings(drill.world, places.work))
+    verdict = supervisor.start(run, plan, [ConsoleReporter(run)], deps(drill.world, places.work))
     write_summary(run, summary_of(run, load_run_state(shown(run, plan))))
     return verdict.exit_status

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from holdfast.schema.events import VaultedFile
+from holdfast.schema.events import BackedUpFile
 from holdfast.storage.integrity import is_torn
 from holdfast.storage.reflink import clone
 from holdfast.storage.safe_files import make_folder_below, open_regular
@@ -38,7 +38,7 @@ def keep(
     into: Path,
     reserve_bytes: int = RESERVE,
     base: Path | None = None,
-) -> tuple[list[VaultedFile], list[str]]:
+) -> tuple[list[BackedUpFile], list[str]]:
     """Copy saved files and folders, each with the step it was saved at, the newest first. Returns what was kept and what
     was left out, each path with its reason. Below `into` the folders are as they are below `base` (the training's working
     folder), so that files of the same name do not meet.
@@ -49,7 +49,7 @@ def keep(
         ]
     base, into = (base or Path.cwd()).resolve(), into.resolve()
     budget = _Budget(reserve_bytes)
-    kept: list[VaultedFile] = []
+    kept: list[BackedUpFile] = []
     left_out: list[str] = []
     for given, source, step in _newest_first(files, base, left_out):
         if source == into or into in source.parents:
@@ -73,11 +73,11 @@ class Flushing:
     """Puts copies onto the disk itself, beside whatever runs next."""
 
     def __init__(self) -> None:
-        self._copies: list[VaultedFile] = []
+        self._copies: list[BackedUpFile] = []
         self._thread: threading.Thread | None = None
         self._trouble: list[str] = []
 
-    def add(self, copies: Iterable[VaultedFile]) -> None:
+    def add(self, copies: Iterable[BackedUpFile]) -> None:
         self._copies += copies
 
     def begin(self) -> None:
@@ -202,7 +202,7 @@ def _name_below(source: Path, base: Path) -> Path:
     return Path(OUTSIDE, *source.parts[1:])
 
 
-def _keep_one(given: str, source: Path, step: int, target: Path, budget: _Budget, left_out: list[str]) -> VaultedFile:
+def _keep_one(given: str, source: Path, step: int, target: Path, budget: _Budget, left_out: list[str]) -> BackedUpFile:
     partial = target.with_name(f".{target.name}.partial")
     _remove(partial)
     try:
@@ -214,7 +214,7 @@ def _keep_one(given: str, source: Path, step: int, target: Path, budget: _Budget
     except BaseException:
         _remove(partial)
         raise
-    return VaultedFile(path=given, kept=str(target), bytes=size, step=step, torn=is_torn(target))
+    return BackedUpFile(path=given, kept=str(target), bytes=size, step=step, torn=is_torn(target))
 
 
 def _copy_folder(given: str, source: Path, partial: Path, budget: _Budget, left_out: list[str]) -> int:

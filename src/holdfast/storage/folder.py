@@ -280,9 +280,9 @@ def refuse_bad_name(name: str | None) -> None:
         )
 
 
-def fit_for_a_folder(name: str, otherwise: str) -> str:
+def fit_for_a_folder(name: str, default: str) -> str:
     """The nearest name that a folder may have."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:64] or otherwise
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:64] or default
 
 
 def name_for(command: Sequence[str]) -> str:

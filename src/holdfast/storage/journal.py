@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-LONGEST_LINE = 1 << 20
+MAX_LINE = 1 << 20
 """A line beyond this is not an event of ours: it is skipped without being held in memory."""
 MAX_FILE_BYTES = 1 << 30
 """Of one file. A million steps take at most 64 MB, and a month of samples less than half of this."""
@@ -157,12 +157,12 @@ class Tail:
         self._partial = lines.pop()
         found = []
         for line in lines:
-            if self._overlong or len(line) > LONGEST_LINE:
+            if self._overlong or len(line) > MAX_LINE:
                 self._overlong = False
                 self.skipped += 1
             elif line and (event := self._decode(line)) is not None:
                 found.append(event)
-        if len(self._partial) > LONGEST_LINE:
+        if len(self._partial) > MAX_LINE:
             self._partial, self._overlong = b"", True
         return found
 

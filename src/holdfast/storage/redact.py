@@ -81,7 +81,7 @@ SENTENCES = frozenset(
 """Fields that people read: here an ordinary word is replaced too, where it stands alone."""
 PATHS = frozenset(
     (
-        *("path", "kept", "cwd", "executable", "stack_file", "checkpoint", "otherwise", "weights", "best", "last"),
+        *("path", "kept", "cwd", "executable", "stack_file", "checkpoint", "fallback", "weights", "best", "last"),
         "results",
     )
 )

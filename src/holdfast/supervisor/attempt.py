@@ -14,13 +14,13 @@ from holdfast.diagnosis.planned_restart import plans_restart
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
 from holdfast.process.exit_evidence import evidence_of, last_words
-from holdfast.process.output_matcher import LineWatch
+from holdfast.process.output_matcher import OutputMatcher
 from holdfast.process.stack_dumps import StackReader
 from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_restart
 from holdfast.schema import events
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.storage.journal import Entry, Tail, rank_of
-from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, Ended, GivenUp, Leaving
+from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, Ended, GivenUp, GracefulStop
 from holdfast.supervisor.hang_watch import Ask, HangWatch
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.process.sensors import ClockWatch, Sensors
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import RunFolder
-    from holdfast.supervisor.event_pipeline import Recorder
+    from holdfast.supervisor.event_pipeline import EventPipeline
 
 LINES_LOOKED_AT = 200
 TICK_S = 0.25
@@ -46,7 +46,7 @@ BUSY_CORES = 0.5
 """More processor time than this, while nothing else shows, is a long native call and not a wait."""
 PROMPT_LOOK_S = 1.0
 PLANNED = "planned restart"
-MOST_DUMPS = 8
+MAX_DUMPS = 8
 """Stacks that go into the journal of one attempt; all of them are in its folder."""
 
 
@@ -57,7 +57,7 @@ class Attempt:
         *,
         run: RunFolder,
         plan: Plan,
-        recorder: Recorder,
+        recorder: EventPipeline,
         child: ChildProcess,
         machine: Machine,
         sensors: Sensors,
@@ -97,9 +97,9 @@ class Attempt:
         self._end_at: float | None = None
         """When a training that was stopped, and woken for a Ctrl-C, is ended."""
         self._planned = ""
-        self._leaving = Leaving(run, lambda: recorder.state, self._began)
+        self._leaving = GracefulStop(run, lambda: recorder.state, self._began)
         self._remarks: set[tuple[str, str]] = set()
-        self._lines = LineWatch(needles(), rules_speaking_of)
+        self._lines = OutputMatcher(needles(), rules_speaking_of)
         child.watch(self._lines)
 
     def live(self) -> events.AttemptEnded:
@@ -114,7 +114,7 @@ class Attempt:
 
     # --- what the child tells ----------------------------------------------------------------------------------------
 
-    def _answer(self, notice: process_events.Notice) -> None:
+    def _answer(self, notice: process_events.ProcessEvent) -> None:
         now = self._recorder.now()
         if isinstance(notice, process_events.Interrupt):
             self._interrupted(notice)
@@ -206,7 +206,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001
             self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
 
-    def _answer_unharmed(self, notice: process_events.Notice) -> None:
+    def _answer_unharmed(self, notice: process_events.ProcessEvent) -> None:
         try:
             self._answer(notice)
         except Exception as error:  # noqa: BLE001
@@ -236,7 +236,7 @@ class Attempt:
         """Say something about our own work, once an attempt."""
         if (what, detail) not in self._remarks:
             self._remarks.add((what, detail))
-            self._recorder.record(events.Remark(at=self._recorder.now(), what=what, detail=detail))
+            self._recorder.record(events.SupervisorNote(at=self._recorder.now(), what=what, detail=detail))
 
     def _tick(self) -> None:
         self._read_probe()
@@ -295,7 +295,7 @@ class Attempt:
         """Lines of output that a rule knows."""
         for heard in self._lines.take():
             self._recorder.record(
-                events.Printed(
+                events.OutputMatched(
                     at=self._recorder.now(),
                     rule=heard.topic,
                     stream=heard.stream,
@@ -343,8 +343,10 @@ class Attempt:
             self._output_at = output_at
         stepped = any(beat.step_at for beat in beats)
         if self._hang.look(now, self._output_at, signs, written, stepped=stepped) is Ask.DUMP:
-            quiet = events.Quiet(at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound)
-            if self._recorder.state.attempt.quiet is None:
+            quiet = events.NoProgress(
+                at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound
+            )
+            if self._recorder.state.attempt.no_progress is None:
                 self._recorder.record(quiet)
             if not self._stacks.ask(self._processes_with_stacks(), now):
                 self._hang.unanswered(now)
@@ -360,7 +362,7 @@ class Attempt:
             self._busy_since = (now, self._cpu)
             same = self._hang.dumped(answer, now, busy=busy)
             stacks = events.Stacks(at=self._recorder.now(), pid=self._stacks.pids[0], text=answer, same=same)
-            if self._dumps < MOST_DUMPS or same:
+            if self._dumps < MAX_DUMPS or same:
                 self._dumps += 1
                 self._recorder.record(stacks)
 
@@ -368,8 +370,14 @@ class Attempt:
         """The pids come from files that the training writes: only a process that is known to be the attempt's own is asked."""
         attempt = self._recorder.state.attempt
         alive = {process.pid: process for process in self._child.living()}
-        hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None and hello.pid in alive]
-        return [(alive[hello.pid], hello.stack_signal) for hello in hellos if hello.stack_signal is not None]
+        hellos = [
+            attached
+            for attached in (attempt.attached, *attempt.others)
+            if attached is not None and attached.pid in alive
+        ]
+        return [
+            (alive[attached.pid], attached.stack_signal) for attached in hellos if attached.stack_signal is not None
+        ]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import RunFolder
 
-CHILD_FOLDER = Path(holdfast.probe.__file__).resolve().parent
+PROBE_FOLDER = Path(holdfast.probe.__file__).resolve().parent
 
 
 def environment(
@@ -37,32 +37,32 @@ def environment(
         protocol.ATTEMPT_DIR: str(run.attempt(attempt).path),
         protocol.HEARTBEAT: str(run.heartbeat),
         protocol.LOCK: str(run.lock),
-        protocol.CHILD_PATH: str(CHILD_FOLDER),
+        protocol.PROBE_PATH: str(PROBE_FOLDER),
         protocol.SNAPSHOTS: str(run.snapshots),
         protocol.SNAPSHOT_NOW: str(run.snapshot_now),
     }
     if life_s is not None:
-        ours[protocol.MEAN_LIFE] = f"{life_s:.0f}"
-    if plan.max_loss_s is not None:
-        ours[protocol.MOST_LOST] = str(plan.max_loss_s)
+        ours[protocol.MTBF] = f"{life_s:.0f}"
+    if plan.max_lost_work_s is not None:
+        ours[protocol.MAX_LOST_WORK] = str(plan.max_lost_work_s)
     if plan.observe_only:
         ours[protocol.OBSERVE_ONLY] = "1"
     if resume is not None and resume.checkpoint is not None:
         ours[protocol.CHECKPOINT] = resume.checkpoint
         ours[protocol.FIRST_STEP] = str(resume.step)
         ours[protocol.RESUME] = resume.how
-        if resume.otherwise is not None:
-            ours[protocol.OTHERWISE] = resume.otherwise
-    wishes = wishes_of(plan)
+        if resume.fallback is not None:
+            ours[protocol.FALLBACK] = resume.fallback
+    wishes = overrides_for(plan)
     if wishes and not plan.observe_only:
         ours[protocol.ULTRALYTICS] = json.dumps(wishes)
     # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
     kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
-    path = python_path({**base, **plan.environment}, str(CHILD_FOLDER))
+    path = python_path({**base, **plan.environment}, str(PROBE_FOLDER))
     return {**kept, **plan.environment, **ours, **path}
 
 
-def wishes_of(plan: Plan) -> dict[str, Any]:
+def overrides_for(plan: Plan) -> dict[str, Any]:
     """What a training of Ultralytics is to do otherwise than its command says; only what is not as it would be anyway."""
     values = msgspec.to_builtins(plan)
     # With trainer "ultralytics" the plan's own settings are in the command that Holdfast makes.

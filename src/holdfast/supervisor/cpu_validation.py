@@ -21,7 +21,7 @@ from holdfast.process.python_command import program
 from holdfast.remedies.policy import suspects_device
 from holdfast.schema import events
 from holdfast.storage.safe_files import open_regular
-from holdfast.supervisor.child_env import CHILD_FOLDER
+from holdfast.supervisor.child_env import PROBE_FOLDER
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,7 +46,7 @@ def validation_of(state: RunState, plan: Plan) -> Validation | None:
     """The validation that is called for, where one is."""
     attempt = state.attempt
     wished = plan.validation.on_cpu
-    if attempt.adapter != "ultralytics" or attempt.hello is None or wished == "never" or plan.observe_only:
+    if attempt.adapter != "ultralytics" or attempt.attached is None or wished == "never" or plan.observe_only:
         return None
     if wished == "auto" and not suspects_device(state):
         return None
@@ -54,7 +54,7 @@ def validation_of(state: RunState, plan: Plan) -> Validation | None:
     if best is None or not attempt.settings.get("data"):
         return None
     why = "the plan asks for it" if wished == "always" else "what the device computed is suspect"
-    return Validation(attempt.hello.executable, attempt.settings, best, plan.cwd, why)
+    return Validation(attempt.attached.executable, attempt.settings, best, plan.cwd, why)
 
 
 class Validation:
@@ -75,7 +75,7 @@ class Validation:
         asked = json.dumps({**self._asked, "folder": folder})
         try:
             self._process = subprocess.Popen(
-                program([self._executable], PROGRAM, asked, str(CHILD_FOLDER)),
+                program([self._executable], PROGRAM, asked, str(PROBE_FOLDER)),
                 cwd=self._cwd,
                 env={**environment, "CUDA_VISIBLE_DEVICES": ""},
                 stdin=subprocess.DEVNULL,
@@ -111,7 +111,7 @@ class Validation:
         said = self._text
         if "values" not in said:
             why = str(said.get("why") or self._trouble or "it said nothing")
-            return events.Remark(at=at, what="best.pt was not validated on the CPU", detail=why)
+            return events.SupervisorNote(at=at, what="best.pt was not validated on the CPU", detail=why)
         return events.Metrics(at=at, step=step, epoch=None, values=said["values"], source=SOURCE)
 
     def _said(self) -> dict[str, Any]:

@@ -27,8 +27,8 @@ _PART = re.compile(r"(\d{12})\.rank-\d+-of-(\d+)\.snapshot")
 _OF_A_SNAPSHOT = re.compile(r"(\d{12})\.(?:rank-\d+-)?of-(\d+)\.(?:commit|snapshot|snapshot\.hash)")
 _MAGIC = re.compile(rb"holdfast snapshot \d+\n")
 _LENGTH = struct.Struct("<Q")
-_LONGEST_LINE = 64
-_LONGEST_HEADER = 1 << 26
+_MAX_LINE = 64
+_MAX_HEADER = 1 << 26
 
 
 class _Header(msgspec.Struct):
@@ -37,7 +37,7 @@ class _Header(msgspec.Struct):
     step: int
 
 
-def forget_spoiled(folder: Path, known: Mapping[Path, int], since: int) -> None:
+def discard_corrupt(folder: Path, known: Mapping[Path, int], since: int) -> None:
     """All of that step and later ones, with the losses of what is given up. `known` has the steps that the journal knows of."""
     places = {folder, *(path.parent for path in known)}
     within = {found for place in places for pattern in OF_LATER_TRAININGS for found in place.glob(pattern)}
@@ -48,8 +48,8 @@ def forget_spoiled(folder: Path, known: Mapping[Path, int], since: int) -> None:
 
 def _forget_in(folder: Path, known: Mapping[Path, int], since: int) -> None:
     files = [path for path in folder.iterdir() if _OF_A_SNAPSHOT.fullmatch(path.name)]
-    spoiled = {_of(path) for path in files if _PART.fullmatch(path.name) and _step(path, known) >= since}
-    for path in [*(path for path in files if _of(path) in spoiled), folder / TRACE]:
+    corrupt = {_of(path) for path in files if _PART.fullmatch(path.name) and _step(path, known) >= since}
+    for path in [*(path for path in files if _of(path) in corrupt), folder / TRACE]:
         with contextlib.suppress(OSError):
             if untrusted_owner(path) is None:  # what another user put there is passed over by who goes on, and stays
                 path.unlink()
@@ -73,9 +73,9 @@ def _header(path: Path) -> _Header:
     if not path.is_file():
         raise ValueError("not a file")
     with path.open("rb") as file:
-        if _MAGIC.fullmatch(file.readline(_LONGEST_LINE)) is None:
+        if _MAGIC.fullmatch(file.readline(_MAX_LINE)) is None:
             raise ValueError("not a snapshot")
         (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        if length > _LONGEST_HEADER:
+        if length > _MAX_HEADER:
             raise ValueError("its header is too long")
         return msgspec.json.decode(file.read(length), type=_Header)

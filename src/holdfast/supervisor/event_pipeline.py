@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     Listener = Callable[[events.Event, RunState], None]
     """Told of an event, with the state of the run at that moment."""
 
-TOLD = (events.Epoch, events.Goodbye, events.Replayed, events.Restored, events.Settings)
+TOLD = (events.Epoch, events.ProcessExiting, events.Replayed, events.Restored, events.Settings)
 """What the probe writes and those who listen want to hear of."""
 
 MAX_FAULTS = 20
 """Faults of Holdfast's own that are noted in one run."""
 
 
-class Recorder:
+class EventPipeline:
     """What is written and told is redacted; what is judged is not, so that no password can hide a cause of death."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Recorder:
             self._faults.add((doing, detail))
             self._journal.append(
                 self._redactor.event(
-                    events.Remark(at=self._clock(), what=f"a fault of Holdfast while {doing}", detail=detail)
+                    events.SupervisorNote(at=self._clock(), what=f"a fault of Holdfast while {doing}", detail=detail)
                 )
             )
 

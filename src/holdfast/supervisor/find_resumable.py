@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.run_state import load_run_state
-from holdfast.diagnosis.stages import course_of
+from holdfast.diagnosis.stages import load_staged_run
 from holdfast.schema.errors import JournalUnreadable, UnknownRun
 from holdfast.schema.verdicts import Outcome
 from holdfast.storage.folder import RUNS, runs_newest_first
@@ -52,7 +52,7 @@ def is_resumable(run: RunFolder) -> bool:
         if first is None:
             return False
         entries = itertools.chain([first], entries)
-        ended = course_of(entries).ended if run.stages.is_dir() else load_run_state(entries).ended
+        ended = load_staged_run(entries).ended if run.stages.is_dir() else load_run_state(entries).ended
     except JournalUnreadable:
         return False
     return ended is None or ended.verdict in RESUMABLE

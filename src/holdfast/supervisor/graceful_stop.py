@@ -25,7 +25,7 @@ RESTART_AGAIN_S = 600.0
 
 
 @dataclass(frozen=True)
-class Departure:
+class PendingStop:
     """It is to end as soon as a snapshot is on disk."""
 
     by: str
@@ -50,11 +50,11 @@ class GivenUp:
     planned: str
 
 
-class Leaving:
+class GracefulStop:
     def __init__(self, run: RunFolder, state: Callable[[], RunState], now: float) -> None:
         self._run = run
         self._state = state
-        self._departure: Departure | None = None
+        self._departure: PendingStop | None = None
         self._next_restart = now
 
     @property
@@ -73,8 +73,8 @@ class Leaving:
         return self._departure is None and now >= self._next_restart
 
     def takes_snapshots(self) -> bool:
-        observed = self._state().attempt.observed
-        return observed is not None and observed.kinds.get("snapshots", "").startswith("seen")
+        coverage = self._state().attempt.coverage
+        return coverage is not None and coverage.kinds.get("snapshots", "").startswith("seen")
 
     def ask_for_snapshot(self) -> bool:
         """False where none can come of it."""
@@ -93,7 +93,7 @@ class Leaving:
         taken = self._state().attempt.snapshots.count
         if not self.ask_for_snapshot():
             return False
-        self._departure = Departure(by, now + within_s, taken, planned)
+        self._departure = PendingStop(by, now + within_s, taken, planned)
         return True
 
     def look(self, now: float) -> Ended | GivenUp | None:

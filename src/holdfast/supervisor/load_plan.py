@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.rules import by_id
 from holdfast.machine import this_machine
 from holdfast.process.python_discovery import python_of
-from holdfast.process.ultralytics_install import home_of
+from holdfast.process.ultralytics_install import find_ultralytics
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.storage.folder import working_folder
 from holdfast.storage.plan.load import Known, read
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from holdfast.process.ultralytics_install import UltralyticsHome
+    from holdfast.process.ultralytics_install import UltralyticsInstall
     from holdfast.schema.plan import Plan
 
 
@@ -28,16 +28,16 @@ def open_plan(path: Path) -> Plan:
     return read(path, Known(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_settings_of))
 
 
-def ultralytics_of(python: str | None) -> UltralyticsHome | None:
+def ultralytics_of(python: str | None) -> UltralyticsInstall | None:
     """The Ultralytics that a plan with this `python` trains with."""
     if python is not None:
-        return home_of([python])
+        return find_ultralytics([python])
     try:
         command = yolo(None)
     except CommandNotRunnable:
         return None
     behind = python_of(command, working_folder(), os.environ)
-    return home_of(behind) if behind is not None else None
+    return find_ultralytics(behind) if behind is not None else None
 
 
 def _settings_of(python: str | None) -> Collection[str]:

@@ -173,7 +173,7 @@ def message_for(event: events.Event) -> dict[str, Any] | None:
     """What to tell of an event, or None when it is not worth waking anybody."""
     if isinstance(event, events.AttemptStarted) and event.attempt == 1:
         return {"event": "start", "message": "The training has started.", "command": event.command}
-    if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.again:
+    if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.updated:
         finding = event.finding
         return {"event": "finding", "message": finding.message, "finding": msgspec.to_builtins(finding)}
     if isinstance(event, events.DecisionMade) and event.decision.action in (Action.RESTART, Action.RETRY):

@@ -33,7 +33,7 @@ MAX_MATCHES = 10_000
 """Files that a pattern of --checkpoint may match."""
 
 
-def how_to_go_on(state: RunState, plan: Plan, before: int | None = None) -> Resume:
+def find_resume_point(state: RunState, plan: Plan, before: int | None = None) -> Resume:
     """From the newest state that is whole; with `before`, from the newest that was saved before that step."""
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
@@ -49,8 +49,8 @@ def _found(state: RunState, plan: Plan, before: int | None) -> Resume:
     snapshot = _newest_snapshot(state, before)
     of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in state.attempts)
     if snapshot is not None:
-        otherwise = _ultralytics(state, before).checkpoint if of_ultralytics else None
-        return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, otherwise=otherwise)
+        fallback = _ultralytics(state, before).checkpoint if of_ultralytics else None
+        return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, fallback=fallback)
     if plan.checkpoint is not None:
         return _from_glob(state, plan, before)
     if of_ultralytics:
@@ -142,7 +142,7 @@ def _ultralytics_candidates(state: RunState) -> Iterator[tuple[Path, int]]:
             if Path(path).name == "last.pt":
                 yield Path(path), saved.step
     for attempt in reversed(state.attempts):
-        for kept in attempt.vaulted.files if attempt.vaulted is not None else []:
+        for kept in attempt.backed_up.files if attempt.backed_up is not None else []:
             if Path(kept.path).name == "last.pt":
                 yield Path(kept.kept), kept.step
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 import holdfast
-from holdfast.diagnosis.goodput import ledger_of
+from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.run_state import RunState, load_run_state
-from holdfast.diagnosis.stages import FINISHED, carried_on, course_of, gate, result_of, verdict_of
+from holdfast.diagnosis.stages import FINISHED, carried_on, gate, load_staged_run, result_of, verdict_of
 from holdfast.remedies import applied
 from holdfast.remedies.policy import is_over
 from holdfast.schema import events
@@ -31,12 +31,12 @@ from holdfast.storage.redact import redactor_for
 from holdfast.supervisor import supervisor
 from holdfast.supervisor.notify import Notifier
 from holdfast.supervisor.stage_command import stage_plan
-from holdfast.supervisor.supervisor import Surroundings
+from holdfast.supervisor.supervisor import Deps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.diagnosis.stages import Course
+    from holdfast.diagnosis.stages import StagedRun
     from holdfast.schema.plan import Plan, Stage
     from holdfast.supervisor.event_pipeline import Listener
 
@@ -63,7 +63,7 @@ class Stages:
         listeners_of: ListenersOf,
         done: Done,
         fits: Fits,
-        world: Surroundings | None = None,
+        world: Deps | None = None,
     ) -> None:
         self._run = run
         self._plan = plan
@@ -71,21 +71,21 @@ class Stages:
         self._listeners_of = listeners_of
         self._done = done
         self._fits = fits
-        self._world = world or Surroundings()
+        self._world = world or Deps()
         self._redactor = redactor_for(plan, os.environ, [run.path])
 
     def carry_out(self) -> Verdict:
         """All stages that are not done yet, in order."""
         with RunLock(self._run):
-            course = course_of(replay(self._run)) if self._run.journal.exists() else None
-            self._refuse_if_over(course)
+            staged_run = load_staged_run(replay(self._run)) if self._run.journal.exists() else None
+            self._refuse_if_over(staged_run)
             journal = JournalWriter(self._run.journal)
             notifier = Notifier(self._plan.on_event, self._run) if self._plan.on_event else None
             self._listeners += [notifier] if notifier is not None else []
             try:
-                self._tell(journal, self._first_line(course))
-                course = course_of(replay(self._run))
-                reached = self._all(course, journal)
+                self._tell(journal, self._first_line(staged_run))
+                staged_run = load_staged_run(replay(self._run))
+                reached = self._all(staged_run, journal)
                 self._tell(
                     journal,
                     events.RunEnded(
@@ -102,34 +102,34 @@ class Stages:
                     notifier.close()
         return reached
 
-    def _all(self, course: Course, journal: JournalWriter) -> Verdict:
+    def _all(self, staged_run: StagedRun, journal: JournalWriter) -> Verdict:
         with _asked_to_end():
             try:
                 for number, stage in enumerate(self._plan.stages, 1):
-                    if course.done_with(number):
+                    if staged_run.done_with(number):
                         continue
-                    self._one(course, journal, number, stage)
-                    if not course.stage(number, stage.name).passed:
+                    self._one(staged_run, journal, number, stage)
+                    if not staged_run.stage(number, stage.name).passed:
                         break
             except KeyboardInterrupt:
                 return Verdict(outcome=Outcome.INTERRUPTED, reason="interrupted by you between stages", exit_status=130)
             except Terminated:
                 reason = "ended by SIGTERM to Holdfast between stages"
                 return Verdict(outcome=Outcome.INTERRUPTED, reason=reason, exit_status=143)
-        return verdict_of(course)
+        return verdict_of(staged_run)
 
-    def _refuse_if_over(self, course: Course | None) -> None:
-        if course is None:
+    def _refuse_if_over(self, staged_run: StagedRun | None) -> None:
+        if staged_run is None:
             return
-        if course.ended is not None and course.ended.verdict in FINISHED:
+        if staged_run.ended is not None and staged_run.ended.verdict in FINISHED:
             raise RunIsOver(
-                f"The run {self._run.name} has finished ({course.ended.verdict}): there is nothing to resume.",
+                f"The run {self._run.name} has finished ({staged_run.ended.verdict}): there is nothing to resume.",
                 next_step="start a new one: holdfast run PLAN.toml",
                 look_at=str(self._run.path),
             )
-        self._refuse_if_stuck(course)
+        self._refuse_if_stuck(staged_run)
         planned = {number: stage.name for number, stage in enumerate(self._plan.stages, 1)}
-        for stage in course.stages:
+        for stage in staged_run.stages:
             if stage.started is not None and planned.get(stage.number) != stage.name:
                 raise PlanInvalid(
                     f"Stage {stage.number} of this run is {stage.name}, and the plan now says {planned.get(stage.number)}.",
@@ -137,10 +137,10 @@ class Stages:
                     look_at=str(self._run.plan),
                 )
 
-    def _refuse_if_stuck(self, course: Course) -> None:
+    def _refuse_if_stuck(self, staged_run: StagedRun) -> None:
         """Its last stage has finished and does not let the next begin: to judge that again would only lengthen the record."""
-        last = next((stage for stage in reversed(course.stages) if stage.started is not None), None)
-        if course.ended is None or last is None or last.ended is None or last.number > len(self._plan.stages):
+        last = next((stage for stage in reversed(staged_run.stages) if stage.started is not None), None)
+        if staged_run.ended is None or last is None or last.ended is None or last.number > len(self._plan.stages):
             return
         folder = RunFolder(self._run.stages / (last.started.folder if last.started is not None else ""))
         state = load_run_state(replay(folder)) if folder.journal.exists() else None
@@ -149,7 +149,7 @@ class Stages:
         why, mend = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
         if last.ended.verdict in FINISHED:
             asked = self._plan.stages[last.number - 1].gate
-            is_open, says = gate(asked, result_of(state, asked.metric), course.best_before(last.number))
+            is_open, says = gate(asked, result_of(state, asked.metric), staged_run.best_before(last.number))
             if is_open:
                 return
             why = f"the gate of stage {last.name} stays closed: {says}"
@@ -160,13 +160,13 @@ class Stages:
             look_at=str(self._run.path),
         )
 
-    def _first_line(self, course: Course | None) -> events.AnyEvent:
-        if course is None or course.started is None:
+    def _first_line(self, staged_run: StagedRun | None) -> events.AnyEvent:
+        if staged_run is None or staged_run.started is None:
             return supervisor.introduction(self._run, self._plan, self._world)
         return events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
 
-    def _one(self, course: Course, journal: JournalWriter, number: int, stage: Stage) -> None:
-        weights = self._weights(course, number, stage)
+    def _one(self, staged_run: StagedRun, journal: JournalWriter, number: int, stage: Stage) -> None:
+        weights = self._weights(staged_run, number, stage)
         carried = self._unharmed(
             journal,
             "looking at the stages before",
@@ -175,12 +175,12 @@ class Stages:
         )
         plan = self._within_the_budget(number, applied(stage_plan(self._plan, stage, weights), carried))
         said = ""
-        if stage.if_it_fits and course.stage(number, stage.name).started is None:
+        if stage.skip_if_oom and staged_run.stage(number, stage.name).started is None:
             self._remark(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
             fits, said = self._unharmed(journal, "measuring", lambda: self._fits(plan), (True, "it was not measured"))
             if not fits:
                 left_out = events.StageLeftOut(at=self._world.clock(), stage=number, name=stage.name, why=said)
-                course.stage(number, stage.name).left_out = left_out
+                staged_run.stage(number, stage.name).left_out = left_out
                 self._tell(journal, left_out)
                 return
         folder = make_stage(self._run, number, stage.name)
@@ -193,10 +193,10 @@ class Stages:
             settings={name: value for name, value in plan.settings.items() if isinstance(value, (int, float, str))},
             weights=weights,
             expects=said,
-            again=course.stage(number, stage.name).started is not None,
+            again=staged_run.stage(number, stage.name).started is not None,
             changes=carried,
         )
-        course.stage(number, stage.name).started = started
+        staged_run.stage(number, stage.name).started = started
         self._tell(journal, started)
         reached = self._supervised(journal, folder, plan)
         not_judged = events.StageEnded(
@@ -212,13 +212,13 @@ class Stages:
         ended = self._unharmed(
             journal,
             "judging the stage",
-            lambda: self._ended(course, folder, number, stage, reached),
+            lambda: self._ended(staged_run, folder, number, stage, reached),
             not_judged,
         )
-        course.stage(number, stage.name).ended = ended
+        staged_run.stage(number, stage.name).ended = ended
         self._tell(journal, ended)
 
-    def _unharmed(self, journal: JournalWriter, doing: str, do: Callable[[], T], otherwise: T) -> T:
+    def _unharmed(self, journal: JournalWriter, doing: str, do: Callable[[], T], default: T) -> T:
         """Between two stages a fault of Holdfast's own is noted; what a person can mend is still told."""
         try:
             return do()
@@ -226,7 +226,7 @@ class Stages:
             raise
         except Exception as error:  # noqa: BLE001
             self._remark(journal, f"a fault of Holdfast while {doing}", f"{type(error).__name__}: {error}")
-            return otherwise
+            return default
 
     def _supervised(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
         """From its start, or from where it was left."""
@@ -244,10 +244,10 @@ class Stages:
         return reached
 
     def _ended(
-        self, course: Course, folder: RunFolder, number: int, stage: Stage, reached: Verdict
+        self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, reached: Verdict
     ) -> events.StageEnded:
         result = result_of(load_run_state(replay(folder)), stage.gate.metric)
-        is_open, says = gate(stage.gate, result, course.best_before(number))
+        is_open, says = gate(stage.gate, result, staged_run.best_before(number))
         finished = reached.outcome.value in FINISHED
         return events.StageEnded(
             at=self._world.clock(),
@@ -266,22 +266,22 @@ class Stages:
             results=_there(result.folder),
         )
 
-    def _weights(self, course: Course, number: int, stage: Stage) -> str | None:
+    def _weights(self, staged_run: StagedRun, number: int, stage: Stage) -> str | None:
         """Of the best stage so far, or the last of the one before, as the plan says."""
         start = stage.start or ("scratch" if number == 1 else "best")
         if start == "scratch":
             return None
-        before = [each.ended for each in course.stages if each.number < number and each.ended is not None]
+        before = [each.ended for each in staged_run.stages if each.number < number and each.ended is not None]
         if start == "last" and before:
             return before[-1].last or before[-1].best
-        best = course.best_before(number)
+        best = staged_run.best_before(number)
         return (best.best or best.last) if best is not None else None
 
     def _within_the_budget(self, number: int, plan: Plan) -> Plan:
         """The hours of the whole run, less what other stages have used; a stage counts its own."""
         if plan.budget.hours is None:
             return plan
-        used = sum(ledger_of(load_run_state(replay(folder))).wall_s for folder in self._others(number))
+        used = sum(goodput_of(load_run_state(replay(folder))).wall_s for folder in self._others(number))
         left = max(plan.budget.hours - used / 3600.0, 0.0)
         return msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=left))
 
@@ -289,7 +289,7 @@ class Stages:
         return [folder for folder in stage_folders(self._run) if int(folder.name.partition("-")[0]) != number]
 
     def _remark(self, journal: JournalWriter, what: str, detail: str) -> None:
-        self._tell(journal, events.Remark(at=self._world.clock(), what=what, detail=detail))
+        self._tell(journal, events.SupervisorNote(at=self._world.clock(), what=what, detail=detail))
 
     def _tell(self, journal: JournalWriter, event: events.Event) -> None:
         event = self._redactor.event(event)
@@ -300,7 +300,7 @@ class Stages:
             except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
                 what = f"a fault of Holdfast while telling {type(listener).__name__}"
                 journal.append(
-                    events.Remark(at=self._world.clock(), what=what, detail=f"{type(error).__name__}: {error}")
+                    events.SupervisorNote(at=self._world.clock(), what=what, detail=f"{type(error).__name__}: {error}")
                 )
 
 

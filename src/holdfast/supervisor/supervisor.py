@@ -31,7 +31,13 @@ from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity,
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
 from holdfast.remedies import applied, remedy_for
-from holdfast.remedies.policy import after_end, expected_life, is_over, not_to_go_on_from, spoiled_since
+from holdfast.remedies.policy import (
+    after_end,
+    corrupt_from_of_last_attempt,
+    corrupt_from_step,
+    expected_attempt_seconds,
+    is_over,
+)
 from holdfast.schema import events
 from holdfast.schema.errors import CommandNotRunnable, FolderNotWritable, RunIsOver
 from holdfast.schema.verdicts import Action, Change, Decision, Outcome, Verdict
@@ -44,11 +50,11 @@ from holdfast.storage.stale_heartbeats import settle_stale
 from holdfast.supervisor.attempt import Attempt
 from holdfast.supervisor.child_env import environment
 from holdfast.supervisor.cpu_validation import validation_of
-from holdfast.supervisor.discard_snapshots import forget_spoiled
-from holdfast.supervisor.event_pipeline import Recorder
+from holdfast.supervisor.discard_snapshots import discard_corrupt
+from holdfast.supervisor.event_pipeline import EventPipeline
 from holdfast.supervisor.notify import Notifier
 from holdfast.supervisor.orphan_cleanup import end_leftovers, find_unidentified
-from holdfast.supervisor.resume_point import command_for, how_to_go_on, saved_files
+from holdfast.supervisor.resume_point import command_for, find_resume_point, saved_files
 from holdfast.supervisor.verify_checkpoints import Reader
 
 if TYPE_CHECKING:
@@ -71,7 +77,7 @@ START_AGAIN_S = 5.0
 
 
 @dataclass
-class Surroundings:
+class Deps:
     """What a supervisor touches of the world; tests put their own in its place."""
 
     machine: Machine = field(default_factory=this_machine)
@@ -79,20 +85,18 @@ class Surroundings:
     monotonic: Callable[[], float] = time.monotonic
 
 
-def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None) -> Verdict:
+def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Deps | None = None) -> Verdict:
     """Supervise a fresh run to its end."""
     with RunLock(run):
-        supervisor = Supervisor(run, plan, listeners, world or Surroundings(), RunState())
+        supervisor = Supervisor(run, plan, listeners, world or Deps(), RunState())
         supervisor.introduce()
         return supervisor.run_to_the_end(first=None)
 
 
-def take_over(
-    run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Surroundings | None = None
-) -> Verdict:
+def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), world: Deps | None = None) -> Verdict:
     """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
     with RunLock(run):
-        world = world or Surroundings()
+        world = world or Deps()
         state = load_run_state(restored(replay(run), redactor_for(plan, os.environ, [run.path])))
         if is_over(state) and state.ended is not None:
             learned_nothing = state.ended.verdict == Outcome.NOT_LEARNED
@@ -106,7 +110,7 @@ def take_over(
         return supervisor.go_on()
 
 
-def introduction(run: RunFolder, plan: Plan, world: Surroundings) -> events.RunStarted:
+def introduction(run: RunFolder, plan: Plan, world: Deps) -> events.RunStarted:
     """What is known before anything starts."""
     return events.RunStarted(
         at=world.clock(),
@@ -127,9 +131,7 @@ def introduction(run: RunFolder, plan: Plan, world: Surroundings) -> events.RunS
 
 
 class Supervisor:
-    def __init__(
-        self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Surroundings, state: RunState
-    ) -> None:
+    def __init__(self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], world: Deps, state: RunState) -> None:
         self._run = run
         self._plan = plan
         self._world = world
@@ -140,7 +142,7 @@ class Supervisor:
         self._flushing = checkpoint_backup.Flushing()
         everyone: list[Listener] = [*listeners, self._reader, *([self._notifier] if self._notifier else [])]
         engine = Engine(state)
-        self._recorder = Recorder(
+        self._recorder = EventPipeline(
             self._journal, engine, everyone, world.clock, redactor_for(plan, os.environ, [run.path])
         )
         self._attempts_left = plan.budget.attempts
@@ -164,26 +166,26 @@ class Supervisor:
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
             return self.run_to_the_end(first=None, finished=True)  # only the verdict was missing
         self._keep_safe()
-        for decided in [each.going_on for each in self._state.attempts if each.going_on is not None]:
+        for decided in [each.restart_decision for each in self._state.attempts if each.restart_decision is not None]:
             self._apply(decided.changes)
-        spoiled = self._unharmed("deciding what is spoiled", lambda: not_to_go_on_from(self._state), None)
-        if spoiled is not None:
-            self._forget_snapshots(spoiled)
-        return self.run_to_the_end(first=self._where_to_resume(spoiled))
+        corrupt = self._unharmed("deciding what is spoiled", lambda: corrupt_from_of_last_attempt(self._state), None)
+        if corrupt is not None:
+            self._forget_snapshots(corrupt)
+        return self.run_to_the_end(first=self._where_to_resume(corrupt))
 
-    def _unharmed(self, doing: str, do: Callable[[], T], otherwise: T) -> T:
+    def _unharmed(self, doing: str, do: Callable[[], T], default: T) -> T:
         """Between two attempts too, a fault of Holdfast's own is noted and must not cost anybody a training."""
         try:
             return do()
         except Exception as error:  # noqa: BLE001
             detail = f"{type(error).__name__}: {error}; the run goes on with what is known"
             self._note(f"a fault of Holdfast while {doing}", detail)
-            return otherwise
+            return default
 
     def _where_to_resume(self, before: int | None) -> events.Resume:
         return self._unharmed(
             "deciding from where to resume",
-            lambda: how_to_go_on(self._state, self._plan, before),
+            lambda: find_resume_point(self._state, self._plan, before),
             self._known_resume(before),
         )
 
@@ -225,13 +227,15 @@ class Supervisor:
         return [folder.path for folder in self._run.attempts() if folder.number > max(ended, default=0)]
 
     def _note(self, what: str, detail: str) -> None:
-        self._recorder.record(events.Remark(at=self._world.clock(), what=what, detail=detail))
+        self._recorder.record(events.SupervisorNote(at=self._world.clock(), what=what, detail=detail))
 
     def run_to_the_end(self, first: events.Resume | None, *, finished: bool = False) -> Verdict:
         try:
             with Terminal() as terminal, self._awake() as told:
                 if told:
-                    self._recorder.record(events.Remark(at=self._world.clock(), what="keeping awake", detail=told))
+                    self._recorder.record(
+                        events.SupervisorNote(at=self._world.clock(), what="keeping awake", detail=told)
+                    )
                 self._unharmed("settling old heartbeats", lambda: settle_stale(pid_space()), None)
                 resume, changes = first, list[Change]()
                 while not finished and self._attempt(resume, changes, terminal):
@@ -259,16 +263,12 @@ class Supervisor:
 
     def _decide(self) -> tuple[Decision, events.Resume]:
         remedy = self._unharmed("looking for a remedy", self._find_remedy, None)
-        spoiled = self._unharmed("deciding what is spoiled", lambda: spoiled_since(self._state, remedy), None)
-        resume = self._where_to_resume(spoiled)
-        stop = Decision(
-            action=Action.STOP, attempt=self._state.attempt.number, why="what follows could not be decided"
-        )
+        corrupt = self._unharmed("deciding what is spoiled", lambda: corrupt_from_step(self._state, remedy), None)
+        resume = self._where_to_resume(corrupt)
+        stop = Decision(action=Action.STOP, attempt=self._state.attempt.number, why="what follows could not be decided")
         decision = self._unharmed(
             "deciding what follows",
-            lambda: after_end(
-                self._state, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy
-            ),
+            lambda: after_end(self._state, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy),
             stop,
         )
         self._recorder.record(events.DecisionMade(at=self._world.clock(), decision=decision))
@@ -286,8 +286,8 @@ class Supervisor:
         self._apply(decision.changes)
         if decision.planned:
             self._attempts_left += 1
-        if decision.back_to is not None:
-            self._forget_snapshots(decision.back_to)
+        if decision.discard_from is not None:
+            self._forget_snapshots(decision.discard_from)
 
     def _forget_snapshots(self, since: int) -> None:
         """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
@@ -295,7 +295,7 @@ class Supervisor:
             return
         known = [snapshot for attempt in self._state.attempts for snapshot in attempt.snapshots.known]
         steps = {Path(snapshot.path): snapshot.step for snapshot in known}
-        self._unharmed("removing spoiled snapshots", lambda: forget_spoiled(self._run.snapshots, steps, since), None)
+        self._unharmed("removing spoiled snapshots", lambda: discard_corrupt(self._run.snapshots, steps, since), None)
 
     def _attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """One attempt from start to end; False when it could not even be started again."""
@@ -305,7 +305,7 @@ class Supervisor:
         number, folder = self._fresh_folder()
         try:
             command = command_for(self._plan, resume)
-            environ = environment(self._run, self._plan, number, resume, life_s=expected_life(self._state))
+            environ = environment(self._run, self._plan, number, resume, life_s=expected_attempt_seconds(self._state))
             child = self._started(command, environ, folder, terminal)
         except CommandNotRunnable as error:
             if not self._state.attempts:
@@ -418,20 +418,26 @@ class Supervisor:
         attempt = self._state.attempt
         files = saved_files(self._state, self._plan)
         finished = attempt.ended is not None and attempt.ended.code == 0
-        if attempt.vaulted is not None or not files or finished or self._plan.observe_only or not self._run.is_there():
+        if (
+            attempt.backed_up is not None
+            or not files
+            or finished
+            or self._plan.observe_only
+            or not self._run.is_there()
+        ):
             return
         kept, left_out = checkpoint_backup.keep(
             files, self._run.attempt(attempt.number).saved, base=Path(self._plan.cwd)
         )
         self._flushing.add(kept)
         self._recorder.record(
-            events.Vaulted(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
+            events.CheckpointsBackedUp(at=self._world.clock(), attempt=attempt.number, files=kept, left_out=left_out)
         )
 
     def _have_flushed(self) -> None:
         for trouble in self._unharmed("putting copies onto the disk", self._flushing.end, list[str]()):
             self._recorder.record(
-                events.Remark(at=self._world.clock(), what="a copy is not on the disk for sure", detail=trouble)
+                events.SupervisorNote(at=self._world.clock(), what="a copy is not on the disk for sure", detail=trouble)
             )
 
     def _read_back(self, terminal: Terminal) -> None:
@@ -446,7 +452,9 @@ class Supervisor:
         if validation is None:
             return
         now = self._world.clock()
-        self._recorder.record(events.Remark(at=now, what="validating best.pt on the CPU", detail=validation.why))
+        self._recorder.record(
+            events.SupervisorNote(at=now, what="validating best.pt on the CPU", detail=validation.why)
+        )
         with validation:
             while not validation.over():
                 notice = terminal.wait(LOOK_S)
@@ -455,7 +463,7 @@ class Supervisor:
                     return
         self._recorder.record(validation.came_to(self._world.clock(), self._state.attempt.last_step))
 
-    def _stopped_by_hand(self, notice: process_events.Notice) -> str:
+    def _stopped_by_hand(self, notice: process_events.ProcessEvent) -> str:
         signal = "SIGINT" if isinstance(notice, process_events.Interrupt) else "SIGTERM"
         self._recorder.record(events.Signalled(at=self._world.clock(), signal=signal, action=events.NO_FURTHER_ATTEMPT))
         return signal
@@ -518,8 +526,8 @@ def _recorded_process(attempt: AttemptState) -> ProcessIdentity:
 
 def _mentioned(attempt: AttemptState) -> dict[int, float]:
     """Every pid that the record names, and when: the command itself, its interpreters, the ranks."""
-    hellos = [hello for hello in (attempt.hello, *attempt.others) if hello is not None]
+    hellos = [attached for attached in (attempt.attached, *attempt.others) if attached is not None]
     named: list[tuple[int, float]] = [(attempt.started.pid, attempt.started.at)]
     named += [(interpreter.pid, interpreter.at) for interpreter in attempt.interpreters]
-    named += [(hello.pid, hello.at) for hello in hellos]
+    named += [(attached.pid, attached.at) for attached in hellos]
     return dict(named)

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.probe.holdfast_probe import protocol, verify_checkpoint
 from holdfast.process.python_command import program
-from holdfast.schema.events import AttemptEnded, Epoch, Goodbye, Reloaded
+from holdfast.schema.events import AttemptEnded, Epoch, ProcessExiting, Reloaded
 from holdfast.supervisor.resume_point import saved_files
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.schema.events import Event
     from holdfast.schema.plan import Plan
 
-MOST_FILES = 3
+MAX_FILES = 3
 SECONDS = 120.0
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".safetensors", ".model", ".pkl")
 SOURCE = Path(verify_checkpoint.__file__)
@@ -45,23 +45,23 @@ class Reader:
     def __call__(self, event: Event, state: RunState) -> None:
         """A training that has saved something and says goodbye, or has come to its last epoch's end, may be finished."""
         attempt = state.attempt if state.attempts else None
-        may_be_over = isinstance(event, Goodbye) or (isinstance(event, Epoch) and event.epoch == event.planned)
+        may_be_over = isinstance(event, ProcessExiting) or (isinstance(event, Epoch) and event.epoch == event.planned)
         trains_again = isinstance(event, Epoch) and not may_be_over
         failed = isinstance(event, AttemptEnded) and (event.code != 0 or event.stopped_by is not None)
         if trains_again or failed:
             self.close()
-        elif may_be_over and attempt is not None and attempt.hello is not None and attempt.saves.by_path:
-            self._start(attempt.hello.executable)
+        elif may_be_over and attempt is not None and attempt.attached is not None and attempt.saves.by_path:
+            self._start(attempt.attached.executable)
 
     def read_back(self, state: RunState, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
         """The newest checkpoints of the newest attempt, read back."""
         attempt = state.attempt
         saved = saved_files(state, plan)
         files = [(path, step) for path, step in saved if path.suffix in SUFFIXES and path.is_file()]
-        newest = sorted(files, key=lambda file: file[1])[-MOST_FILES:]
-        if not newest or attempt.hello is None:
+        newest = sorted(files, key=lambda file: file[1])[-MAX_FILES:]
+        if not newest or attempt.attached is None:
             return []
-        self._start(attempt.hello.executable)
+        self._start(attempt.attached.executable)
         steps = {str(path): step for path, step in newest}
         said = _answers(self._printed("".join(f"{json.dumps(path)}\n" for path in steps)))
         found = []

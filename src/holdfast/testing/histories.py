@@ -40,7 +40,9 @@ def trains() -> list[events.AnyEvent]:
     return [
         events.Interpreter(at=0.1, pid=100, ppid=1, python="3.11.7", executable="/venv/bin/python"),
         events.TorchImported(at=0.2, pid=100, torch="2.13.0"),
-        events.Hello(at=0.3, schema=1, pid=100, rank=0, python="3.11.7", executable="/venv/bin/python", torch="2.13.0"),
+        events.ProbeAttached(
+            at=0.3, schema=1, pid=100, rank=0, python="3.11.7", executable="/venv/bin/python", torch="2.13.0"
+        ),
     ]
 
 
@@ -51,9 +53,11 @@ def losses(*values: float | str, first: int = 1, grad_norm: float | None = None)
     ]
 
 
-def window(first: int, last: int, mean: float, *, zeros: int = 0, bad: int = 0) -> list[events.AnyEvent]:
-    n = last - first + 1 - bad
-    spread = events.Spread(n=n, mean=mean, low=mean, high=mean, first=mean, last=mean, zeros=zeros, bad=bad)
+def window(first: int, last: int, mean: float, *, zeros: int = 0, nonfinite: int = 0) -> list[events.AnyEvent]:
+    n = last - first + 1 - nonfinite
+    spread = events.WindowStats(
+        n=n, mean=mean, low=mean, high=mean, first=mean, last=mean, zeros=zeros, nonfinite=nonfinite
+    )
     return [events.Steps(at=float(last), first=first, last=last, seconds=1.0, loss=spread)]
 
 

@@ -40,7 +40,7 @@ def look(step: int, *, norm: float | str = 1.0, tensors: int = 4, **more: int) -
     return [events.Gradients(at=float(step), step=step, norm=norm, tensors=tensors, **more)]  # type: ignore[arg-type]
 
 
-def movement(
+def weight_updates(
     step: int,
     *stuck: events.StuckTensor,
     checked: int = 4,
@@ -50,7 +50,7 @@ def movement(
 ) -> list[events.AnyEvent]:
     count = checked - len(stuck) if moved is None else moved
     return [
-        events.Movement(
+        events.WeightUpdates(
             at=float(step),
             step=step,
             checked=checked,
@@ -74,7 +74,7 @@ def stuck(
 
 def two_ranks() -> list[events.AnyEvent]:
     return [
-        events.Hello(
+        events.ProbeAttached(
             at=0.3,
             schema=1,
             pid=100,

@@ -16,7 +16,7 @@ def steps(
     rate: float | Sequence[float] = 0.01,
     norm: float | Sequence[float] | None = None,
     loader: bool = False,
-    beside: Mapping[str, int] | None = None,
+    other_steps: Mapping[str, int] | None = None,
 ) -> list[events.AnyEvent]:
     """One step for each loss; `rate` and `norm` for all of them, or one each."""
 
@@ -33,7 +33,7 @@ def steps(
             grad_norm=None if norm is None else each(norm, n),
             batch=f"{first + n:016x}" if loader else None,
             samples=8 if loader else None,
-            beside=dict(beside) if beside else None,
+            other_steps=dict(other_steps) if other_steps else None,
         )
         for n, loss in enumerate(losses)
     ]
@@ -95,7 +95,7 @@ def note(what: str, detail: str = "") -> list[events.AnyEvent]:
 
 def moved(count: int, *, of: int = 10, step: int = 1) -> list[events.AnyEvent]:
     """A look at the weights."""
-    return [events.Movement(at=float(step), step=step, checked=of, of=of, moved=count)]
+    return [events.WeightUpdates(at=float(step), step=step, checked=of, of=of, moved=count)]
 
 
 def gradients(norm: float, *, step: int = 1) -> list[events.AnyEvent]:

@@ -31,7 +31,7 @@ def unknown_machine() -> list[events.AnyEvent]:
 
 
 def _with_torch(event: events.AnyEvent, torch: str) -> events.AnyEvent:
-    if isinstance(event, (events.TorchImported, events.Hello)):
+    if isinstance(event, (events.TorchImported, events.ProbeAttached)):
         return msgspec.structs.replace(event, torch=torch)
     return event
 
@@ -42,7 +42,7 @@ def device(name: str) -> list[events.AnyEvent]:
 
 
 def printed(rule: str, text: str, *, count: int = 1, stream: str = "stderr") -> list[events.AnyEvent]:
-    return [events.Printed(at=5.0, rule=rule, stream=stream, text=text, count=count)]
+    return [events.OutputMatched(at=5.0, rule=rule, stream=stream, text=text, count=count)]
 
 
 def raises(*message: str, through: Iterable[str] = (), last_step: int = 10) -> list[events.AnyEvent]:

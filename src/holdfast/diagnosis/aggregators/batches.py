@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.diagnosis.aggregators.running_stats import Streak, Typical
+from holdfast.diagnosis.aggregators.running_stats import RunningMedian, Streak
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 
@@ -21,7 +21,7 @@ class Batches:
         """At least so many different ones were seen."""
         self.samples = Series()
         """Samples a backward, by step."""
-        self.typical = Typical()
+        self.typical = RunningMedian()
         """Samples a backward, small ones left out."""
         self.small = Streak()
         """Steps in a row whose batches are small against the typical one."""

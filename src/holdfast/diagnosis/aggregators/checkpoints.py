@@ -12,7 +12,7 @@ A_WHILE = 20
 """Steps after a save that no ending makes."""
 
 
-class Saves:
+class CheckpointSaves:
     def __init__(self) -> None:
         self.by_path: dict[str, events.Saved] = {}
         """The newest of each path, in the order of saving."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from holdfast.diagnosis.aggregators.losses import add
-from holdfast.diagnosis.aggregators.running_stats import Streak, Typical
+from holdfast.diagnosis.aggregators.running_stats import RunningMedian, Streak
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 from holdfast.schema.events import as_finite, as_number
@@ -22,7 +22,7 @@ class Gradients:
     def __init__(self) -> None:
         self.norms = Series()
         """As clipping or a look saw them, by step."""
-        self.typical_norm = Typical()
+        self.typical_norm = RunningMedian()
         """Norms far above it left out."""
         self.far_above = Streak()
         """Norms in a row that are far above the typical one."""
@@ -39,20 +39,20 @@ class Gradients:
         self.fewest_missing: int | None = None
         """So many of its tensors had no gradient at every look that saw any."""
         self.looks_with_some = 0
-        self.bad = Streak()
+        self.nonfinite = Streak()
         """Looks in a row, in steps that were taken, at which some gradient was not finite."""
-        self.bad_beside = Streak()
+        self.nonfinite_others = Streak()
         """The same for further optimizers."""
-        self.bad_norms = Streak()
+        self.nonfinite_norms = Streak()
         """Steps in a row whose norm was not finite."""
         self.skipped = 0
         """Steps that a gradient scaler skipped."""
         self.skipped_in_a_row = 0
         """Those with no step in between, and the step that was taken before them."""
         self.skipped_after: int | None = None
-        self.uncleared: list[events.Uncleared] = []
+        self.stale_gradients: list[events.StaleGradients] = []
         """The first few and the newest."""
-        self.uncleared_count = 0
+        self.stale_count = 0
         self.never_cleared = Streak()
         """Intervals between steps that began with left-over gradients, of an optimizer that never had clean ones."""
         self.others = False
@@ -60,8 +60,8 @@ class Gradients:
         self._norm_before = 0.0
 
     def fold_steps(self, event: events.Step | events.Steps) -> None:
-        self.others = self.others or bool(event.beside)
-        solved = event.loss.zeros > 0 if isinstance(event.loss, events.Spread) else event.loss == 0.0
+        self.others = self.others or bool(event.other_steps)
+        solved = event.loss.zeros > 0 if isinstance(event.loss, events.WindowStats) else event.loss == 0.0
         if solved and self.zero.count:
             self.zero.end()
         if event.grad_norm is None:
@@ -69,25 +69,25 @@ class Gradients:
         add(self.norms, event, event.grad_norm)
         norm = event.grad_norm
         if isinstance(event, events.Step):
-            value = as_number(norm) if not isinstance(norm, events.Spread) else norm.mean
+            value = as_number(norm) if not isinstance(norm, events.WindowStats) else norm.mean
             value = 0.0 if value is None else value
             low, high = (value, value) if math.isfinite(value) else (math.inf, 0.0)
-            first, last, n, bad = event.step, event.step, int(math.isfinite(value)), int(not math.isfinite(value))
-        elif isinstance(norm, events.Spread):
+            first, last, n, nonfinite = event.step, event.step, int(math.isfinite(value)), int(not math.isfinite(value))
+        elif isinstance(norm, events.WindowStats):
             low, high = norm.low, norm.high
-            first, last, n, bad = event.first, event.last, norm.n, norm.bad
+            first, last, n, nonfinite = event.first, event.last, norm.n, norm.nonfinite
         else:
             return
-        self._fold_bad_norms(first, last, n, bad)
+        self._fold_nonfinite_norms(first, last, n, nonfinite)
         if n:
             self._fold_zero(first, last, n, zero=high == 0.0 and not solved)
             self._fold_far_above(first, last, n, (low, high))
 
-    def _fold_bad_norms(self, first: int, last: int, n: int, bad: int) -> None:
-        if bad and not n:
-            self.bad_norms.add(last, bad, first)
-        elif self.bad_norms.count:
-            self.bad_norms.end()
+    def _fold_nonfinite_norms(self, first: int, last: int, n: int, nonfinite: int) -> None:
+        if nonfinite and not n:
+            self.nonfinite_norms.add(last, nonfinite, first)
+        elif self.nonfinite_norms.count:
+            self.nonfinite_norms.end()
 
     def _fold_zero(
         self,
@@ -119,12 +119,12 @@ class Gradients:
     def fold_look(self, event: events.Gradients) -> None:
         self.latest = event
         self.looks += 1
-        bad = self.bad_beside if event.beside else self.bad
-        if event.bad:
-            bad.add(event.step)
+        nonfinite = self.nonfinite_others if event.other_optimizer else self.nonfinite
+        if event.nonfinite:
+            nonfinite.add(event.step)
         else:
-            bad.end()
-        if event.beside:
+            nonfinite.end()
+        if event.other_optimizer:
             return
         if event.tensors:
             self.missing.end()
@@ -133,7 +133,7 @@ class Gradients:
             self.fewest_missing = event.missing if fewest is None else min(fewest, event.missing)
         elif event.missing:
             self.missing.add(event.step)
-        if as_finite(event.norm) or event.bad:
+        if as_finite(event.norm) or event.nonfinite:
             self.seen_nonzero = True
             self.zero.end()
         elif event.tensors and event.zero == event.tensors:
@@ -144,16 +144,16 @@ class Gradients:
         # Steps may be told later than what was skipped between them: the step's number is what counts.
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if event.step == self.skipped_after else 1
         self.skipped_after = event.step
-        for bad in (self.bad, self.bad_beside):
-            if bad.until == event.step + 1:  # it was seen, and then not stepped on
-                bad.end()
+        for nonfinite in (self.nonfinite, self.nonfinite_others):
+            if nonfinite.until == event.step + 1:  # it was seen, and then not stepped on
+                nonfinite.end()
 
-    def fold_uncleared(self, event: events.Uncleared) -> None:
-        self.uncleared_count += 1
+    def fold_stale(self, event: events.StaleGradients) -> None:
+        self.stale_count += 1
         if event.clean:
             self.never_cleared.end()
         else:
             self.never_cleared.add(event.step)
-        if len(self.uncleared) >= KEPT:
-            self.uncleared.pop()
-        self.uncleared.append(event)
+        if len(self.stale_gradients) >= KEPT:
+            self.stale_gradients.pop()
+        self.stale_gradients.append(event)

@@ -9,7 +9,7 @@ VANISHED = 1e-8
 """Of its own peak, or less: such a rate moves nothing that float32 could hold."""
 
 
-class Rates:
+class LearningRates:
     def __init__(self) -> None:
         self.highest = Series()
         """The highest rate of all parameter groups, by step."""

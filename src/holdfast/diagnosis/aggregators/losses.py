@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from holdfast.diagnosis.series import Series
-from holdfast.schema.events import Spread, Step, Steps, as_number
+from holdfast.schema.events import Step, Steps, WindowStats, as_number
 
 EARLY = 20
 """So many of the first losses stand for what the untrained model makes."""
@@ -61,8 +61,8 @@ class Losses:
         count = self.whole.count
         same = self.whole.same_in_a_row
         add(self.whole, event, event.loss)
-        if event.beside:
-            self.others += sum(event.beside.values())
+        if event.other_steps:
+            self.others += sum(event.other_steps.values())
         if event.instances is not None:
             self.objects = (self.objects or 0) + event.instances
         if event.parts:
@@ -82,8 +82,8 @@ class Losses:
                 zeros = self.labelled_zeros_at_first.get(name, 0)
                 self.labelled_zeros_at_first[name] = zeros + series.zeros_at_first - before
 
-    def _follow(self, event: Step | Steps, loss: float | str | Spread, n: int, same: int) -> None:
-        if isinstance(loss, Spread):
+    def _follow(self, event: Step | Steps, loss: float | str | WindowStats, n: int, same: int) -> None:
+        if isinstance(loss, WindowStats):
             low, mean = loss.low, loss.mean
         else:
             low = mean = float(loss)
@@ -105,9 +105,9 @@ class Losses:
             self.far_steps = self.far_steps + n if low > self._far else 0
 
 
-def add(series: Series, event: Step | Steps, value: float | str | Spread | None) -> None:
+def add(series: Series, event: Step | Steps, value: float | str | WindowStats | None) -> None:
     """One value of a step, or the spread of a window, at its last step."""
-    if isinstance(value, Spread):
+    if isinstance(value, WindowStats):
         series.add_spread(event.last if isinstance(event, Steps) else event.step, value)
     else:
         number = as_number(value)

@@ -14,11 +14,11 @@ KEPT_POINTS = 1024
 KEPT_SPELLS = 512
 KEPT_EVALUATIONS = 64
 KEPT_EPOCHS = 512
-KEPT_LOOKS = 512
+KEPT_WINDOWS = 512
 """Of one epoch."""
 KEPT_SHAPES = 3
 """The newest epochs are kept look by look: what comes again in every epoch shows in them."""
-LEAST_LOOKS = 5
+MIN_SAMPLES = 5
 """An epoch with fewer is taken together with the next."""
 
 
@@ -49,7 +49,7 @@ class Point(NamedTuple):
         return self.rss + (self.driver or 0.0)
 
 
-class Held(NamedTuple):
+class HeldMemory(NamedTuple):
     """What the training holds, in the three ways in which it can be counted."""
 
     rss: float
@@ -59,13 +59,13 @@ class Held(NamedTuple):
     """In tensors on a device."""
 
 
-class Look(NamedTuple):
+class MemoryWindow(NamedTuple):
     """One sample, or some that follow each other."""
 
     at: float
     step: int
-    mean: Held
-    most: Held
+    mean: HeldMemory
+    most: HeldMemory
 
 
 class EpochMemory(NamedTuple):
@@ -77,10 +77,10 @@ class EpochMemory(NamedTuple):
     last: int
     """The step that it ended with."""
     at: float
-    held: Held
+    held: HeldMemory
 
 
-class Spell(NamedTuple):
+class PressureSpell(NamedTuple):
     """The most that was held within a short time."""
 
     began: float
@@ -94,8 +94,8 @@ class EvaluationMemory(NamedTuple):
     """What one evaluation held, and what the training had held since the evaluation before it."""
 
     step: int
-    during: Spell
-    training: Spell
+    during: PressureSpell
+    training: PressureSpell
 
 
 class Memory:
@@ -112,17 +112,17 @@ class Memory:
         self.evaluations: deque[EvaluationMemory] = deque(maxlen=KEPT_EVALUATIONS)
         self.epochs: list[EpochMemory] = []
         """The whole attempt, oldest first, from its first step on; joined like the points."""
-        self.shapes: deque[tuple[EpochMemory, list[Look]]] = deque(maxlen=KEPT_SHAPES)
+        self.shapes: deque[tuple[EpochMemory, list[MemoryWindow]]] = deque(maxlen=KEPT_SHAPES)
         """The newest epochs, with their looks."""
         self._driver_above_rss = False
         self._first_seen_step: int | None = None
-        self.looks: list[Look] = []
+        self.looks: list[MemoryWindow] = []
         """Since the last epoch in `shapes`."""
         self._epochs_in_looks = 0
         self._epoch_began_after: int | None = None
         self._per_epoch = 1
         self._per_point = 1
-        self._spells: list[Spell] = []
+        self._spells: list[PressureSpell] = []
         """Since the last evaluation. That one has begun is known only when it ends."""
 
     @property
@@ -166,25 +166,25 @@ class Memory:
                 device.allocated if device is not None else None,
             )
         )
-        self._spell(Spell(event.at, event.at, event.rss, driver or 0, event.available))
+        self._spell(PressureSpell(event.at, event.at, event.rss, driver or 0, event.available))
         if self._first_seen_step is None:
             self._first_seen_step = step
         elif step > self._first_seen_step:
             allocated = device.allocated if device is not None else None
-            held = Held(event.rss, event.rss + (driver or 0), allocated or 0)
-            self._look(Look(event.at, step, held, held))
+            held = HeldMemory(event.rss, event.rss + (driver or 0), allocated or 0)
+            self._look(MemoryWindow(event.at, step, held, held))
 
     def fold_epoch(self, event: events.Epoch) -> None:
         """An epoch's looks are all since the epoch before: where it is validated does not matter, as it comes each time."""
         self._epochs_in_looks += 1
-        if len(self.looks) < LEAST_LOOKS or event.step <= (self._epoch_began_after or 0):
+        if len(self.looks) < MIN_SAMPLES or event.step <= (self._epoch_began_after or 0):
             return
         done = EpochMemory(
             self._epochs_in_looks,
             self._epoch_began_after or self.looks[0].step,
             event.step,
             event.at,
-            Held(*(median(values) for values in zip(*(look.mean for look in self.looks), strict=True))),
+            HeldMemory(*(median(values) for values in zip(*(look.mean for look in self.looks), strict=True))),
         )
         self.shapes.append((done, self.looks))
         self.looks, self._epochs_in_looks, self._epoch_began_after = [], 0, event.step
@@ -202,7 +202,7 @@ class Memory:
         self.device = event
         if self.samples:
             # Between two samples of the process tree the device alone was looked at.
-            self._spell(Spell(event.at, event.at, 0, _driver(event) or 0, self.samples[-1].available))
+            self._spell(PressureSpell(event.at, event.at, 0, _driver(event) or 0, self.samples[-1].available))
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         """It comes at the end: what was measured in its time belongs to it."""
@@ -224,14 +224,14 @@ class Memory:
             rest = self.points[len(self.points) // 2 * 2 :]
             self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
 
-    def _look(self, look: Look) -> None:
+    def _look(self, look: MemoryWindow) -> None:
         self.looks.append(look)
-        if len(self.looks) > KEPT_LOOKS:
+        if len(self.looks) > KEPT_WINDOWS:
             pairs = zip(self.looks[::2], self.looks[1::2], strict=False)
             rest = self.looks[len(self.looks) // 2 * 2 :]
             self.looks = [_joined_looks(*pair) for pair in pairs] + rest
 
-    def _spell(self, spell: Spell) -> None:
+    def _spell(self, spell: PressureSpell) -> None:
         self._spells.append(spell)
         if len(self._spells) > KEPT_SPELLS:
             pairs = range(0, len(self._spells) - 1, 2)
@@ -257,14 +257,14 @@ def _joined(a: Point, b: Point) -> Point:
     )
 
 
-def _joined_looks(a: Look, b: Look) -> Look:
-    mean = Held(*((one + other) / 2.0 for one, other in zip(a.mean, b.mean, strict=True)))
-    return Look(b.at, b.step, mean, Held(*map(max, zip(a.most, b.most, strict=True))))
+def _joined_looks(a: MemoryWindow, b: MemoryWindow) -> MemoryWindow:
+    mean = HeldMemory(*((one + other) / 2.0 for one, other in zip(a.mean, b.mean, strict=True)))
+    return MemoryWindow(b.at, b.step, mean, HeldMemory(*map(max, zip(a.most, b.most, strict=True))))
 
 
 def _joined_epochs(a: EpochMemory, b: EpochMemory) -> EpochMemory:
     n = a.epochs + b.epochs
-    held = Held(*((one * a.epochs + other * b.epochs) / n for one, other in zip(a.held, b.held, strict=True)))
+    held = HeldMemory(*((one * a.epochs + other * b.epochs) / n for one, other in zip(a.held, b.held, strict=True)))
     return EpochMemory(n, a.before, b.last, b.at, held)
 
 
@@ -274,8 +274,8 @@ def _mean(a: float | None, a_n: int, b: float | None, b_n: int) -> float | None:
     return (a * a_n + b * b_n) / (a_n + b_n)
 
 
-def _joined_spells(spells: list[Spell]) -> Spell:
-    return Spell(
+def _joined_spells(spells: list[PressureSpell]) -> PressureSpell:
+    return PressureSpell(
         spells[0].began,
         spells[-1].ended,
         max(spell.rss for spell in spells),

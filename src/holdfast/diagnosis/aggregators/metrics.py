@@ -91,8 +91,8 @@ class Metrics:
     def _append(self, event: events.Metrics) -> None:
         self.history.append(event)
         losses = [as_number(said) for name, said in event.values.items() if is_training_loss(name)]
-        bad = any(loss is not None and not math.isfinite(loss) for loss in losses)
-        self.epochs_not_finite = self.epochs_not_finite + 1 if bad else 0
+        nonfinite = any(loss is not None and not math.isfinite(loss) for loss in losses)
+        self.epochs_not_finite = self.epochs_not_finite + 1 if nonfinite else 0
         if losses and not any(losses) and self.epochs_of_zero_loss == len(self.history) - 1:
             self.epochs_of_zero_loss += 1
         for name, said in event.values.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 AGAIN_EVERY = 16
 
 
-class Typical:
+class RunningMedian:
     """The median, to within a factor of two."""
 
     def __init__(self) -> None:

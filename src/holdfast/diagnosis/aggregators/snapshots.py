@@ -20,7 +20,7 @@ class Snapshots:
         """Seconds that the training waited for them, all together."""
         self.failed: events.SnapshotFailed | None = None
         """The newest that could not be written, where none was written after it."""
-        self.torn: deque[events.SnapshotTorn] = deque(maxlen=KEPT)
+        self.torn: deque[events.SnapshotCorrupt] = deque(maxlen=KEPT)
         self.restored: events.Restored | None = None
         self.replayed: events.Replayed | None = None
 
@@ -34,7 +34,7 @@ class Snapshots:
     def fold_failed(self, event: events.SnapshotFailed) -> None:
         self.failed = event
 
-    def fold_torn(self, event: events.SnapshotTorn) -> None:
+    def fold_torn(self, event: events.SnapshotCorrupt) -> None:
         self.torn.append(event)
 
     def fold_replayed(self, event: events.Replayed) -> None:

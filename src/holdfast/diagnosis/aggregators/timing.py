@@ -129,7 +129,7 @@ class StepWindow(Period):
 
 
 @dataclass
-class EpochPace(Period):
+class EpochTiming(Period):
     epoch: int = 0
     at: float = 0.0
     seconds: float = 0.0
@@ -142,7 +142,7 @@ class EpochPace(Period):
     usual_wall: float | None = None
 
 
-class EvaluationPace(NamedTuple):
+class EvaluationTiming(NamedTuple):
     step: int
     seconds: float
     usual: float | None
@@ -168,7 +168,7 @@ def joined(a: Period, b: Period) -> Period:
     )
 
 
-class Pace:
+class Timing:
     def __init__(self) -> None:
         self.step_seconds = 0.0
         self.data_wait = 0.0
@@ -179,19 +179,19 @@ class Pace:
         self.last_step_at: float | None = None
         self.paused_since = 0.0
         """Seconds of evaluating and saving since then."""
-        self.goodbye_at: float | None = None
+        self.exiting_at: float | None = None
         """When it came to an orderly end; taking a process down takes its time after that."""
         self.steps = Series()
         """Seconds a step, by step."""
-        self.epochs: deque[EpochPace] = deque(maxlen=KEPT_EPOCHS)
+        self.epochs: deque[EpochTiming] = deque(maxlen=KEPT_EPOCHS)
         self.epochs_done = 0
         """In this attempt."""
         self.windows: deque[StepWindow] = deque(maxlen=KEPT_WINDOWS)
-        self.evaluations: deque[EvaluationPace] = deque(maxlen=KEPT_EVALUATIONS)
+        self.evaluations: deque[EvaluationTiming] = deque(maxlen=KEPT_EVALUATIONS)
         self._evaluations_each: deque[float] = deque(maxlen=KEPT_EVALUATIONS)
         self.usual_epoch: float | None = None
         """The median of what epochs took so far, the very first left out; None while they are fewer than three."""
-        self._epoch = EpochPace()
+        self._epoch = EpochTiming()
         self._window = StepWindow()
         self._windows_seen = 0
 
@@ -243,7 +243,7 @@ class Pace:
         each = event.seconds / max(1, event.fetches)
         before = self._evaluations_each
         usual = median(before) * max(1, event.fetches) if len(before) >= 3 else None
-        self.evaluations.append(EvaluationPace(event.step, event.seconds, usual))
+        self.evaluations.append(EvaluationTiming(event.step, event.seconds, usual))
         before.append(each)
 
     def fold_saved(self, event: events.Saved) -> None:
@@ -262,7 +262,7 @@ class Pace:
         self._window.fold_sample(event)
 
     def fold_epoch(self, event: events.Epoch) -> None:
-        done, self._epoch = self._epoch, EpochPace()
+        done, self._epoch = self._epoch, EpochTiming()
         self._epoch.after(done)
         done.epoch, done.at, done.last_step, done.batches = event.epoch, event.at, event.step, event.batches
         done.wall = event.at - self.epochs[-1].at if self.epochs else None
@@ -277,7 +277,7 @@ class Pace:
         if self.epochs_done >= 4 and (self.epochs_done <= 64 or self.epochs_done % 256 == 0):
             self.usual_epoch = median(epoch.seconds for epoch in self._settled())
 
-    def _settled(self) -> list[EpochPace]:
+    def _settled(self) -> list[EpochTiming]:
         """All but the very first."""
         return list(self.epochs)[1 if len(self.epochs) == self.epochs_done else 0 :]
 
@@ -296,7 +296,7 @@ class Pace:
         self._windows_seen += 1
 
 
-def _training_seconds(done: EpochPace, event: events.Epoch) -> float:
+def _training_seconds(done: EpochTiming, event: events.Epoch) -> float:
     since = event.at - event.seconds
     seconds = event.seconds - done.paused("evaluation", "saving", "suspended", since=since)
     slept = done.paused("slept")
@@ -306,7 +306,7 @@ def _training_seconds(done: EpochPace, event: events.Epoch) -> float:
     return max(0.0, seconds)
 
 
-def _usual(epochs: list[EpochPace], batches: int) -> float | None:
+def _usual(epochs: list[EpochTiming], batches: int) -> float | None:
     if batches and all(epoch.batches for epoch in epochs):
         return median(epoch.seconds / epoch.batches for epoch in epochs) * batches
     return median(epoch.seconds for epoch in epochs)

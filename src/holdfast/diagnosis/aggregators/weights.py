@@ -39,7 +39,7 @@ class Stuck:
 
 class Weights:
     def __init__(self) -> None:
-        self.movement: events.Movement | None = None
+        self.weight_updates: events.WeightUpdates | None = None
         """The newest that looked at anything: at the very end the weights may be gone already."""
         self.looks = 0
         self.first_look: int | None = None
@@ -64,10 +64,10 @@ class Weights:
         self.diverged: list[int] = []
         """The steps at which they were not equal, since they last were."""
 
-    def fold_movement(self, event: events.Movement) -> None:
+    def fold_movement(self, event: events.WeightUpdates) -> None:
         if not event.checked:
             return
-        self.movement = event
+        self.weight_updates = event
         self.looks += 1
         self.first_look = event.step if self.first_look is None else self.first_look
         self.most_moved = max(self.most_moved, event.moved)
@@ -84,7 +84,7 @@ class Weights:
                 self.stuck[tensor.name] = Stuck(tensor.times, event.step, tensor)
         self.had_to_move = sum(stuck.had_to_move for stuck in self.stuck.values())
 
-    def _fold_zero_input(self, event: events.Movement) -> None:
+    def _fold_zero_input(self, event: events.WeightUpdates) -> None:
         if self.looks == 1:
             self.zero_input = {name: Streak() for name in event.zero_input}
         # Only a look at all tensors says of those that it does not name that they were given something.

@@ -18,7 +18,7 @@ UNEVEN = 100.0
 """Times that the most frequent class is shown as often as the rarest."""
 FEW_MEASURED = 5
 """Objects of a class in validation: with fewer, one object moves its score by a fifth or more."""
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 def judge(survey: Survey, rule: str) -> Judged:
@@ -26,9 +26,9 @@ def judge(survey: Survey, rule: str) -> Judged:
     named = sorted(survey.names) or sorted({*train, *val})
     if not train:
         return Judged("no object in train")
-    often = " ".join(f"{class_name(survey, kind)} {count:,}," for kind, count in train.most_common(MOST_NAMED))
+    often = " ".join(f"{class_name(survey, kind)} {count:,}," for kind, count in train.most_common(MAX_NAMED))
     says = f"{many(len(named), 'class', 'classes')} in train: {often.rstrip(',')}" + (
-        " …" if len(train) > MOST_NAMED else ""
+        " …" if len(train) > MAX_NAMED else ""
     )
     return Judged(says, (*_never_learned(survey, train, val, rule), *_rare(survey, train, val, named, rule)))
 
@@ -55,7 +55,7 @@ def _never_learned(survey: Survey, train: Counter[int], val: Counter[int], rule:
             message=f"{many(len(asked), 'class', 'classes')} in validation {'is' if len(asked) == 1 else 'are'} never shown in "
             f"training: {'its' if len(asked) == 1 else 'their'} score stays 0, and mAP, the mean over {total}, cannot pass "
             f"{1 - len(asked) / total:.2f}.",
-            evidence=[f"{class_name(survey, kind)}: 0 in train, {val[kind]:,} in val" for kind in asked[:MOST_NAMED]],
+            evidence=[f"{class_name(survey, kind)}: 0 in train, {val[kind]:,} in val" for kind in asked[:MAX_NAMED]],
             remedies=["bring images of these classes into training: a split that keeps the classes' shares does that"],
         )
     ]
@@ -76,7 +76,7 @@ def _rare(survey: Survey, train: Counter[int], val: Counter[int], named: list[in
     if rare:
         evidence.append(
             f"under {FEW} objects in train: "
-            + ", ".join(f"{class_name(survey, kind)} {train[kind]}" for kind in rare[:MOST_NAMED])
+            + ", ".join(f"{class_name(survey, kind)} {train[kind]}" for kind in rare[:MAX_NAMED])
         )
     if uneven:
         evidence.append(
@@ -86,7 +86,7 @@ def _rare(survey: Survey, train: Counter[int], val: Counter[int], named: list[in
     if unmeasured:
         evidence.append(
             f"under {FEW_MEASURED} objects in val, so that the score is luck: "
-            + ", ".join(f"{class_name(survey, kind)} {val[kind]}" for kind in unmeasured[:MOST_NAMED])
+            + ", ".join(f"{class_name(survey, kind)} {val[kind]}" for kind in unmeasured[:MAX_NAMED])
         )
     parts = []
     if absent:
@@ -115,5 +115,5 @@ def _rare(survey: Survey, train: Counter[int], val: Counter[int], named: list[in
 
 
 def _names(survey: Survey, kinds: list[int]) -> str:
-    named = ", ".join(class_name(survey, kind) for kind in kinds[:MOST_NAMED])
-    return named + (f" and {len(kinds) - MOST_NAMED:,} more" if len(kinds) > MOST_NAMED else "")
+    named = ", ".join(class_name(survey, kind) for kind in kinds[:MAX_NAMED])
+    return named + (f" and {len(kinds) - MAX_NAMED:,} more" if len(kinds) > MAX_NAMED else "")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Finding
 
 EXAMPLES = 3
-LONGEST_NAME = 120
+MAX_NAME = 120
 
 
 class Judged(NamedTuple):
@@ -24,7 +24,7 @@ def shown(path: str, root: str = "") -> str:
     """A path for people: below the data set's folder, on one line whatever is in it."""
     below = path.removeprefix(root.rstrip("/") + "/") if root else path
     plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in below)
-    return plain if len(plain) <= LONGEST_NAME else "…" + plain[1 - LONGEST_NAME :]
+    return plain if len(plain) <= MAX_NAME else "…" + plain[1 - MAX_NAME :]
 
 
 def examples(paths: Sequence[str], root: str, most: int = EXAMPLES) -> str:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 BITS = 128
 SURE = 4
 """Bits in which an image that was only saved again may differ: near in any data set."""
-NEAREST = 20
+MAX_DISTANCE = 20
 """Never more: a shift by a fortieth of the width, or another focus."""
-NEAREST_OF_MANY = 14
+MAX_DISTANCE_OF_MANY = 14
 MANY = 30_000
 """Images, from which on the wider search would take minutes."""
 UNLIKELY = 6.0
@@ -58,7 +58,7 @@ def near_enough(looks: Sequence[int]) -> int:
     if len(usual) < 2 * BITS:
         return SURE * 2
     middle, high = usual[len(usual) // 2], usual[len(usual) * 84 // 100]
-    most = NEAREST if len(looks) <= MANY else NEAREST_OF_MANY
+    most = MAX_DISTANCE if len(looks) <= MANY else MAX_DISTANCE_OF_MANY
     return max(SURE, min(most, int(middle - UNLIKELY * (high - middle))))
 
 

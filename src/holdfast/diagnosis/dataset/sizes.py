@@ -23,12 +23,12 @@ MANY = 0.25
 """Of the objects, or of those of one class."""
 ENOUGH = 10
 """Objects of a class that must have been seen to speak of it."""
-LARGEST_IMAGE = 1280
+MAX_IMAGE = 1280
 OVERLAP = 0.2
 """Of neighbouring tiles, so that an object at a cut is whole in one of them."""
 
 
-class Spread(NamedTuple):
+class SizeStats(NamedTuple):
     """The sizes of some objects at an image size."""
 
     objects: int
@@ -88,8 +88,8 @@ def judge(survey: Survey, image_size: int, rule: str) -> Judged:
     )
 
 
-def at(sizes: list[float], image_size: int) -> Spread:
-    return Spread(
+def at(sizes: list[float], image_size: int) -> SizeStats:
+    return SizeStats(
         len(sizes),
         median(sizes) * image_size,
         sum(size * image_size < CELL for size in sizes) / len(sizes),
@@ -119,7 +119,7 @@ def _remedies(middle: float, image_size: int, images: list[tuple[int, int]], who
         ]
     needed = needed_image_size(middle)
     said = []
-    if needed <= LARGEST_IMAGE:
+    if needed <= MAX_IMAGE:
         said.append(
             f"imgsz={needed}: {whose} then has {middle * needed:.0f} px in the median (about "
             f"{(needed / image_size) ** 2:.1f} times the memory and time; smaller batches keep memory as it is)"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.dataset.groups import Groups
     from holdfast.schema.images import Survey
 
-SMALLEST, LARGEST = 0.1, 0.35
+MIN_VALUE, MAX_VALUE = 0.1, 0.35
 """Shares of validation that are proposed; an old share outside of them is brought to the nearer one."""
 PASSES = 12
 SIZE_WEIGHT = 4.0
@@ -75,7 +75,7 @@ def propose(survey: Survey, groups: Groups) -> Split | None:
     old = {at for at in usable if survey.images[at].split == "val"}
     if len(usable) < 4:
         return None
-    wanted = min(LARGEST, max(SMALLEST, len(old) / len(usable)))
+    wanted = min(MAX_VALUE, max(MIN_VALUE, len(old) / len(usable)))
     units = _units(survey, groups, usable)
     count = len(units)
     held, pieces = _choose(units, wanted), 0
@@ -134,13 +134,13 @@ def _choose(units: Sequence[_Unit], wanted: float) -> set[int]:
 
     def gain(unit: _Unit, sign: int) -> float:
         """How much nearer the wanted shares come when this unit changes sides."""
-        better = 0.0
+        must_improve = 0.0
         for kind, count in unit.counts.items():
             weight = SIZE_WEIGHT if kind == IMAGES else 1.0
             now = held[kind] / totals[kind] - wanted
             then = (held[kind] + sign * count) / totals[kind] - wanted
-            better += weight * (now * now - then * then)
-        return better
+            must_improve += weight * (now * now - then * then)
+        return must_improve
 
     for _ in range(PASSES):
         changed = False

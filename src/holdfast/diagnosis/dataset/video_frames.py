@@ -30,8 +30,8 @@ _COPY = re.compile(r"[_.](?:jpe?g|png|bmp|webp|tiff?)\.rf\.[0-9A-Za-z]+$")
 """What Roboflow appends to each of the copies that it makes of an image."""
 _LETTERS = re.compile(r"[a-z]+")
 _NUMBER = re.compile(r"(\d+)")
-MOST_NUMBERS = 8
-FEWEST = 8
+MAX_NUMBERS = 8
+MIN_COUNT = 8
 """Images with names of the same form, and pairs of neighbours, that are needed to conclude anything."""
 ALIKE = 0.6
 """Neighbours must differ by this much of what any two images differ by, at most."""
@@ -68,7 +68,7 @@ def videos(images: Sequence[ImageRecord], root: str) -> list[Video]:
             forms[name.form].append((at, name))
     found: list[Video] = []
     for form, named in forms.items():
-        if len(named) >= FEWEST:
+        if len(named) >= MIN_COUNT:
             found += _of_one_form(form, named, images)
     return found
 
@@ -121,7 +121,7 @@ def _scenes(
     }
     runs = [(key, [at for _, at in frames if at in looks]) for key, frames in by_video.items()]
     steps = [distance(looks[one], looks[other]) for _, run in runs for one, other in itertools.pairwise(run)]
-    if len(steps) < FEWEST:
+    if len(steps) < MIN_COUNT:
         return []
     anywhere = list(looks.values())
     half = len(anywhere) // 2
@@ -149,7 +149,7 @@ def _name(path: str, root: str) -> _Name:
     kept = [folder for folder in folders[-3:] if folder.lower() not in GENERIC]
     parts = _NUMBER.split("/".join([*kept, stem]).lower())
     numbers = tuple(part for part in parts[1::2])
-    if len(numbers) > MOST_NUMBERS or any(len(number) > 18 for number in numbers):
+    if len(numbers) > MAX_NUMBERS or any(len(number) > 18 for number in numbers):
         return _Name((), ())
     return _Name(tuple(parts[0::2]), numbers)
 

@@ -53,8 +53,8 @@ def judge(state: RunState) -> Finding | None:
         return _not_loaded(state, words)
     if state.attempt.snapshots.torn:
         return _passed_over(state.attempt.snapshots.torn[-1])
-    vaulted = state.attempt.vaulted
-    torn = [file for file in vaulted.files if file.torn] if vaulted is not None else []
+    backed_up = state.attempt.backed_up
+    torn = [file for file in backed_up.files if file.torn] if backed_up is not None else []
     return _left_behind(torn) if torn else None
 
 
@@ -78,7 +78,7 @@ def _not_loaded(state: RunState, words: str) -> Finding:
     )
 
 
-def _left_behind(torn: list[events.VaultedFile]) -> Finding:
+def _left_behind(torn: list[events.BackedUpFile]) -> Finding:
     names = ", ".join(file.path for file in torn[:3])
     return Finding(
         rule="checkpoint-torn",
@@ -91,7 +91,7 @@ def _left_behind(torn: list[events.VaultedFile]) -> Finding:
     )
 
 
-def _passed_over(torn: events.SnapshotTorn) -> Finding:
+def _passed_over(torn: events.SnapshotCorrupt) -> Finding:
     return Finding(
         rule="checkpoint-torn",
         severity="warn",
@@ -101,24 +101,24 @@ def _passed_over(torn: events.SnapshotTorn) -> Finding:
     )
 
 
-def _vaulted(*, torn: bool) -> list[events.AnyEvent]:
-    file = events.VaultedFile(
+def _backed_up(*, torn: bool) -> list[events.AnyEvent]:
+    file = events.BackedUpFile(
         path="/home/ann/last.pt", kept="/run/attempts/1/saved/last.pt", bytes=4096, step=10, torn=torn
     )
-    return [events.Vaulted(at=99.5, attempt=1, files=[file])]
+    return [events.CheckpointsBackedUp(at=99.5, attempt=1, files=[file])]
 
 
 RULE = Rule(
     id="checkpoint-torn",
     kind="exit",
-    on=(events.AttemptEnded, events.SnapshotTorn, events.Vaulted),
+    on=(events.AttemptEnded, events.SnapshotCorrupt, events.CheckpointsBackedUp),
     judge=judge,
     page=__doc__ or "",
     cause=55,
     cases=[
         Case(
             "a snapshot that was passed over",
-            [*started(), *trains(), events.SnapshotTorn(at=1.0, path="snapshots/7", why="its end is missing")],
+            [*started(), *trains(), events.SnapshotCorrupt(at=1.0, path="snapshots/7", why="its end is missing")],
             "warn",
         ),
         Case(
@@ -158,10 +158,10 @@ RULE = Rule(
         ),
         Case(
             "killed while it saved",
-            [*started(), *trains(), *losses(1.0), *ended(signal="SIGKILL"), *_vaulted(torn=True)],
+            [*started(), *trains(), *losses(1.0), *ended(signal="SIGKILL"), *_backed_up(torn=True)],
             "warn",
         ),
-        Case("killed, and the file is whole", [*started(), *ended(signal="SIGKILL"), *_vaulted(torn=False)], None),
+        Case("killed, and the file is whole", [*started(), *ended(signal="SIGKILL"), *_backed_up(torn=False)], None),
         Case(
             "a worker that could not be spawned",
             [

@@ -35,16 +35,18 @@ ID = "checkpoint-unfaithful"
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     newest = attempt.saves.newest
-    if newest is None or not (newest.bad or newest.matches == "differs"):
+    if newest is None or not (newest.nonfinite or newest.matches == "differs"):
         return None
     path = newest.path or "a checkpoint in memory"
-    if newest.bad:
+    if newest.nonfinite:
         return Finding(
             rule=ID,
             severity="fatal" if attempt.finished else "warn",
-            since=newest.step,
+            corrupt_from=newest.step,
             message=f"{path} holds weights that are not finite.",
-            evidence=[f"saved after step {newest.step}: NaN or infinity in {newest.bad} of {newest.compared} tensors"],
+            evidence=[
+                f"saved after step {newest.step}: NaN or infinity in {newest.nonfinite} of {newest.compared} tensors"
+            ],
             remedies=[
                 "go back to a checkpoint from before",
                 "find out when the loss or a gradient stopped being finite",
@@ -68,7 +70,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _saved(matches: str, *, bad: int = 0, compared: int = 4, step: int = 10) -> list[events.AnyEvent]:
+def _saved(matches: str, *, nonfinite: int = 0, compared: int = 4, step: int = 10) -> list[events.AnyEvent]:
     more: dict[str, Any] = {"differing": ["fc.weight"] if matches == "differs" else []}
     return [
         events.Saved(
@@ -78,7 +80,7 @@ def _saved(matches: str, *, bad: int = 0, compared: int = 4, step: int = 10) -> 
             tensors=4,
             compared=compared,
             matches=matches,
-            bad=bad,
+            nonfinite=nonfinite,
             **more,
         )
     ]
@@ -92,8 +94,8 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case("other weights are saved", [*started(), *trains(), *steps(10), *_saved("differs")], "warn"),
-        Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", bad=2), *ended(0)], "fatal"),
-        Case("NaN in a checkpoint on the way", [*started(), *steps(10), *_saved("equal", bad=2)], "warn"),
+        Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2), *ended(0)], "fatal"),
+        Case("NaN in a checkpoint on the way", [*started(), *steps(10), *_saved("equal", nonfinite=2)], "warn"),
         *(
             Case(f"what was saved is {how}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
             for how in ("equal", "cast", "average", "earlier", "near")

@@ -55,7 +55,7 @@ def judge(state: RunState) -> Finding | None:
         rule=ID,
         severity="fatal" if certain else "warn",
         confidence="proven" if certain else "possible",
-        since=attempt.last_step,
+        corrupt_from=attempt.last_step,
         message=f"Apple's GPU gave up work {where(attempt)}"
         + (" for lack of memory" if no_memory else "")
         + ": what the model learned since then rests on numbers that were never computed.",
@@ -79,7 +79,7 @@ _MEMORY = (
 RULE = Rule(
     id=ID,
     kind="resources",
-    on=(events.Printed, events.AttemptEnded),
+    on=(events.OutputMatched, events.AttemptEnded),
     judge=judge,
     page=__doc__ or "",
     words=WORDS,

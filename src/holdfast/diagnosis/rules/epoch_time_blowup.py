@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.timing import joined
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.slowdown import Cause, Slow, causes
+from holdfast.diagnosis.slowdown import Cause, Slowdown, causes
 from holdfast.diagnosis.units import duration
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding, Severity
@@ -36,7 +36,7 @@ from holdfast.testing.resources import epoch, epochs, flat, sample
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.aggregators.timing import Pace
+    from holdfast.diagnosis.aggregators.timing import Timing
     from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {
@@ -82,7 +82,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _severity(slow: Slow, found: list[Cause], limits: Mapping[str, float]) -> Severity:
+def _severity(slow: Slowdown, found: list[Cause], limits: Mapping[str, float]) -> Severity:
     if not found:
         return "warn" if slow.same_work and slow.times >= limits["times_for_no_reason"] else "note"
     if found[0].name == "pause" or (found[0].name == "load" and slow.more < limits["load_seconds"]):
@@ -90,7 +90,7 @@ def _severity(slow: Slow, found: list[Cause], limits: Mapping[str, float]) -> Se
     return "warn"
 
 
-def _unknown(slow: Slow) -> str:
+def _unknown(slow: Slowdown) -> str:
     if slow.now.first_sample is None:
         return (
             "why is not in this record; it fits a machine that swapped (a driver's memory that piles up) or that slept"
@@ -103,7 +103,7 @@ def _unknown(slow: Slow) -> str:
     )
 
 
-def _nothing_seen(slow: Slow) -> str:
+def _nothing_seen(slow: Slowdown) -> str:
     now = slow.now
     if now.first_sample is None:
         return "no samples of memory, load or sleep exist for that time"
@@ -116,19 +116,19 @@ def _is_slow(took: float, usual: float | None, limits: Mapping[str, float]) -> b
     return bool(usual) and took >= limits["times"] * (usual or 0.0) and took - (usual or 0.0) >= limits["least_seconds"]
 
 
-def _slow_epoch(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
+def _slow_epoch(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
     last = pace.epochs[-1] if pace.epochs else None
     if last is None or last.usual is None or not _is_slow(last.seconds, last.usual, limits):
         return None
-    return Slow(f"Epoch {last.epoch}", last.seconds, last.usual, last, list(pace.epochs)[1:-1], same_work=True)
+    return Slowdown(f"Epoch {last.epoch}", last.seconds, last.usual, last, list(pace.epochs)[1:-1], same_work=True)
 
 
-def _takes_too_long(pace: Pace, limits: Mapping[str, float]) -> bool:
+def _takes_too_long(pace: Timing, limits: Mapping[str, float]) -> bool:
     """Where there are epochs, the end of this one tells more than its steps; but half a day is not waited for."""
     return pace.usual_epoch is None or pace.under_way.step_seconds > limits["times_for_no_reason"] * pace.usual_epoch
 
 
-def _slow_steps(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
+def _slow_steps(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
     """Two windows in a row, so that one odd minute says nothing."""
     if len(pace.windows) < 2:
         return None
@@ -137,18 +137,18 @@ def _slow_steps(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
         return None
     now = joined(before, last)
     what = f"{now.steps} steps (to step {now.last_step})"
-    return Slow(what, now.step_seconds, last.usual * now.steps, now, list(pace.windows)[1:-2], same_work=False)
+    return Slowdown(what, now.step_seconds, last.usual * now.steps, now, list(pace.windows)[1:-2], same_work=False)
 
 
-def _slow_evaluation(pace: Pace, limits: Mapping[str, float]) -> Slow | None:
+def _slow_evaluation(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
     last = pace.evaluations[-1] if pace.evaluations else None
     if last is None or last.usual is None or not _is_slow(last.seconds, last.usual, limits):
         return None
     what = f"The evaluation at step {last.step}"
-    return Slow(what, last.seconds, last.usual, pace.under_way, list(pace.epochs)[1:], same_work=False)
+    return Slowdown(what, last.seconds, last.usual, pace.under_way, list(pace.epochs)[1:], same_work=False)
 
 
-def _long_between(pace: Pace, limits: Mapping[str, float]) -> Finding | None:
+def _long_between(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
     """From the end of one epoch to the end of the next it took long, and the training was not what took it."""
     last = pace.epochs[-1] if pace.epochs else None
     if last is None or last.wall is None or last.usual_wall is None or not _is_slow(last.wall, last.usual_wall, limits):

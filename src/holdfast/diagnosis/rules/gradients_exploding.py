@@ -53,7 +53,7 @@ def judge(state: RunState) -> Finding | None:
         ),
         evidence=[
             f"norm {gradients.norms.last:.4g} now, typically {gradients.typical_norm.median:.2g} before",
-            f"it {'jumped in one step' if gradients.jumped else 'grew, and the loss does not fall'}",
+            f"it {'jumped in one step' if gradients.jumped else 'grew, and the loss summary not fall'}",
         ],
         remedies=[
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",

@@ -135,7 +135,7 @@ def _graph(unused: int) -> list[events.AnyEvent]:
     return [events.Graph(at=10.0, step=10, used=10 - unused, held=10, held_not_used=names, outside=0, unused=unused)]
 
 
-_TWO = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, beside={"SGD#2": 1})
+_TWO = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, other_steps={"SGD#2": 1})
 
 RULE = Rule(
     id=ID,

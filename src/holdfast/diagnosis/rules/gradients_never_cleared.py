@@ -37,9 +37,9 @@ def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
     limits = state.tuned(ID, LIMITS)
-    if gradients.uncleared_count < limits["intervals"] or _gradients_are_copied(attempt):
+    if gradients.stale_count < limits["intervals"] or _gradients_are_copied(attempt):
         return None
-    newest = gradients.uncleared[-1]
+    newest = gradients.stale_gradients[-1]
     never = gradients.never_cleared
     if never.count >= limits["intervals"]:
         return Finding(
@@ -55,12 +55,12 @@ def judge(state: RunState) -> Finding | None:
             ],
             remedies=["call optimizer.zero_grad() once for each optimizer.step()"],
         )
-    if newest.clean > limits["clean_for_each"] * gradients.uncleared_count:
+    if newest.clean > limits["clean_for_each"] * gradients.stale_count:
         return None
     return Finding(
         rule=ID,
         severity="warn",
-        message=f"Gradients are often left over: {gradients.uncleared_count} times, and {newest.clean} times they were clean.",
+        message=f"Gradients are often left over: {gradients.stale_count} times, and {newest.clean} times they were clean.",
         evidence=[
             (
                 f"left over at step {newest.step} in {newest.tensors} of {newest.of} tensors, "
@@ -76,7 +76,7 @@ def _gradients_are_copied(attempt: AttemptState) -> bool:
     graph = attempt.weights.graph
     if graph is not None and graph.unused and graph.unused >= graph.held:
         return True
-    seen = attempt.observed.kinds.get("graph", "") if attempt.observed is not None else ""
+    seen = attempt.coverage.kinds.get("graph", "") if attempt.coverage is not None else ""
     return seen.startswith("not seen: gradients reach")
 
 
@@ -86,12 +86,12 @@ def _left_over(*at: int, clean: int = 0) -> list[events.AnyEvent]:
         for step in at
         for event in [
             *steps(1, first=step - 1),
-            events.Uncleared(at=float(step), step=step, tensors=4, of=4, names=["0.weight"], clean=clean),
+            events.StaleGradients(at=float(step), step=step, tensors=4, of=4, names=["0.weight"], clean=clean),
         ]
     ]
 
 
-_COPIED = events.Observed(
+_COPIED = events.Coverage(
     at=0.5,
     kinds={"graph": "not seen: gradients reach the optimizer's tensors outside of the visible graph"},
     step_source="optimizer",
@@ -100,7 +100,7 @@ _COPIED = events.Observed(
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Uncleared,),
+    on=(events.StaleGradients,),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",

@@ -40,15 +40,19 @@ REMEDIES = [
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
-    looks = gradients.bad if gradients.bad.count >= gradients.bad_beside.count else gradients.bad_beside
-    if not (looks.count or gradients.bad_norms.count or gradients.skipped_in_a_row > 1):
+    looks = (
+        gradients.nonfinite
+        if gradients.nonfinite.count >= gradients.nonfinite_others.count
+        else gradients.nonfinite_others
+    )
+    if not (looks.count or gradients.nonfinite_norms.count or gradients.skipped_in_a_row > 1):
         return None
     limits = state.tuned(ID, LIMITS)
     # Steps may be told later than the skips after them; one that came after them takes them back.
     still = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
     if gradients.skipped_in_a_row >= limits["skipped"] and still:
         return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
-    norms = gradients.bad_norms
+    norms = gradients.nonfinite_norms
     if looks.count >= limits["looks"] or norms.count >= limits["norms"]:
         return _lasting(state, looks if looks.count >= limits["looks"] else norms)
     seen = looks if looks.count else norms
@@ -70,7 +74,7 @@ def _lasting(state: RunState, seen: Streak) -> Finding:
         rule=ID,
         severity="fatal",
         step=seen.since,
-        since=seen.since,
+        corrupt_from=seen.since,
         message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
         evidence=_evidence(attempt, seen),
         remedies=[*lower_the_rate(attempt, seen.since), *go_back(state, seen.since), *REMEDIES],
@@ -92,7 +96,7 @@ def _skipped(count: int, attempt: AttemptState, for_good: float) -> Finding:
 
 def _evidence(attempt: AttemptState, seen: Streak) -> list[str]:
     latest = attempt.gradients.latest
-    names = latest.bad_names if latest is not None else []
+    names = latest.nonfinite_names if latest is not None else []
     return [
         f"{seen.count} in a row, from step {seen.since} to step {seen.until}",
         *([f"not finite in {', '.join(names[:5])}"] if names else []),
@@ -113,14 +117,14 @@ RULE = Rule(
     cases=[
         Case(
             "NaN in three steps that were taken",
-            [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in look(s, norm="nan", bad=1))],
+            [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in look(s, norm="nan", nonfinite=1))],
             "fatal",
         ),
         Case("clipping sees infinity only", [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")], "fatal"),
         Case("no scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
         Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
         Case("many skips, told before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
-        Case("a single one", [*started(), *steps(4), *look(5, norm="inf", bad=1), *steps(3, first=5)], "note"),
+        Case("a single one", [*started(), *steps(4), *look(5, norm="inf", nonfinite=1), *steps(3, first=5)], "note"),
         Case(
             "a scaler finds its scale",
             [*started(), *_skips(9, 0), *steps(10), *_skips(1, 10), *steps(5, first=11), *_skips(1, 15)],
@@ -134,7 +138,7 @@ RULE = Rule(
                 *(
                     e
                     for s in (5, 6, 7, 8)
-                    for e in [*look(s, norm="inf", bad=2), *_skips(1, s - 1), *steps(1, first=s)]
+                    for e in [*look(s, norm="inf", nonfinite=2), *_skips(1, s - 1), *steps(1, first=s)]
                 ),
             ],
             None,

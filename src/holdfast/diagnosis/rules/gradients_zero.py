@@ -28,7 +28,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
-from holdfast.testing.relations import look, movement, steps
+from holdfast.testing.relations import look, steps, weight_updates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ def _all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
         rule=ID,
         severity="fatal" if lasting else "warn",
         step=zero.since,
-        since=attempt.first_step if from_the_start else zero.since,
+        corrupt_from=attempt.first_step if from_the_start else zero.since,
         message=f"Every gradient is exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
         evidence=[
             f"{zero.count} looks at all gradients from step {zero.since} to step {zero.until}, all of them 0.0",
@@ -104,7 +104,7 @@ def _a_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | No
 def _has_a_loss(attempt: AttemptState, solved_below: float) -> bool:
     """A loss that is there, not zero, and not all but solved."""
     loss = attempt.loss
-    if not loss.count or loss.last is None or loss.last == 0.0 or loss.bad_in_a_row:
+    if not loss.count or loss.last is None or loss.last == 0.0 or loss.nonfinite_in_a_row:
         return False
     return abs(loss.last) > solved_below * abs(loss.first or 0.0)
 
@@ -112,7 +112,7 @@ def _has_a_loss(attempt: AttemptState, solved_below: float) -> bool:
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Step, events.Steps, events.Gradients, events.Movement),
+    on=(events.Step, events.Steps, events.Gradients, events.WeightUpdates),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
@@ -162,13 +162,19 @@ RULE = Rule(
             [
                 *started(),
                 *steps(50, norm=1.0),
-                *(e for s in (1, 21, 41) for e in movement(s, zero_input=("0.weight",))),
+                *(e for s in (1, 21, 41) for e in weight_updates(s, zero_input=("0.weight",))),
             ],
             "warn",
         ),
         Case(
             "inputs of zero for a while",
-            [*started(), *steps(50, norm=1.0), *movement(1, zero_input=("0.weight",)), *movement(21), *movement(41)],
+            [
+                *started(),
+                *steps(50, norm=1.0),
+                *weight_updates(1, zero_input=("0.weight",)),
+                *weight_updates(21),
+                *weight_updates(41),
+            ],
             None,
         ),
     ],

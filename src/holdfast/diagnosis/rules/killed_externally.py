@@ -23,7 +23,7 @@ from holdfast.testing.histories import ended, losses, memory, started, trains
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-MOST_TOLD = 6
+MAX_TOLD = 6
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
@@ -47,7 +47,7 @@ def _advice(state: RunState, signal: str) -> str:
     lives = [each.ended.seconds for each in (*before, state.attempt) if each.ended is not None]
     if not before:
         return "nothing in the training has to change; find out what sends the signal if it comes again"
-    told = ", ".join(f"{seconds:.0f}" for seconds in lives[-MOST_TOLD:])
+    told = ", ".join(f"{seconds:.0f}" for seconds in lives[-MAX_TOLD:])
     return (
         f"find out what sends {signal}: it has come {len(lives)} times, after {told} s. A time limit of a scheduler or a "
         "container comes after about the same time; else ask who may end your processes"

@@ -77,7 +77,7 @@ def _never_rose(attempt: AttemptState, limits: Mapping[str, float]) -> Finding |
             "print optimizer.param_groups[0]['lr'] after the optimizer is made: it may be read as 0 from a configuration",
             "if it is warm-up, call the scheduler's step() after each optimizer.step()",
         ],
-        since=attempt.first_step,
+        corrupt_from=attempt.first_step,
     )
 
 
@@ -86,8 +86,13 @@ def _fell(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     enough = max(limits["steps_after"], limits["share_after"] * rates.highest.count)
     if rates.vanished_steps < enough or not is_one(attempt) or rates.vanished_since is None:
         return None
-    movement = attempt.weights.movement
-    if movement is not None and movement.step > rates.vanished_since and movement.moved and not rates.highest.last:
+    weight_updates = attempt.weights.weight_updates
+    if (
+        weight_updates is not None
+        and weight_updates.step > rates.vanished_since
+        and weight_updates.moved
+        and not rates.highest.last
+    ):
         return None
     made_for = [
         f"{seen.scheduler} was made for {seen.planned} of its steps"
@@ -183,7 +188,7 @@ RULE = Rule(
         Case("an optimizer that does not use it", [*started(), *moved(9), *steps(*[2.3] * 150, rate=0.0)], None),
         Case(
             "two optimizers, one waits",
-            [*started(), *steps(*[2.3] * 150, rate=0.0, beside={"Adam#2": 1})],
+            [*started(), *steps(*[2.3] * 150, rate=0.0, other_steps={"Adam#2": 1})],
             None,
         ),
         Case("a smoke test of a few steps", [*started(), *steps(*[2.3] * 5, rate=0.0), *ended(0, last_step=5)], None),

@@ -39,7 +39,7 @@ def judge(state: RunState) -> Finding | None:
     least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
     if not attempt.loss.count:
         return _by_epoch(attempt)
-    if zeros != attempt.loss.count or attempt.loss.bad or zeros < least:
+    if zeros != attempt.loss.count or attempt.loss.nonfinite or zeros < least:
         return None
     moves = attempt.gradients.seen_nonzero
     return Finding(

@@ -116,14 +116,14 @@ def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], at
             *upgrade,
             "if the objects are only a few pixels wide, use a larger imgsz or start from pretrained weights",
         ],
-        since=attempt.first_step,
+        corrupt_from=attempt.first_step,
     )
 
 
 def _note(attempt: AttemptState, least: float) -> Finding | None:
     series = attempt.losses.parts
     for name, part in series.items():
-        if part.last != 0.0 or part.same_in_a_row < least or part.bad:
+        if part.last != 0.0 or part.same_in_a_row < least or part.nonfinite:
             continue
         if not any(other.last and other.same_in_a_row < least for other in series.values()):
             continue

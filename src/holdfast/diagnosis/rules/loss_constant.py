@@ -51,7 +51,7 @@ def judge(state: RunState) -> Finding | None:
     limits = state.tuned("loss-constant", LIMITS)
     if same < limits["steps_of_a_whole_run"] or not attempt.loss.last or not is_one(attempt):
         return None
-    if attempt.loss.same_in_a_row != attempt.loss.count or attempt.loss.bad:
+    if attempt.loss.same_in_a_row != attempt.loss.count or attempt.loss.nonfinite:
         return _later(attempt, same, limits["steps_later"])
     if attempt.started.resume is not None and attempt.started.resume.checkpoint is not None:
         return None
@@ -88,7 +88,7 @@ def _from_the_start(attempt: AttemptState, same: int) -> Finding:
             "look for .detach(), .item() or torch.no_grad() between the model and the loss",
         ],
         confidence="proven" if severity == "fatal" else "possible",
-        since=attempt.first_step if severity == "fatal" else None,
+        corrupt_from=attempt.first_step if severity == "fatal" else None,
     )
 
 
@@ -165,7 +165,7 @@ RULE = Rule(
             [*started(), *steps(*[3.0 - n / 10 for n in range(25)]), *steps(*[0.4123] * 400, first=26)],
             None,
         ),
-        Case("two optimizers", [*started(), *STUCK, *steps(*[2.302585] * 90, beside={"Adam#2": 1})], None),
+        Case("two optimizers", [*started(), *STUCK, *steps(*[2.302585] * 90, other_steps={"Adam#2": 1})], None),
         Case("all zero: another rule's", [*started(), *steps(*[0.0] * 90)], None),
         Case(
             "goes on from a checkpoint at its optimum",

@@ -111,7 +111,7 @@ def _finding(state: RunState, level: float, began: float, steps: int, said: str,
             "check that inputs are normalised and that gradients are cleared in each step",
         ],
         confidence="proven" if proven else "likely",
-        since=since,
+        corrupt_from=since,
     )
 
 
@@ -205,7 +205,9 @@ RULE = Rule(
             None,
         ),
         Case("below zero", [*started(), *steps(-1.0, *WANDERS, *[9e5] * 90, loader=True)], None),
-        Case("two optimizers", [*started(), *steps(*WANDERS, *[9e5] * 90, loader=True, beside={"Adam#2": 1})], None),
+        Case(
+            "two optimizers", [*started(), *steps(*WANDERS, *[9e5] * 90, loader=True, other_steps={"Adam#2": 1})], None
+        ),
         Case(
             "another model's training, with a larger loss",
             [*started(), *steps(*WANDERS, loader=True), *note(HANDOVER), *steps(*[900.0] * 90, first=41, loader=True)],

@@ -37,20 +37,20 @@ CLIP = "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
 
 def judge(state: RunState) -> Finding | None:
     loss = state.attempt.loss
-    if not loss.bad:
+    if not loss.nonfinite:
         return _by_epoch(state)
-    lasting = loss.bad_in_a_row >= state.tuned("loss-not-finite", LIMITS)["in_a_row"]
+    lasting = loss.nonfinite_in_a_row >= state.tuned("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
         severity="fatal" if lasting else "warn",
         step=loss.bad_since if lasting else loss.last_bad_step,
-        since=loss.bad_since if lasting else None,
+        corrupt_from=loss.bad_since if lasting else None,
         message=(
             f"The loss is not finite since step {loss.bad_since}: the weights are lost from there on."
             if lasting
             else f"The loss was not finite at step {loss.last_bad_step}."
         ),
-        evidence=[f"{loss.bad} losses were NaN or infinite, the last {loss.bad_in_a_row} in a row"],
+        evidence=[f"{loss.nonfinite} losses were NaN or infinite, the last {loss.nonfinite_in_a_row} in a row"],
         remedies=_remedies(state, loss.bad_since if lasting else loss.last_bad_step),
     )
 
@@ -77,7 +77,7 @@ def _by_epoch(state: RunState) -> Finding | None:
         message=f"The loss is not finite since epoch {since}: the weights are lost from there on.",
         evidence=[f"a training loss was NaN or infinite in each of the last {len(epochs)} epochs"],
         remedies=_remedies(state, epochs[0].step or None),
-        since=epochs[0].step or None,
+        corrupt_from=epochs[0].step or None,
     )
 
 
@@ -91,7 +91,7 @@ RULE = Rule(
     cases=[
         Case("NaN and it stays", [*started(), *trains(), *losses(1.0, 0.9, *["nan"] * 5)], "fatal"),
         Case("one infinity", [*started(), *losses(1.0, "inf", 0.9)], "warn"),
-        Case("a whole window of NaN", [*started(), *losses(1.0), *window(2, 40, 0.0, bad=39)], "fatal"),
+        Case("a whole window of NaN", [*started(), *losses(1.0), *window(2, 40, 0.0, nonfinite=39)], "fatal"),
         Case(
             "a log of epochs, NaN from the third on",
             [*started(), *(_epoch_loss(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],

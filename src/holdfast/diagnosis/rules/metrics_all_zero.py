@@ -105,7 +105,7 @@ def judge(state: RunState) -> Finding | None:
         + ([f"{steps} optimizer steps were made in all{_accumulated(attempt)}"] if brief else []),
         remedies=_remedies(attempt, brief=brief, fell=fell, unknown=ended_well and not steps),
         confidence="proven" if severity == "fatal" and not very_few else "possible",
-        since=attempt.first_step if severity == "fatal" else None,
+        corrupt_from=attempt.first_step if severity == "fatal" else None,
     )
 
 
@@ -181,7 +181,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
-    of_now=True,
+    retractable=True,
     cases=[
         Case("ended well with nothing", [*started(), *FALLS, *_nothing(10), *ended(0, last_step=200)], "fatal"),
         Case(

@@ -73,7 +73,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
-    of_now=True,
+    retractable=True,
     cases=[
         Case("no gain for twenty validations", [*started(), *validations(fitness=[*RISES, *[0.48] * 20])], "note"),
         Case(

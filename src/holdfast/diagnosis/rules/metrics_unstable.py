@@ -89,7 +89,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
-    of_now=True,
+    retractable=True,
     cases=[
         Case(
             "the second field report",

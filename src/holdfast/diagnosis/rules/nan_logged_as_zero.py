@@ -45,7 +45,7 @@ def judge(state: RunState) -> Finding | None:
     masked = [text for text in logged if _MASKED.search(text)]
     if line is None and not masked:
         return None
-    recovered = attempt.loss.count > 0 and not attempt.loss.bad_in_a_row
+    recovered = attempt.loss.count > 0 and not attempt.loss.nonfinite_in_a_row
     to_the_end = len(logged) >= state.tuned(ID, LIMITS)["last_lines"] and len(masked) == len(logged)
     count = max(line.count if line is not None else 0, len(masked))
     return Finding(
@@ -79,7 +79,7 @@ _GOOD = "{'loss': 2.2549, 'grad_norm': 1.5, 'learning_rate': 0.0005, 'epoch': 0.
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Printed, events.AttemptEnded),
+    on=(events.OutputMatched, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",

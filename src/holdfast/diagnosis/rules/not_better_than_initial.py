@@ -156,7 +156,7 @@ RULE = Rule(
         Case("below zero", [*started(), *steps(-0.1, *RISES, loader=True), *ended(0, last_step=241)], None),
         Case(
             "two optimizers",
-            [*started(), *steps(*RISES, loader=True, beside={"Adam#2": 1}), *ended(0, last_step=240)],
+            [*started(), *steps(*RISES, loader=True, other_steps={"Adam#2": 1}), *ended(0, last_step=240)],
             None,
         ),
         Case("it died: another rule's", [*started(), *steps(*RISES, loader=True), *ended(1, last_step=240)], None),

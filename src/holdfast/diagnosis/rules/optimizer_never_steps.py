@@ -33,7 +33,7 @@ UPDATES = "weight updates"
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    said = attempt.observed.kinds.get(UPDATES, "") if attempt.observed is not None else ""
+    said = attempt.coverage.kinds.get(UPDATES, "") if attempt.coverage is not None else ""
     if not attempt.finished or not said.startswith("not seen"):
         return None
     fell = fall(attempt.loss)
@@ -53,7 +53,7 @@ def judge(state: RunState) -> Finding | None:
 
 def _observed(text: str | None) -> list[events.AnyEvent]:
     kinds = {} if text is None else {UPDATES: text}
-    return [events.Observed(at=50.0, kinds=kinds, step_source="backward")]
+    return [events.Coverage(at=50.0, kinds=kinds, step_source="backward")]
 
 
 _NEVER = "not seen: in 480 backwards the optimizer never stepped, and its weights did not change"

@@ -139,7 +139,7 @@ def _training_fell(state: RunState, name: str, best: Point, least: float) -> str
 def _by_step(state: RunState, part: str) -> list[series.Point]:
     """A part of the training loss over all attempts; what a later one did again replaces what it was before."""
     points: list[series.Point] = []
-    for attempt in state.lineage:
+    for attempt in state.ancestry:
         losses = attempt.losses
         again = losses.parts.get(part) or (losses.whole if len(losses.parts) < 2 else None)
         if again is not None and again.points and attempt.first_step is not None:
@@ -168,7 +168,7 @@ RULE = Rule(
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
-    of_now=True,
+    retractable=True,
     cases=[
         Case(
             "cls rises on the validation set only",

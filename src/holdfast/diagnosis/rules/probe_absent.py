@@ -26,7 +26,7 @@ _FLAGS = ("-I", "-E", "-S")
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    if attempt.ended is None or attempt.hello is not None or attempt.others:
+    if attempt.ended is None or attempt.attached is not None or attempt.others:
         return None
     why, remedy = reason(attempt)
     return Finding(

@@ -42,12 +42,12 @@ def judge(state: RunState) -> Finding | None:
     lasting = len(since) >= state.tuned(ID, LIMITS)["comparisons"]
     if not lasting and weights.compared < 2:
         return None
-    ranks = attempt.hello.world_size if attempt.hello is not None else 0
+    ranks = attempt.attached.world_size if attempt.attached is not None else 0
     return Finding(
         rule=ID,
         severity="fatal" if lasting else "warn",
         step=since[0],
-        since=(weights.equal_at or 0) + 1,
+        corrupt_from=(weights.equal_at or 0) + 1,
         message=f"The weights of the {ranks} replicas differ at step {since[-1]}: each rank trains a model of its own.",
         evidence=[
             f"checksums of all weights differ at step{'s' if len(since) > 1 else ''} {', '.join(map(str, since[:6]))}",
@@ -62,7 +62,7 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _averages_models(attempt: AttemptState) -> bool:
-    names = attempt.observed.optimizers if attempt.observed is not None else []
+    names = attempt.coverage.optimizers if attempt.coverage is not None else []
     return any("LocalSGD" in name or "Hierarchical" in name for name in names)
 
 
@@ -89,7 +89,7 @@ RULE = Rule(
             [
                 *started(),
                 *two_ranks(),
-                events.Observed(at=0.5, kinds={}, step_source="optimizer", optimizers=["PostLocalSGDOptimizer"]),
+                events.Coverage(at=0.5, kinds={}, step_source="optimizer", optimizers=["PostLocalSGDOptimizer"]),
                 *checksums(1, "a1", "b1"),
                 *checksums(2, "a2", "b2"),
             ],

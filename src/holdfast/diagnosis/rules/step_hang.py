@@ -26,24 +26,24 @@ from holdfast.testing.histories import losses, started, trains
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-_QUIET = events.Quiet(at=400.0, seconds=310.0, bound=300.0)
+_QUIET = events.NoProgress(at=400.0, seconds=310.0, bound=300.0)
 _STACK = 'Thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line 12 in wait'
 
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    if attempt.stacks is None or not attempt.stacks.same or attempt.quiet is None:
+    if attempt.stacks is None or not attempt.stacks.same or attempt.no_progress is None:
         return None
     frames = [line.strip() for line in attempt.stacks.text.splitlines() if line.strip().startswith("File ")]
     return Finding(
         rule="step-hang",
         severity="fatal",
         message=(
-            f"The training stands still {where(attempt)}: nothing happened for {attempt.quiet.seconds:.0f} s, "
+            f"The training stands still {where(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
             f"and every thread stands where it stood before."
         ),
         evidence=[
-            f"no step, fetch or output for {attempt.quiet.seconds:.0f} s; this run's bound is {attempt.quiet.bound:.0f} s",
+            f"no step, fetch or output for {attempt.no_progress.seconds:.0f} s; this run's bound is {attempt.no_progress.bound:.0f} s",
             *(f"stack: {frame}" for frame in frames[:5]),
         ],
         remedies=[

@@ -21,25 +21,25 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started
-from holdfast.testing.relations import movement, stuck
+from holdfast.testing.relations import stuck, weight_updates
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 ID = "updates-underflow"
 LIMITS = {"looks": 2, "part_of_tensors": 0.5, "part_of_rows": 0.5}
-TOLD_AT_MOST = 32
+MAX_TOLD = 32
 """The probe names no more stuck tensors than this."""
 
 
 def judge(state: RunState) -> Finding | None:
     weights = state.attempt.weights
-    newest = weights.movement
+    newest = weights.weight_updates
     if newest is None or not newest.stuck:
         return None
     limits = state.tuned(ID, LIMITS)
     lost = [tensor for tensor in newest.stuck if tensor.update_ulps is not None and tensor.update_ulps < 1.0]
-    enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= TOLD_AT_MOST
+    enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= MAX_TOLD
     if weights.looks < limits["looks"] or not lost or not enough:
         return None
     rows, stayed = sum(tensor.with_gradient for tensor in lost), sum(tensor.stuck for tensor in lost)
@@ -68,23 +68,27 @@ def judge(state: RunState) -> Finding | None:
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Movement,),
+    on=(events.WeightUpdates,),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
         Case(
             "bfloat16 with a small rate",
-            [*started(), *(e for s in (2, 30) for e in movement(s, *(stuck(n, 0.2) for n in "abc")))],
+            [*started(), *(e for s in (2, 30) for e in weight_updates(s, *(stuck(n, 0.2) for n in "abc")))],
             "note",
         ),
-        Case("a single look", [*started(), *movement(2, *(stuck(n, 0.2) for n in "abc"))], None),
+        Case("a single look", [*started(), *weight_updates(2, *(stuck(n, 0.2) for n in "abc"))], None),
         Case(
             "a few rows in float32",
-            [*started(), *(e for s in (2, 30) for e in movement(s, *(stuck(n, 0.2, rows=1) for n in "abc")))],
+            [*started(), *(e for s in (2, 30) for e in weight_updates(s, *(stuck(n, 0.2, rows=1) for n in "abc")))],
             None,
         ),
-        Case("one tensor of many", [*started(), *movement(2), *movement(30, stuck("a", 0.1), checked=20)], None),
-        Case("all moves", [*started(), *movement(2), *movement(9)], None),
+        Case(
+            "one tensor of many",
+            [*started(), *weight_updates(2), *weight_updates(30, stuck("a", 0.1), checked=20)],
+            None,
+        ),
+        Case("all moves", [*started(), *weight_updates(2), *weight_updates(9)], None),
     ],
 )

@@ -27,7 +27,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding, Severity
 from holdfast.testing.histories import started, trains
-from holdfast.testing.relations import movement, steps, stuck
+from holdfast.testing.relations import steps, stuck, weight_updates
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.weights import Stuck, Weights
@@ -45,7 +45,7 @@ REMEDIES = [
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     weights = attempt.weights
-    if weights.movement is None or (not weights.had_to_move and weights.most_moved):
+    if weights.weight_updates is None or (not weights.had_to_move and weights.most_moved):
         return None
     limits = state.tuned(ID, LIMITS)
     stayed = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
@@ -89,7 +89,7 @@ def _state(moved: bool | None) -> str:
 
 def _none(weights: Weights, looks: float, over_steps: float) -> Finding | None:
     """No update can be estimated, but none has ever shown."""
-    newest = weights.movement
+    newest = weights.weight_updates
     if newest is None or weights.looks < looks or newest.step - (weights.first_look or 0) < over_steps:
         return None
     unknown = [tensor.name for tensor in newest.stuck if tensor.update_ulps is None]
@@ -110,22 +110,22 @@ def _none(weights: Weights, looks: float, over_steps: float) -> Finding | None:
 RULE = Rule(
     id=ID,
     kind="learning",
-    on=(events.Movement,),
+    on=(events.WeightUpdates,),
     judge=judge,
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
         Case(
             "a whole tensor stays",
-            [*started(), *trains(), *steps(2), *movement(2, stuck("fc.weight", 4000.0))],
+            [*started(), *trains(), *steps(2), *weight_updates(2, stuck("fc.weight", 4000.0))],
             "fatal",
         ),
         Case(
             "one row stays, time after time",
             [
                 *started(),
-                *movement(2, stuck("fc.weight", 90.0, rows=1)),
-                *movement(3, stuck("fc.weight", 90.0, rows=1, times=2)),
+                *weight_updates(2, stuck("fc.weight", 90.0, rows=1)),
+                *weight_updates(3, stuck("fc.weight", 90.0, rows=1, times=2)),
             ],
             "fatal",
         ),
@@ -134,7 +134,7 @@ RULE = Rule(
             [
                 *started(),
                 *steps(100),
-                *(e for s in (2, 40, 90) for e in movement(s, stuck("a", None), stuck("b", None), checked=2)),
+                *(e for s in (2, 40, 90) for e in weight_updates(s, stuck("a", None), stuck("b", None), checked=2)),
             ],
             "fatal",
         ),
@@ -142,29 +142,34 @@ RULE = Rule(
             "an own optimizer leaves one tensor where it is",
             [
                 *started(),
-                *movement(2, stuck("second", 40.0, by_others=True)),
-                *movement(3, stuck("second", 40.0, times=2, by_others=True)),
+                *weight_updates(2, stuck("second", 40.0, by_others=True)),
+                *weight_updates(3, stuck("second", 40.0, times=2, by_others=True)),
             ],
             "warn",
         ),
-        Case("an own optimizer, seen once", [*started(), *movement(2, stuck("a", 40.0, by_others=True))], None),
-        Case("a row stayed once", [*started(), *movement(2, stuck("fc.weight", 90.0, rows=1))], None),
+        Case("an own optimizer, seen once", [*started(), *weight_updates(2, stuck("a", 40.0, by_others=True))], None),
+        Case("a row stayed once", [*started(), *weight_updates(2, stuck("fc.weight", 90.0, rows=1))], None),
         Case(
             "one row stayed once, then moved",
-            [*started(), *movement(2, stuck("a", 9.0, rows=1)), *movement(9, again=("a",)), *movement(20)],
+            [
+                *started(),
+                *weight_updates(2, stuck("a", 9.0, rows=1)),
+                *weight_updates(9, again=("a",)),
+                *weight_updates(20),
+            ],
             None,
         ),
-        Case("updates too small to show", [*started(), *movement(2, stuck("a", 0.3), stuck("b", 0.45))], None),
+        Case("updates too small to show", [*started(), *weight_updates(2, stuck("a", 0.3), stuck("b", 0.45))], None),
         Case(
             "warm-up from zero with an unknown optimizer",
             [
                 *started(),
                 *steps(100, lr=0.0),
-                *(e for s in (2, 40, 90) for e in movement(s, stuck("a", None), checked=1)),
+                *(e for s in (2, 40, 90) for e in weight_updates(s, stuck("a", None), checked=1)),
             ],
             None,
         ),
-        Case("unknown updates at first", [*started(), *movement(2, stuck("a", None)), *movement(9)], None),
-        Case("everything moves", [*started(), *movement(1), *movement(50)], None),
+        Case("unknown updates at first", [*started(), *weight_updates(2, stuck("a", None)), *weight_updates(9)], None),
+        Case("everything moves", [*started(), *weight_updates(1), *weight_updates(50)], None),
     ],
 )

@@ -25,7 +25,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding, Severity
 from holdfast.testing.histories import started, trains
-from holdfast.testing.relations import movement, steps
+from holdfast.testing.relations import steps, weight_updates
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
@@ -93,7 +93,7 @@ RULE = Rule(
         Case("a perceptual loss", [*started(), *_graph(["VGG.0.weight", "VGG.0.bias"], [], in_eval=2)], "note"),
         Case(
             "its tensors move all the same",
-            [*started(), *movement(1), *_graph(["fc.weight"], ["a", "b", "c", "d"])],
+            [*started(), *weight_updates(1), *_graph(["fc.weight"], ["a", "b", "c", "d"])],
             "warn",
         ),
         Case("an unused head", [*started(), *_graph([], ["aux.weight"])], None),

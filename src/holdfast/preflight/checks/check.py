@@ -21,9 +21,9 @@ from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
     from holdfast.machine import Machine
-    from holdfast.preflight.checks.forecast_trial import Tried
-    from holdfast.preflight.checks.interpreter import Interpreter, Said
-    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.preflight.checks.forecast_trial import ShortRun
+    from holdfast.preflight.checks.interpreter import Interpreter, Reply
+    from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Confidence, Severity
 
@@ -33,7 +33,7 @@ Status = Literal["passed", "warn", "fatal", "not checked"]
 Need = Literal["interpreter", "torch", "data", "command", "plan"]
 
 
-Asks = Callable[[Path, list[str], str, float, "Callable[[dict[str, Any]], None] | None"], "Said"]
+Asks = Callable[[Path, list[str], str, float, "Callable[[dict[str, Any]], None] | None"], "Reply"]
 
 
 class NotChecked(Exception):
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Ground:
+class CheckContext:
     """What a training would start on. Everything in it is known before the first check, or asked for by a function, so
     that a check can be held to recorded grounds.
     """
@@ -79,12 +79,12 @@ class Ground:
     """How the user's interpreter is asked; `ask` is the way to it."""
     confines: bool = True
     """Whether a dry run is kept from writing outside of its scratch, where the system can."""
-    rehearses: Callable[[Ground], Rehearsed] | None = None
+    dry_runs: Callable[[CheckContext], DryRunResult] | None = None
     """How the training is rehearsed, in recorded grounds; None: for real."""
     deadline: Callable[[], float] = lambda: 60.0
     tell: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
     """For what takes long: how many of how many, and of what; total None where that is not known."""
-    tried: Tried | None = None
+    short_run_of: ShortRun | None = None
     """What a short trial of the plan measured, where one was made already."""
     free_disk: Callable[[Path], int] = free_disk
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -101,7 +101,7 @@ class Ground:
         given: str = "",
         seconds: float | None = None,
         on_line: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Said:
+    ) -> Reply:
         """Runs a program (a file of the standard library and theirs, Python 3.9) under the user's interpreter, with their
         environment, in the folder of the command; `given` is its standard input. It prints JSON, an object a line: they
         are in what is returned, and `on_line` gets each as it comes. Never raises, ends it in time, and may be called
@@ -133,7 +133,7 @@ class Case:
     """A recorded ground, and what the check must make of it."""
 
     says: str
-    ground: Ground
+    context: CheckContext
     expected: Status
 
 
@@ -142,7 +142,7 @@ class Check:
     id: str
     """Stable, kebab-case, the file's name."""
     kind: Kind
-    run: Callable[[Ground], Answer]
+    run: Callable[[CheckContext], Answer]
     page: str
     """The module's docstring: what it asks, why, what to do, sources."""
     needs: tuple[Need, ...] = ()
@@ -171,19 +171,19 @@ def finding(
     )
 
 
-def missing(check: Check, ground: Ground) -> str | None:
+def missing(check: Check, context: CheckContext) -> str | None:
     """Why the check cannot be run on this ground, or None."""
-    python = ground.interpreter
+    python = context.interpreter
     for need in check.needs:
-        if need in ("interpreter", "torch") and (python is None or ground.asks is None):
-            return ground.no_interpreter or "there is no Python to ask"
+        if need in ("interpreter", "torch") and (python is None or context.asks is None):
+            return context.no_interpreter or "there is no Python to ask"
         if need == "torch" and python is not None and python.torch is None:
             return python.no_torch
-        if need == "data" and ground.data is None:
+        if need == "data" and context.data is None:
             return "no data set is known: name it with --data DATA.yaml, or check a plan"
-        if need == "plan" and ground.plan is None:
+        if need == "plan" and context.plan is None:
             return "it is about a plan: holdfast check PLAN.toml"
-        if need == "command" and not ground.command and ground.plan is None:
+        if need == "command" and not context.command and context.plan is None:
             return "it needs a training to look at: holdfast check -- COMMAND, or a plan"
     return None
 

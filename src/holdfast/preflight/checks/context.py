@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.machine import this_machine
-from holdfast.preflight.checks.check import Ground
-from holdfast.preflight.checks.interpreter import FACTS, Asker, facts_in
+from holdfast.preflight.checks.check import CheckContext
+from holdfast.preflight.checks.interpreter import FACTS, PythonClient, facts_in
 from holdfast.process.launch_errors import not_runnable
 from holdfast.process.python_discovery import default_python, imports_of, program_on_path, python_of, script_of
 from holdfast.schema.errors import CommandNotRunnable
@@ -49,7 +49,7 @@ _SETTINGS = frozenset(
 )
 
 
-def ground_for(
+def build_context(
     *,
     command: Sequence[str] = (),
     plan: Plan | None = None,
@@ -60,7 +60,7 @@ def ground_for(
     machine: Machine | None = None,
     environment: Mapping[str, str] = os.environ,
     seconds: float = FACTS_SECONDS,
-) -> tuple[Ground, Asker | None]:
+) -> tuple[CheckContext, PythonClient | None]:
     """The ground, and what asks the interpreter: to be closed when all is done."""
     cwd = Path(plan.cwd) if plan is not None else working_folder()
     words = tuple(command) or tuple(plan.command if plan is not None else ())
@@ -69,10 +69,10 @@ def ground_for(
     imports = imports_of(script) if (script := script_of(words, cwd)) is not None else frozenset[str]()
     _check_command(tuple(command), cwd, variables)
     python = _python(words, plan, cwd, variables)
-    asker = None if python is None else Asker(python, cwd, variables)
+    asker = None if python is None else PythonClient(python, cwd, variables)
     known, why = (None, _NO_PYTHON) if asker is None else _asked(asker, imports, python or [], seconds)
     named = data if data is not None else settings.get("data")
-    return Ground(
+    return CheckContext(
         cwd=cwd,
         machine=machine if machine is not None else this_machine(),
         environment=variables,
@@ -123,7 +123,9 @@ def _python(words: Sequence[str], plan: Plan | None, cwd: Path, environment: Map
     return default_python(environment) or [sys.executable]
 
 
-def _asked(asker: Asker, imports: frozenset[str], python: list[str], seconds: float) -> tuple[Interpreter | None, str]:
+def _asked(
+    asker: PythonClient, imports: frozenset[str], python: list[str], seconds: float
+) -> tuple[Interpreter | None, str]:
     # Where the script cannot be read, the one library that is known to crash beside torch.
     beside = [name for name in SHARES_A_PROCESS if name in imports] if imports else ["faiss"]
     said = asker(FACTS, beside, "", seconds)

@@ -18,13 +18,13 @@ from holdfast.preflight.checks.check import Answer, Check
 from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-classes-shown"
 
 
-def run(ground: Ground) -> Answer:
-    return Answer(*classes.judge(surveyed(ground), ID))
+def run(context: CheckContext) -> Answer:
+    return Answer(*classes.judge(surveyed(context), ID))
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

@@ -28,18 +28,18 @@ from holdfast.preflight.checks.dataset_scan import SECONDS, data_of, surveyed
 from holdfast.schema.errors import DataSetInvalid
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-images-readable"
 
 
-def run(ground: Ground) -> Answer:
+def run(context: CheckContext) -> Answer:
     try:
-        data_of(ground)
+        data_of(context)
     except DataSetInvalid as error:
         problems = error.what.splitlines()
         return Answer(
-            f"the data set {ground.data} cannot be used",
+            f"the data set {context.data} cannot be used",
             (
                 finding(
                     ID,
@@ -50,7 +50,7 @@ def run(ground: Ground) -> Answer:
                 ),
             ),
         )
-    survey = surveyed(ground)
+    survey = surveyed(context)
     judged = readable.judge(survey, ID)
     if not survey.decoded:
         raise NotChecked(judged.says)

@@ -22,13 +22,13 @@ from holdfast.preflight.checks.check import Answer, Check
 from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-labels-sound"
 
 
-def run(ground: Ground) -> Answer:
-    return Answer(*labels.judge(surveyed(ground), ID))
+def run(context: CheckContext) -> Answer:
+    return Answer(*labels.judge(surveyed(context), ID))
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

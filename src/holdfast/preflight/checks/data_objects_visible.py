@@ -20,25 +20,25 @@ from holdfast.preflight.checks.check import Answer, Check, NotChecked
 from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-objects-visible"
 USUAL = 640
 """Ultralytics' own."""
 
 
-def run(ground: Ground) -> Answer:
-    survey = surveyed(ground)
+def run(context: CheckContext) -> Answer:
+    survey = surveyed(context)
     if not survey.decoded:
         raise NotChecked("no image's size is known: this Python has no Pillow (pip install pillow)")
-    return Answer(*sizes.judge(survey, image_size(ground), ID))
+    return Answer(*sizes.judge(survey, image_size(context), ID))
 
 
-def image_size(ground: Ground) -> int:
+def image_size(context: CheckContext) -> int:
     """The one that counts: the largest of all stages."""
-    stages = ground.plan.stages if ground.plan is not None else []
+    stages = context.plan.stages if context.plan is not None else []
     asked = [_number(stage.settings["imgsz"]) for stage in stages if "imgsz" in stage.settings]
-    return max((size for size in asked if size), default=0) or _number(ground.settings.get("imgsz")) or USUAL
+    return max((size for size in asked if size), default=0) or _number(context.settings.get("imgsz")) or USUAL
 
 
 def _number(value: Any) -> int:

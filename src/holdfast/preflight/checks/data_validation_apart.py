@@ -27,20 +27,20 @@ from holdfast.preflight.write_split import write
 from holdfast.schema.errors import FolderNotWritable
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-validation-apart"
 
 
-def run(ground: Ground) -> Answer:
-    data, survey = with_data(ground)
-    judged, split = leakage.judge(survey, ID, always_split=ground.write_split is not None)
-    if ground.write_split is None:
+def run(context: CheckContext) -> Answer:
+    data, survey = with_data(context)
+    judged, split = leakage.judge(survey, ID, always_split=context.write_split is not None)
+    if context.write_split is None:
         return Answer(*judged)
     if split is None:
         return Answer(f"{judged.says}; there is no split by group to write", judged.findings)
     try:
-        written = write(split, ground.cwd / ground.write_split, data)
+        written = write(split, context.cwd / context.write_split, data)
     except FolderNotWritable as error:
         unwritten = finding(ID, "warn", error.what, remedies=["name another folder with --write-split"])
         return Answer(judged.says, (*judged.findings, unwritten))

@@ -15,7 +15,7 @@ from holdfast.schema.errors import DataSetInvalid
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.yolo_data import DataSet
     from holdfast.schema.images import Survey
 
@@ -28,25 +28,25 @@ _lock = threading.Lock()
 _taken: dict[tuple[Path, str], tuple[DataSet, Survey]] = {}
 
 
-def data_of(ground: Ground) -> DataSet:
+def data_of(context: CheckContext) -> DataSet:
     """Raises DataSetInvalid, in sentences for the user."""
-    assert ground.data is not None, "the check must say that it needs the data"
-    return read(ground.data, cwd=ground.cwd)
+    assert context.data is not None, "the check must say that it needs the data"
+    return read(context.data, cwd=context.cwd)
 
 
-def surveyed(ground: Ground) -> Survey:
+def surveyed(context: CheckContext) -> Survey:
     """What is seen of the data set. Raises NotChecked where nothing can be seen."""
-    return with_data(ground)[1]
+    return with_data(context)[1]
 
 
-def with_data(ground: Ground) -> tuple[DataSet, Survey]:
-    assert ground.data is not None, "the check must say that it needs the data"
-    python = ground.interpreter.executable if ground.interpreter is not None else sys.executable
+def with_data(context: CheckContext) -> tuple[DataSet, Survey]:
+    assert context.data is not None, "the check must say that it needs the data"
+    python = context.interpreter.executable if context.interpreter is not None else sys.executable
     with _lock:
-        key = (ground.data, python)
+        key = (context.data, python)
         if key not in _taken:
             _taken.clear()
-            _taken[key] = _look(ground, python)
+            _taken[key] = _look(context, python)
         return _taken[key]
 
 
@@ -56,15 +56,15 @@ def forget() -> None:
         _taken.clear()
 
 
-def _look(ground: Ground, python: str) -> tuple[DataSet, Survey]:
+def _look(context: CheckContext, python: str) -> tuple[DataSet, Survey]:
     try:
-        data = data_of(ground)
+        data = data_of(context)
     except DataSetInvalid as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     if data.masks:
         raise NotChecked("its labels are images of their own (masks): only boxes, polygons and poses are checked")
     points = data.keypoints
-    seconds = max(1.0, ground.seconds_left - min(FOR_THE_REST_S, ground.seconds_left / 4))
+    seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
     try:
         seen = survey(
             str(data.root),
@@ -74,7 +74,7 @@ def _look(ground: Ground, python: str) -> tuple[DataSet, Survey]:
             classes=len(data.names),
             columns=5 + points[0] * points[1] if points is not None else None,
             seconds=seconds,
-            tell=lambda done, total: ground.tell(done, total, "images"),
+            tell=lambda done, total: context.tell(done, total, "images"),
         )
     except ReadersFailed as error:
         raise NotChecked(f"images cannot be looked at with {python}: {error}") from None

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, rehearsal
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, device_kind, finding
-from holdfast.preflight.checks.interpreter import Said
-from holdfast.preflight.dry_run.cache import SECONDS, rehearsed
+from holdfast.preflight.checks.interpreter import Reply
+from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result
 from holdfast.probe.holdfast_probe.env_scripts import canaries as trial
 from holdfast.probe.holdfast_probe.op_check import canaries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "device-canaries"
@@ -35,41 +35,41 @@ CANARIES = Path(canaries.__file__)
 TRIAL = Path(trial.__file__)
 
 
-def run(ground: Ground) -> Answer:
+def run(context: CheckContext) -> Answer:
     """By the rehearsal where there is one, since only it knows the device; else on the device that was named."""
-    if ground.command or ground.plan is not None:
-        come = rehearsed(ground)
+    if context.command or context.plan is not None:
+        come = dry_run_result(context)
         told = [(str(line["device"]), line["results"]) for line in come.of("canaries")]
         if told:
-            return _answer(ground, told)
+            return _answer(context, told)
         if come.steps:
             return Answer("nothing to ask: everything ran on the CPU")
-    kind = device_kind(ground.device)
+    kind = device_kind(context.device)
     if kind in ("", "auto", "cpu"):
         raise NotChecked("no device other than the CPU is named: --device mps, --device cuda")
-    if ground.interpreter is None or ground.interpreter.torch is None:
-        raise NotChecked(ground.no_interpreter or "there is no torch to ask")
+    if context.interpreter is None or context.interpreter.torch is None:
+        raise NotChecked(context.no_interpreter or "there is no torch to ask")
     device = {"cuda": "cuda:0"}.get(kind, kind)
-    said = ground.ask(TRIAL, device, given=CANARIES.read_text(), seconds=60.0)
+    said = context.ask(TRIAL, device, given=CANARIES.read_text(), seconds=60.0)
     results = next((line["results"] for line in said.lines if "results" in line), None)
     if results is None:
         raise NotChecked(f"{device} could not be asked: {said.last_line or said.how_it_ended or 'it said nothing'}")
     if all(str(result["wrong"] or "").startswith("raised") for result in results):
         raise NotChecked(f"nothing can be computed on {device}: {results[0]['wrong']}")
-    return _answer(ground, [(device, results)])
+    return _answer(context, [(device, results)])
 
 
-def _answer(ground: Ground, told: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Answer:
+def _answer(context: CheckContext, told: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Answer:
     wrong = [(device, result) for device, results in told for result in results if result["wrong"]]
     asked = sum(len(results) for _, results in told)
     says = (
         f"{asked - len(wrong)} of {asked} programs for known faults come out right on {', '.join(d for d, _ in told)}"
     )
-    return Answer(says, tuple(_found(ground, device, result) for device, result in wrong))
+    return Answer(says, tuple(_found(context, device, result) for device, result in wrong))
 
 
-def _found(ground: Ground, device: str, result: Mapping[str, Any]) -> Finding:
-    uses = bool(ground.command) or ground.plan is not None or ground.trains_on(device_kind(device))
+def _found(context: CheckContext, device: str, result: Mapping[str, Any]) -> Finding:
+    uses = bool(context.command) or context.plan is not None or context.trains_on(device_kind(device))
     return finding(
         ID,
         "fatal" if uses else "warn",
@@ -102,12 +102,14 @@ CHECK = Check(
         Case("a sound device", on_mps(rehearsal(_line())), "passed"),
         Case("the first field report: scalar writes", on_mps(rehearsal(_line(_LOST))), "fatal"),
         Case("all on the CPU", on_cpu(rehearsal()), "passed"),
-        Case("only a device", mac(said=Said(({"results": _results()},))), "passed"),
-        Case("only a device, and it lies", mac(said=Said(({"results": _results(_LOST)},))), "fatal"),
-        Case("only a device that crashes", mac(said=Said((), -6, "Abort trap")), "not checked"),
+        Case("only a device", mac(said=Reply(({"results": _results()},))), "passed"),
+        Case("only a device, and it lies", mac(said=Reply(({"results": _results(_LOST)},))), "fatal"),
+        Case("only a device that crashes", mac(said=Reply((), -6, "Abort trap")), "not checked"),
         Case(
             "a device that is not there",
-            linux(device="mps", said=Said(({"results": [{**_results()[0], "wrong": "raised RuntimeError: no MPS"}]},))),
+            linux(
+                device="mps", said=Reply(({"results": [{**_results()[0], "wrong": "raised RuntimeError: no MPS"}]},))
+            ),
             "not checked",
         ),
         Case("nothing is named", linux(device=None), "not checked"),

@@ -10,7 +10,7 @@ update that never arrives. The loss goes on looking like a loss.
 **What to do.** The smallest workaround is in the finding: contiguous tensors, that operator on the CPU, a newer version, another device.
 
 **When it stays silent.** On the CPU there is nothing to compare. Comparing waits for each operator and so hides races: device-steps-agree
-looks for these. docs/oracle.md says how it is done and what it cannot see.
+looks for these. docs/op_check.md says how it is done and what it cannot see.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, rehearsal
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, no_steps, rehearsed
+from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, no_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.preflight.checks.check import Ground
-    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.preflight.checks.check import CheckContext
+    from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding, Severity
 
 ID = "device-operators"
 
 
-def run(ground: Ground) -> Answer:
-    come = rehearsed(ground)
+def run(context: CheckContext) -> Answer:
+    come = dry_run_result(context)
     wrong = [line for line in come.oracle if line.get("event") == "oracle-operator"]
     ended = next((line for line in come.oracle if line.get("event") == "oracle-ended"), None)
     if ended is None and not wrong:
@@ -40,7 +40,7 @@ def run(ground: Ground) -> Answer:
     return Answer(_says(ended, come), tuple(_found(line, come) for line in wrong))
 
 
-def _says(ended: Mapping[str, Any] | None, come: Rehearsed) -> str:
+def _says(ended: Mapping[str, Any] | None, come: DryRunResult) -> str:
     if ended is None:
         return "it was ended before all of its first steps were compared"
     if not ended["calls"]:
@@ -54,7 +54,7 @@ def _says(ended: Mapping[str, Any] | None, come: Rehearsed) -> str:
     return "; ".join([said, *notes])
 
 
-def _found(line: Mapping[str, Any], come: Rehearsed) -> Finding:
+def _found(line: Mapping[str, Any], come: DryRunResult) -> Finding:
     known = line.get("known")
     place = line.get("place") or {}
     where = place.get("yours") or place.get("called") or ""
@@ -75,7 +75,7 @@ def _found(line: Mapping[str, Any], come: Rehearsed) -> Finding:
     )
 
 
-def _severity(line: Mapping[str, Any], come: Rehearsed) -> Severity:
+def _severity(line: Mapping[str, Any], come: DryRunResult) -> Severity:
     """What the device cannot do at all may be caught, or done by the CPU in its place."""
     return "warn" if line["kind"] == "raises" and come.steps else "fatal"
 

@@ -24,20 +24,20 @@ from holdfast.diagnosis.device_parity import StepRecord, step_agreement
 from holdfast.preflight.case_dry_runs import on_cpu, rehearsal
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import FOR_ITS_END_S, STEPS, with_steps
-from holdfast.preflight.dry_run.run import device_word, rehearse
+from holdfast.preflight.dry_run.run import device_word, run_in_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.diagnosis.device_parity import StepAgreement
-    from holdfast.preflight.checks.check import Ground
-    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.preflight.checks.check import CheckContext
+    from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
 ID = "device-steps-agree"
 SECONDS = 240.0
 ROUNDING = 2.0**-23
-MOST_TOLD = 6
+MAX_TOLD = 6
 
 
 @dataclass(frozen=True)
@@ -49,27 +49,27 @@ class Life:
     seed: int = 0
 
 
-def run(ground: Ground) -> Answer:
-    come = with_steps(ground)
+def run(context: CheckContext) -> Answer:
+    come = with_steps(context)
     ended = next((line for line in come.oracle if line.get("event") == "oracle-ended"), None)
     if ended is not None and not ended["calls"]:
         return Answer("nothing to compare: everything ran on the CPU")
     if ended is None:
         raise NotChecked("its first steps were not finished: see device-operators")
-    on_its_own = ground.device if ground.device not in (None, "auto") else None
+    on_its_own = context.device if context.device not in (None, "auto") else None
     lives = [Life("device-1", on_its_own), Life("device-2", on_its_own)]
-    if can_change_device(ground):
+    if can_change_device(context):
         jitter = next(iter(ended["devices"].values()), None) or ROUNDING
         lives += [Life("cpu", "cpu"), *(Life(f"cpu-moved-{n}", "cpu", jitter, n) for n in (1, 2))]
-    made = _made(ground, lives)
+    made = _made(context, lives)
     first, second, *cpu = (made[life.name] for life in lives)
     agreement = step_agreement(first, second, cpu[0] if cpu else [], [run for run in cpu[1:] if run])
     return answer(agreement, asked_cpu=bool(cpu), got_cpu=bool(cpu and cpu[0]))
 
 
-def can_change_device(ground: Ground) -> bool:
+def can_change_device(context: CheckContext) -> bool:
     """Whether the device is a setting that Holdfast knows."""
-    return ground.uses_ultralytics or device_word(ground.command) is not None
+    return context.uses_ultralytics or device_word(context.command) is not None
 
 
 def answer(agreement: StepAgreement, *, asked_cpu: bool, got_cpu: bool) -> Answer:
@@ -93,19 +93,19 @@ def _found(agreement: StepAgreement) -> Finding:
         agreement.says[0].upper() + agreement.says[1:] + ".",
         evidence=[
             f"step {it.step}, {it.kind} {it.name}: {it.one:.6g} and {it.other:.6g}, {it.times:.3g} times what rounding explains"
-            for it in apart[:MOST_TOLD]
+            for it in apart[:MAX_TOLD]
         ],
         remedies=["copy without non_blocking=True", "install the newest torch and ultralytics", "train on the CPU"],
     )
 
 
-def _made(ground: Ground, lives: Sequence[Life]) -> dict[str, list[StepRecord]]:
+def _made(context: CheckContext, lives: Sequence[Life]) -> dict[str, list[StepRecord]]:
     """Two at a time: they need the processor and, on their devices, each other's absence less than they need time."""
-    seconds = max(1.0, ground.seconds_left - FOR_ITS_END_S) * 2 / (len(lives) + 1)
+    seconds = max(1.0, context.seconds_left - FOR_ITS_END_S) * 2 / (len(lives) + 1)
 
     def live(life: Life) -> list[StepRecord]:
         asked = {"steps": STEPS, "name": life.name, "jitter": life.jitter, "jitter_seed": life.seed}
-        come: Rehearsed = rehearse(ground, {"record": asked}, seconds, device=life.device)
+        come: DryRunResult = run_in_scratch(context, {"record": asked}, seconds, device=life.device)
         return [StepRecord.read(line) for line in come.records]
 
     with ThreadPoolExecutor(max_workers=2) as pool:

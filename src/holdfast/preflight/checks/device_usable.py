@@ -20,37 +20,39 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, device_kind, finding
-from holdfast.preflight.checks.interpreter import Said, Torch
+from holdfast.preflight.checks.interpreter import Reply, Torch
 from holdfast.probe.holdfast_probe.env_scripts import device as trial
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "device-usable"
 TRIAL = Path(trial.__file__)
 
 
-def run(ground: Ground) -> Answer:
-    python = ground.interpreter
+def run(context: CheckContext) -> Answer:
+    python = context.interpreter
     assert python is not None
     assert python.torch is not None
-    wanted = _wanted(ground.device, python.torch)
+    wanted = _wanted(context.device, python.torch)
     absent = [name for name in wanted if not _visible(name, python.torch)]
     if absent:
-        return Answer(f"torch sees {', '.join(python.torch.devices)}", (_absent(absent[0], ground, python.torch),))
-    said = ground.ask(TRIAL, *wanted)
-    tried = {line["device"]: line for line in said.lines if "device" in line}
-    works = {name: line.get("seconds") or 0.0 for name, line in tried.items() if line.get("problem") is None}
+        return Answer(f"torch sees {', '.join(python.torch.devices)}", (_absent(absent[0], context, python.torch),))
+    said = context.ask(TRIAL, *wanted)
+    short_run_of = {line["device"]: line for line in said.lines if "device" in line}
+    works = {name: line.get("seconds") or 0.0 for name, line in short_run_of.items() if line.get("problem") is None}
     findings = [
-        _fails(name, tried[name]["problem"], ground, works) for name in wanted if name in tried and name not in works
+        _fails(name, short_run_of[name]["problem"], context, works)
+        for name in wanted
+        if name in short_run_of and name not in works
     ]
-    unfinished = [name for name in wanted if name not in tried]
+    unfinished = [name for name in wanted if name not in short_run_of]
     if unfinished and said.how_it_ended is None:
         raise NotChecked(f"nothing was said of {unfinished[0]}")
     if unfinished:
-        findings.append(_fails(unfinished[0], _end(said), ground, works))
-    return Answer(_praise(ground, works, python.torch), tuple(findings))
+        findings.append(_fails(unfinished[0], _end(said), context, works))
+    return Answer(_praise(context, works, python.torch), tuple(findings))
 
 
 def _wanted(device: str | None, torch: Torch) -> list[str]:
@@ -69,10 +71,10 @@ def _visible(name: str, torch: Torch) -> bool:
     return name in torch.devices or device_kind(name) not in ("cuda", "mps")
 
 
-def _absent(name: str, ground: Ground, torch: Torch) -> Finding:
+def _absent(name: str, context: CheckContext, torch: Torch) -> Finding:
     kind = device_kind(name)
     several = [device for device in torch.devices if device.startswith(kind)]
-    hidden = ground.environment.get("CUDA_VISIBLE_DEVICES")
+    hidden = context.environment.get("CUDA_VISIBLE_DEVICES")
     if several:
         why, remedy = f"torch sees only {', '.join(several)}", f"use device={several[0]}"
     elif kind == "mps" and not torch.mps_built:
@@ -101,8 +103,8 @@ def _absent(name: str, ground: Ground, torch: Torch) -> Finding:
     )
 
 
-def _fails(name: str, problem: str, ground: Ground, works: dict[str, float]) -> Finding:
-    asked = ground.trains_on(device_kind(name))
+def _fails(name: str, problem: str, context: CheckContext, works: dict[str, float]) -> Finding:
+    asked = context.trains_on(device_kind(name))
     others = sorted(works, key=lambda device: works[device])
     return finding(
         ID,
@@ -116,17 +118,17 @@ def _fails(name: str, problem: str, ground: Ground, works: dict[str, float]) -> 
     )
 
 
-def _end(said: Said) -> str:
+def _end(said: Reply) -> str:
     last = f" ({said.last_line})" if said.last_line else ""
     return f"{said.how_it_ended} while it was tried{last}"
 
 
-def _praise(ground: Ground, works: dict[str, float], torch: Torch) -> str:
+def _praise(context: CheckContext, works: dict[str, float], torch: Torch) -> str:
     if not works:
         return "no device could be used"
     fastest = min(works, key=lambda device: works[device])
     name = f" ({torch.names[fastest]})" if fastest in torch.names else ""
-    if ground.trains_on("cpu") is None and len(works) > 1:
+    if context.trains_on("cpu") is None and len(works) > 1:
         return f"{', '.join(works)} can be used; {fastest}{name} is the fastest at a product of two matrices"
     return f"{', '.join(works)}{name} computes, and copies come back as they went"
 
@@ -135,7 +137,7 @@ _CUDA = {
     "torch": Torch(version="2.13.0+cu130", cuda_build="13.0", devices=["cuda:0", "cpu"], names={"cuda:0": "RTX 4090"})
 }
 _NO_DRIVER = {"torch": Torch(version="2.13.0+cu130", cuda_build="13.0")}
-_BOTH = Said(
+_BOTH = Reply(
     ({"device": "mps", "problem": None, "seconds": 0.001}, {"device": "cpu", "problem": None, "seconds": 0.02})
 )
 _LIES = ({"device": "mps", "problem": "numbers that were copied there and back are not the same"},)
@@ -149,12 +151,12 @@ CHECK = Check(
     needs=("torch",),
     seconds=90.0,
     cases=(
-        Case("MPS computes", mac(said=Said(_BOTH.lines[:1])), "passed"),
+        Case("MPS computes", mac(said=Reply(_BOTH.lines[:1])), "passed"),
         Case("auto, and both work", mac(device="auto", said=_BOTH), "passed"),
-        Case("MPS gives back other numbers", mac(said=Said(_LIES)), "fatal"),
-        Case("the same with auto: the CPU is left", mac(device="auto", said=Said(_LIES + _CPU)), "warn"),
-        Case("the GPU crashes the process", mac(said=Said(({"trying": "mps"},), -6, "Abort trap")), "fatal"),
-        Case("the GPU hangs", mac(said=Said(({"trying": "mps"},), None)), "fatal"),
+        Case("MPS gives back other numbers", mac(said=Reply(_LIES)), "fatal"),
+        Case("the same with auto: the CPU is left", mac(device="auto", said=Reply(_LIES + _CPU)), "warn"),
+        Case("the GPU crashes the process", mac(said=Reply(({"trying": "mps"},), -6, "Abort trap")), "fatal"),
+        Case("the GPU hangs", mac(said=Reply(({"trying": "mps"},), None)), "fatal"),
         Case("CUDA asked of a torch without it", linux(device="cuda"), "fatal"),
         Case("no driver", linux(device="0", facts=_NO_DRIVER), "fatal"),
         Case(
@@ -164,7 +166,7 @@ CHECK = Check(
         ),
         Case("a second GPU that is not there", linux(device="0,1", facts=_CUDA), "fatal"),
         Case("MPS asked for on Linux", linux(device="mps"), "fatal"),
-        Case("the CPU", linux(said=Said(_CPU)), "passed"),
-        Case("the trial said nothing", linux(said=Said()), "not checked"),
+        Case("the CPU", linux(said=Reply(_CPU)), "passed"),
+        Case("the trial said nothing", linux(said=Reply()), "not checked"),
     ),
 )

@@ -25,25 +25,25 @@ from holdfast.storage.safe_files import exists
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "disk-enough"
 
 
-def run(ground: Ground) -> Answer:
-    least, needed, why = estimates.disk(ground)
-    folders = _folders(ground)
-    tightest = min(folders, key=ground.free_disk)
-    free = ground.free_disk(tightest)
+def run(context: CheckContext) -> Answer:
+    least, needed, why = estimates.disk(context)
+    folders = _folders(context)
+    tightest = min(folders, key=context.free_disk)
+    free = context.free_disk(tightest)
     says = f"{size(free)} free in {tightest}; about {size(needed)} are needed"
     return Answer(says, (*_locked(folders), *_full(tightest, free, least, needed, why)))
 
 
-def _folders(ground: Ground) -> list[Path]:
+def _folders(context: CheckContext) -> list[Path]:
     """Where the run's record goes, and where the trainer writes."""
-    project = ground.settings.get("project")
-    return [ground.cwd, *([ground.cwd / project] if isinstance(project, str) and project else [])]
+    project = context.settings.get("project")
+    return [context.cwd, *([context.cwd / project] if isinstance(project, str) and project else [])]
 
 
 def _locked(folders: list[Path]) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _full(folder: Path, free: int, least: float, needed: float, why: str) -> Ite
         )
 
 
-def _with(amount: float, **settings: Any) -> Ground:
+def _with(amount: float, **settings: Any) -> CheckContext:
     return linux(free_disk=lambda _: int(amount), cwd=Path.cwd(), settings=settings)
 
 

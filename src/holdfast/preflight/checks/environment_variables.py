@@ -27,7 +27,7 @@ from holdfast.preflight.checks.check import Answer, Case, Check, finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding, Severity
 
 ID = "environment-variables"
@@ -43,17 +43,17 @@ _YES = ("1", "true", "yes", "on")
 _LOOKED_AT = (FALLBACK, HIGH, LOW, HIDES, THREADS, VISIBLE, *SLOW)
 
 
-def run(ground: Ground) -> Answer:
-    given = [name for name in _LOOKED_AT if name in ground.environment]
+def run(context: CheckContext) -> Answer:
+    given = [name for name in _LOOKED_AT if name in context.environment]
     says = f"{', '.join(given)} set, to something that works" if given else "none is set that torch would stumble over"
-    on_mps = ground.on_mac and ground.trains_on("mps") is not False
-    findings = [*(_of_mps(ground) if on_mps else ()), *_of_openmp(ground), *_of_cuda(ground)]
+    on_mps = context.on_mac and context.trains_on("mps") is not False
+    findings = [*(_of_mps(context) if on_mps else ()), *_of_openmp(context), *_of_cuda(context)]
     return Answer(says, tuple(findings))
 
 
-def _of_mps(ground: Ground) -> Iterator[Finding]:
-    severity: Severity = "fatal" if ground.trains_on("mps") else "warn"
-    fallback = ground.environment.get(FALLBACK)
+def _of_mps(context: CheckContext) -> Iterator[Finding]:
+    severity: Severity = "fatal" if context.trains_on("mps") else "warn"
+    fallback = context.environment.get(FALLBACK)
     if fallback is not None and not _is_whole(fallback):
         yield finding(
             ID,
@@ -65,11 +65,11 @@ def _of_mps(ground: Ground) -> Iterator[Finding]:
                 f"or unset {FALLBACK}: it is only needed where an operator is missing on MPS",
             ],
         )
-    yield from _watermarks(ground)
-    python = ground.interpreter
+    yield from _watermarks(context)
+    python = context.interpreter
     assert python is not None
     for fault in faults_of(python.versions):
-        if fault.variable is None or ground.environment.get(fault.variable) == "1":
+        if fault.variable is None or context.environment.get(fault.variable) == "1":
             continue
         if python.chip is None or not fault.chips or python.chip.startswith(fault.chips):
             yield finding(
@@ -85,24 +85,24 @@ def _of_mps(ground: Ground) -> Iterator[Finding]:
             )
 
 
-def _watermarks(ground: Ground) -> Iterator[Finding]:
-    given = [f"{name}={ground.environment[name]}" for name in (HIGH, LOW) if name in ground.environment]
+def _watermarks(context: CheckContext) -> Iterator[Finding]:
+    given = [f"{name}={context.environment[name]}" for name in (HIGH, LOW) if name in context.environment]
     if not given:
         return
     senseless = [
-        name for name in (HIGH, LOW) if name in ground.environment and _ratio(ground.environment[name]) is None
+        name for name in (HIGH, LOW) if name in context.environment and _ratio(context.environment[name]) is None
     ]
     if senseless:
         yield finding(
             ID,
             "warn",
-            f"{senseless[0]}={ground.environment[senseless[0]]} is not a number, and torch takes it for 0: no limit at all.",
+            f"{senseless[0]}={context.environment[senseless[0]]} is not a number, and torch takes it for 0: no limit at all.",
             evidence=given,
             remedies=[f"export {HIGH}=1.0 {LOW}=0.9", f"or unset {senseless[0]}"],
         )
         return
-    high = _number(ground, HIGH, DEFAULT_HIGH)
-    low = _number(ground, LOW, DEFAULT_LOW)
+    high = _number(context, HIGH, DEFAULT_HIGH)
+    low = _number(context, LOW, DEFAULT_LOW)
     if 0.0 <= high <= HIGHEST and 0.0 <= low <= (high or HIGHEST):
         if high == 0.0:
             yield finding(
@@ -123,8 +123,8 @@ def _watermarks(ground: Ground) -> Iterator[Finding]:
     )
     yield finding(
         ID,
-        "fatal" if ground.trains_on("mps") else "warn",
-        f"torch refuses these limits of MPS memory at its first tensor: {wrong}{'' if LOW in ground.environment else ' (its default)'}.",
+        "fatal" if context.trains_on("mps") else "warn",
+        f"torch refuses these limits of MPS memory at its first tensor: {wrong}{'' if LOW in context.environment else ' (its default)'}.",
         evidence=given,
         remedies=[
             f"set both, the low one below the high one: {fitting}",
@@ -133,24 +133,24 @@ def _watermarks(ground: Ground) -> Iterator[Finding]:
     )
 
 
-def _of_openmp(ground: Ground) -> Iterator[Finding]:
-    if ground.environment.get(HIDES, "").lower() in _YES:
+def _of_openmp(context: CheckContext) -> Iterator[Finding]:
+    if context.environment.get(HIDES, "").lower() in _YES:
         yield finding(
             ID,
             "warn",
             f"{HIDES} is set: two OpenMP runtimes in one process are not reported any more, and may crash it or compute wrong numbers.",
-            evidence=[f"{HIDES}={ground.environment[HIDES]}"],
+            evidence=[f"{HIDES}={context.environment[HIDES]}"],
             remedies=[f"unset {HIDES}, and run the other library (FAISS, scikit-learn) in a process of its own"],
         )
-    threads = ground.environment.get(THREADS)
+    threads = context.environment.get(THREADS)
     if threads is None:
         return
     # A list of numbers is allowed: one for each level of nesting.
     first = threads.split(",")[0].strip()
     if not _is_whole(first) or int(first) < 1:
         problem = "is not a number of threads"
-    elif int(first) > 2 * ground.cores:
-        problem = f"is more than twice the {ground.cores} cores of this machine: threads wait for each other"
+    elif int(first) > 2 * context.cores:
+        problem = f"is more than twice the {context.cores} cores of this machine: threads wait for each other"
     else:
         return
     yield finding(
@@ -158,13 +158,13 @@ def _of_openmp(ground: Ground) -> Iterator[Finding]:
         "warn",
         f"{THREADS}={threads} {problem}.",
         evidence=[f"{THREADS}={threads}"],
-        remedies=[f"unset {THREADS}, or export {THREADS}={ground.cores}"],
+        remedies=[f"unset {THREADS}, or export {THREADS}={context.cores}"],
     )
 
 
-def _of_cuda(ground: Ground) -> Iterator[Finding]:
-    hidden = ground.environment.get(VISIBLE)
-    if hidden is not None and hidden.strip() in ("", "-1") and ground.trains_on("cuda"):
+def _of_cuda(context: CheckContext) -> Iterator[Finding]:
+    hidden = context.environment.get(VISIBLE)
+    if hidden is not None and hidden.strip() in ("", "-1") and context.trains_on("cuda"):
         yield finding(
             ID,
             "fatal",
@@ -173,12 +173,12 @@ def _of_cuda(ground: Ground) -> Iterator[Finding]:
             remedies=[f"unset {VISIBLE}"],
         )
     for name, costs in SLOW.items():
-        if ground.environment.get(name, "").lower() in _YES and ground.trains_on("cuda") is not False:
+        if context.environment.get(name, "").lower() in _YES and context.trains_on("cuda") is not False:
             yield finding(
                 ID,
                 "warn",
                 f"{name} is set: {costs}.",
-                evidence=[f"{name}={ground.environment[name]}"],
+                evidence=[f"{name}={context.environment[name]}"],
                 remedies=[f"unset {name}, which is for finding faults"],
             )
 
@@ -195,8 +195,8 @@ def _ratio(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _number(ground: Ground, name: str, default: float) -> float:
-    value = _ratio(ground.environment.get(name, ""))
+def _number(context: CheckContext, name: str, default: float) -> float:
+    value = _ratio(context.environment.get(name, ""))
     return default if value is None else value
 
 

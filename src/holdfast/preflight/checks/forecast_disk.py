@@ -18,13 +18,13 @@ from holdfast.diagnosis.units import size
 from holdfast.preflight.case_contexts import GIB, linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import SECONDS, Tried, tried
+from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, short_run_of
 from holdfast.preflight.cost_estimate import settings_of
-from holdfast.preflight.short_run import asked_of
+from holdfast.preflight.short_run import request_for
 from holdfast.supervisor.stage_command import stages_of
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "forecast-disk"
 SNAPSHOTS = 4
@@ -33,12 +33,12 @@ LOGS_GROW = 64 << 20
 """Most that the record of a very long run takes."""
 
 
-def run(ground: Ground) -> Answer:
-    found = tried(ground)
+def run(context: CheckContext) -> Answer:
+    found = short_run_of(context)
     parts = written(found)
     total = sum(parts.values())
-    folder = ground.cwd / str(found.settings.get("project") or "")
-    free = ground.free_disk(folder)
+    folder = context.cwd / str(found.settings.get("project") or "")
+    free = context.free_disk(folder)
     why = ", ".join(f"{size(amount)} {what}" for what, amount in parts.items())
     says = f"about {size(total)} will be written ({why}); {size(free)} are free in {folder}"
     if free >= total:
@@ -59,7 +59,7 @@ def run(ground: Ground) -> Answer:
     )
 
 
-def written(found: Tried) -> dict[str, int]:
+def written(found: ShortRun) -> dict[str, int]:
     """Bytes, by what they are for."""
     one = found.measured
     stages = stages_of(found.plan)
@@ -74,7 +74,7 @@ def written(found: Tried) -> dict[str, int]:
         settings = settings_of(found.plan, stage)
         every = settings.get("save_period", -1)
         if isinstance(every, int) and every > 0:
-            kept += asked_of(settings).epochs // every
+            kept += request_for(settings).epochs // every
     if kept:
         parts[f"{kept} files by save_period"] = kept * one.checkpoint
     if found.unpacked:
@@ -82,9 +82,9 @@ def written(found: Tried) -> dict[str, int]:
     return {what: amount for what, amount in parts.items() if amount}
 
 
-def _on(free: float, **settings: object) -> Ground:
+def _on(free: float, **settings: object) -> CheckContext:
     found = recorded(**settings)  # type: ignore[arg-type]
-    return linux(free_disk=lambda _: int(free * GIB), tried=found, plan=found.plan, cwd=Path("/"))
+    return linux(free_disk=lambda _: int(free * GIB), short_run_of=found, plan=found.plan, cwd=Path("/"))
 
 
 CHECK = Check(

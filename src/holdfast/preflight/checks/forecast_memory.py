@@ -20,14 +20,14 @@ from holdfast.diagnosis.units import size
 from holdfast.preflight.batch_finder import what_fits
 from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
-from holdfast.preflight.checks.forecast_trial import OUT_OF_MEMORY, SECONDS, Tried, tried, tried_at_all
+from holdfast.preflight.checks.forecast_trial import OUT_OF_MEMORY, SECONDS, ShortRun, short_run_of, was_tried
 from holdfast.preflight.cost_estimate import Counted, Memory, Span, memory_of
-from holdfast.preflight.short_run import Measured, measure
-from holdfast.preflight.short_run_metrics import Pace
+from holdfast.preflight.short_run import Measurement, measure
+from holdfast.preflight.short_run_metrics import ShortRunTiming
 from holdfast.schema.plan import Budget, Plan
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "forecast-memory"
@@ -35,14 +35,14 @@ TRIALS_MORE = 2
 """That saying what would fit takes."""
 
 
-def run(ground: Ground) -> Answer:
-    found = tried_at_all(ground)
+def run(context: CheckContext) -> Answer:
+    found = was_tried(context)
     one = found.measured
     if one.failed and any(word in one.failed.lower() for word in OUT_OF_MEMORY):
-        return _did_not_survive(ground, found)
-    found = tried(ground)
+        return _did_not_survive(context, found)
+    found = short_run_of(context)
     memory = memory_of(one, found.settings, found.images)
-    limit, whose = limit_of(ground, found.plan)
+    limit, whose = limit_of(context, found.plan)
     says = (
         f"batch {one.batch} at {one.size} px: {_span(memory.training)} while it trains,"
         f" {_span(memory.validation)} while it validates; {size(limit)} are {whose}"
@@ -50,10 +50,10 @@ def run(ground: Ground) -> Answer:
     device = _device(found)
     if device is not None:
         says += f"; {device[0]}: {size(device[1])} of {size(device[2])}"
-    return Answer(says, tuple(_findings(ground, found, memory, limit, whose)))
+    return Answer(says, tuple(_findings(context, found, memory, limit, whose)))
 
 
-def _findings(ground: Ground, found: Tried, memory: Memory, limit: int, whose: str) -> list[Finding]:
+def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int, whose: str) -> list[Finding]:
     findings = []
     peak = memory.peak
     if peak.high > limit:
@@ -64,7 +64,7 @@ def _findings(ground: Ground, found: Tried, memory: Memory, limit: int, whose: s
                 "fatal" if peak.low > limit else "warn",
                 f"While it {where} it will hold {_span(peak)}, and {size(limit)} are {whose}.",
                 evidence=_evidence(found, memory),
-                remedies=_remedies(ground, found),
+                remedies=_remedies(context, found),
                 confidence="proven" if peak.low > limit else "likely",
             )
         )
@@ -76,14 +76,14 @@ def _findings(ground: Ground, found: Tried, memory: Memory, limit: int, whose: s
                 "warn",
                 f"It holds {size(device[1])} of the {size(device[2])} that {device[0]} has.",
                 evidence=[f"reserved at most in a trial of {found.measured.seconds:.0f} s"],
-                remedies=_remedies(ground, found),
+                remedies=_remedies(context, found),
                 confidence="likely",
             )
         )
     return findings
 
 
-def _did_not_survive(ground: Ground, found: Tried) -> Answer:
+def _did_not_survive(context: CheckContext, found: ShortRun) -> Answer:
     one = found.measured
     says = f"batch {one.batch} at {one.size} px did not fit: {one.failed}"
     return Answer(
@@ -94,13 +94,13 @@ def _did_not_survive(ground: Ground, found: Tried) -> Answer:
                 "fatal",
                 f"A short trial with batch {one.batch} at {one.size} px did not survive: {one.failed}.",
                 evidence=[one.failed],
-                remedies=_remedies(ground, found),
+                remedies=_remedies(context, found),
             ),
         ),
     )
 
 
-def _evidence(found: Tried, memory: Memory) -> list[str]:
+def _evidence(found: ShortRun, memory: Memory) -> list[str]:
     one = found.measured
     return [
         f"held {size(one.training)} while it trained and {size(one.validation)} while it validated, in {one.seconds:.0f} s",
@@ -108,17 +108,17 @@ def _evidence(found: Tried, memory: Memory) -> list[str]:
     ]
 
 
-def _remedies(ground: Ground, found: Tried) -> list[str]:
+def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
     """What would fit, from further trials where there is time for them."""
     one = found.measured
     ask = "holdfast fit PLAN.toml says what fits"
-    if ground.tried is not None or ground.seconds_left < TRIALS_MORE * max(10.0, one.seconds):
+    if context.short_run_of is not None or context.seconds_left < TRIALS_MORE * max(10.0, one.seconds):
         return [ask]
-    seconds = ground.seconds_left / TRIALS_MORE - 2.0
+    seconds = context.seconds_left / TRIALS_MORE - 2.0
 
     answer = what_fits(
         found.stage,
-        lambda what: ground.tell(0, None, what),
+        lambda what: context.tell(0, None, what),
         lambda plan, **settings: measure(plan, seconds=seconds, **settings),
         known=[one],
         verify=False,
@@ -133,16 +133,16 @@ def _remedies(ground: Ground, found: Tried) -> list[str]:
     return said or ["not even a batch of 1 would fit: close other programs, or take a smaller model"]
 
 
-def limit_of(ground: Ground, plan: Plan | None) -> tuple[int, str]:
+def limit_of(context: CheckContext, plan: Plan | None) -> tuple[int, str]:
     """Bytes that a training may hold, and whose bound that is."""
-    memory = ground.machine.memory()
+    memory = context.machine.memory()
     budget = plan.budget.memory if plan is not None else None
     if budget is not None and budget <= memory.available:
         return budget, "the plan's budget"
     return memory.available, f"what can be had now of {size(memory.limit)}"
 
 
-def _device(found: Tried) -> tuple[str, int, int] | None:
+def _device(found: ShortRun) -> tuple[str, int, int] | None:
     device = found.measured.device
     return (device[0], device[1], device[2]) if device is not None and device[2] else None
 
@@ -153,7 +153,7 @@ def _span(span: Span) -> str:
 
 def recorded(
     *, peak: float = 2.0, validation: float = 1.0, failed: str = "", memory: float | None = None, **plan: object
-) -> Tried:
+) -> ShortRun:
     """A trial as it might have been: of a thousand images, three batches a second."""
     planned = Plan(
         cwd="/",
@@ -161,12 +161,12 @@ def recorded(
         settings={"model": "yolo11n.yaml", "data": "data.yaml", "imgsz": 640, "batch": 16, "epochs": 100, **plan},
         budget=Budget(memory=None if memory is None else int(memory * GIB)),
     )
-    one = Measured(
+    one = Measurement(
         batch=16,
         size=640,
         training=int(peak * GIB),
         validation=int(validation * GIB),
-        wall=Pace(start=8.0, batch=0.33, closed=0.3, validation=2.0, saving=0.1, after=6.0, spread=0.05),
+        wall=ShortRunTiming(start=8.0, batch=0.33, closed=0.3, validation=2.0, saving=0.1, after=6.0, spread=0.05),
         images=128,
         validated=96,
         snapshot=42_000_000,
@@ -175,13 +175,13 @@ def recorded(
         failed=failed,
         seconds=30.0,
     )
-    return Tried(planned, planned, one, (Counted(1000, 200),))
+    return ShortRun(planned, planned, one, (Counted(1000, 200),))
 
 
-def _on(available: float = 10.0, **more: float | str) -> Ground:
+def _on(available: float = 10.0, **more: float | str) -> CheckContext:
     machine = RecordedMachine(total=16 * GIB, available=int(available * GIB))
     found = recorded(**more)  # type: ignore[arg-type]
-    return linux(machine=machine, tried=found, plan=found.plan, cwd=Path("/"))
+    return linux(machine=machine, short_run_of=found, plan=found.plan, cwd=Path("/"))
 
 
 CHECK = Check(

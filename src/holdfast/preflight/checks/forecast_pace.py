@@ -28,14 +28,14 @@ from holdfast.preflight.checks.forecast_memory import limit_of
 from holdfast.preflight.checks.forecast_trial import plan_of
 from holdfast.preflight.cost_estimate import UNSURE, Span
 from holdfast.preflight.dry_run.cache import no_steps
-from holdfast.preflight.dry_run.run import lines_with, rehearse
+from holdfast.preflight.dry_run.run import lines_with, run_in_scratch
 from holdfast.schema import events
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.preflight.checks.check import Ground
-    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.preflight.checks.check import CheckContext
+    from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
 ID = "forecast-pace"
@@ -45,26 +45,26 @@ LOOKED_AT_S = 12.0
 FOR_ITS_END_S = 4.0
 STEP = b'"event":"step"'
 WARM_UP = 3
-LEAST_STEPS = 5
+MIN_STEPS = 5
 SHORT = 0.9
 """Of what can be had: held in the first seconds, that is short for hours."""
 MILLISECONDS = 1000.0
 
 
-def run(ground: Ground) -> Answer:
-    if plan_of(ground) is not None:
+def run(context: CheckContext) -> Answer:
+    if plan_of(context) is not None:
         raise NotChecked("forecast-time, forecast-memory and forecast-disk tell it of Ultralytics")
-    come = _run_as_it_is(ground)
+    come = _run_as_it_is(context)
     if come.trouble:
         raise NotChecked(f"it could not be started: {come.trouble}")
     made = [event for event in come.events if isinstance(event, events.Step)]
     steps = made[WARM_UP:]
-    if len(steps) < LEAST_STEPS:
+    if len(steps) < MIN_STEPS:
         few = f"it made {len(made)} steps in {come.seconds:.0f} s, too few to tell by"
         raise NotChecked(few if made else no_steps(come))
     step = _span([one.seconds for one in steps])
     waits = sum(one.data_wait for one in steps) / max(1e-9, sum(one.seconds for one in steps))
-    limit, whose = limit_of(ground, ground.plan)
+    limit, whose = limit_of(context, context.plan)
     says = [
         f"a step takes {_time(step.expected)} ({_time(step.low)} to {_time(step.high)}), {waits:.0%} of it waiting for data",
         *_epoch(come, step, steps),
@@ -73,16 +73,16 @@ def run(ground: Ground) -> Answer:
     return Answer("; ".join(says), tuple(_findings(come, limit, whose)))
 
 
-def _run_as_it_is(ground: Ground) -> Rehearsed:
-    if ground.rehearses is not None:
-        return ground.rehearses(ground)
-    device = ground.device if ground.device not in (None, "auto") else None
+def _run_as_it_is(context: CheckContext) -> DryRunResult:
+    if context.dry_runs is not None:
+        return context.dry_runs(context)
+    device = context.device if context.device not in (None, "auto") else None
     until = time.monotonic() + LOOKED_AT_S
 
     def enough(attempt: Path) -> bool:
-        return time.monotonic() >= until and lines_with(STEP, attempt / "rank-0.jsonl") >= WARM_UP + LEAST_STEPS
+        return time.monotonic() >= until and lines_with(STEP, attempt / "rank-0.jsonl") >= WARM_UP + MIN_STEPS
 
-    return rehearse(ground, {}, max(1.0, ground.seconds_left - FOR_ITS_END_S), device=device, enough=enough)
+    return run_in_scratch(context, {}, max(1.0, context.seconds_left - FOR_ITS_END_S), device=device, enough=enough)
 
 
 def _span(seconds: list[float]) -> Span:
@@ -92,7 +92,7 @@ def _span(seconds: list[float]) -> Span:
     return Span(min(low, (1 - UNSURE) * middle), middle, max(high, (1 + UNSURE) * middle))
 
 
-def _epoch(come: Rehearsed, step: Span, steps: list[events.Step]) -> list[str]:
+def _epoch(come: DryRunResult, step: Span, steps: list[events.Step]) -> list[str]:
     loader = next((event for event in come.events if isinstance(event, events.Loader)), None)
     if loader is None:
         return []
@@ -103,7 +103,7 @@ def _epoch(come: Rehearsed, step: Span, steps: list[events.Step]) -> list[str]:
     return [f"an epoch has {loader.batches:,} batches: about {middle} ({low} to {high}) without validation"]
 
 
-def _findings(come: Rehearsed, limit: int, whose: str) -> list[Finding]:
+def _findings(come: DryRunResult, limit: int, whose: str) -> list[Finding]:
     if come.held <= SHORT * limit:
         return []
     return [
@@ -122,7 +122,7 @@ def _time(seconds: float) -> str:
     return f"{MILLISECONDS * seconds:.3g} ms" if seconds < 1.0 else duration(seconds)
 
 
-def _ran(*, steps: int = 40, held: float = 1.0, loader: int | None = 500, **more: object) -> Rehearsed:
+def _ran(*, steps: int = 40, held: float = 1.0, loader: int | None = 500, **more: object) -> DryRunResult:
     made = [
         events.Step(at=float(n), step=n, seconds=0.1, loss=1.0, data_wait=0.02, samples=8) for n in range(1, steps + 1)
     ]
@@ -131,7 +131,7 @@ def _ran(*, steps: int = 40, held: float = 1.0, loader: int | None = 500, **more
     return rehearsal(**known)  # type: ignore[arg-type]
 
 
-def _on(come: Rehearsed, available: float = 8.0) -> Ground:
+def _on(come: DryRunResult, available: float = 8.0) -> CheckContext:
     return on_cpu(come, machine=RecordedMachine(total=16 * GIB, available=int(available * GIB)))
 
 

@@ -23,22 +23,22 @@ from holdfast.diagnosis.units import duration
 from holdfast.preflight.case_contexts import linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import SECONDS, Tried, tried
+from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, short_run_of
 from holdfast.preflight.cost_estimate import Span, StageTime, times_of, total_of
 from holdfast.schema.plan import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "forecast-time"
 HOUR = 3600.0
 
 
-def run(ground: Ground) -> Answer:
-    found = tried(ground)
+def run(context: CheckContext) -> Answer:
+    found = short_run_of(context)
     times = times_of(found.plan, found.measured, found.counted)
     total = total_of(times)
     stages = ", ".join(f"{one.name}: {_stage(one)}" if len(times) > 1 else _stage(one) for one in times)
@@ -52,7 +52,7 @@ def run(ground: Ground) -> Answer:
     return Answer(says, tuple(_findings(found, times, total)))
 
 
-def _findings(found: Tried, times: list[StageTime], total: Span) -> Iterator[Finding]:
+def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[Finding]:
     hours = found.plan.budget.hours
     if hours is None or total.high <= hours * HOUR:
         return
@@ -81,10 +81,10 @@ def _span(span: Span) -> str:
     return f"about {duration(span.expected)} ({duration(span.low)} to {duration(span.high)})"
 
 
-def _on(hours: float | None = None, failed: str = "", **settings: object) -> Ground:
+def _on(hours: float | None = None, failed: str = "", **settings: object) -> CheckContext:
     found = recorded(failed=failed, **settings)  # type: ignore[arg-type]
     plan = msgspec.structs.replace(found.plan, budget=Budget(hours=hours))
-    return linux(tried=Tried(plan, plan, found.measured, found.counted), plan=plan, cwd=Path("/"))
+    return linux(short_run_of=ShortRun(plan, plan, found.measured, found.counted), plan=plan, cwd=Path("/"))
 
 
 CHECK = Check(

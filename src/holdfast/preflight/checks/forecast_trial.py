@@ -14,7 +14,7 @@ from holdfast.preflight import yolo_data
 from holdfast.preflight.checks.check import NotChecked
 from holdfast.preflight.checks.context import value_of
 from holdfast.preflight.cost_estimate import Counted, largest_of, settings_of
-from holdfast.preflight.short_run import EPOCHS, FULL, asked_of, measure
+from holdfast.preflight.short_run import EPOCHS, FULL, measure, request_for
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.plan import Plan, to_toml
 from holdfast.storage.safe_files import is_file
@@ -23,8 +23,8 @@ from holdfast.supervisor.stage_command import stage_plan, stages_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.preflight.checks.check import Ground
-    from holdfast.preflight.short_run import Measured
+    from holdfast.preflight.checks.check import CheckContext
+    from holdfast.preflight.short_run import Measurement
     from holdfast.preflight.yolo_data import DataSet
 
 SECONDS = 200.0
@@ -45,16 +45,16 @@ OUT_OF_MEMORY = (
 )
 
 _lock = threading.Lock()
-_made: dict[str, Tried] = {}
+_made: dict[str, ShortRun] = {}
 
 
 @dataclass(frozen=True)
-class Tried:
+class ShortRun:
     plan: Plan
     """All of it."""
     stage: Plan
     """The stage that was tried, as a plan of its own."""
-    measured: Measured
+    measured: Measurement
     counted: tuple[Counted, ...]
     """Images of each stage."""
     unpacked: int = 0
@@ -69,34 +69,34 @@ class Tried:
         return self.counted[largest_of(self.plan)]
 
 
-def tried(ground: Ground) -> Tried:
+def short_run_of(context: CheckContext) -> ShortRun:
     """Raises NotChecked where there is nothing to try, or where the trial did not run."""
-    found = tried_at_all(ground)
+    found = was_tried(context)
     if found.measured.failed:
         raise NotChecked(f"a short trial did not run: {found.measured.failed}")
     return found
 
 
-def tried_at_all(ground: Ground) -> Tried:
+def was_tried(context: CheckContext) -> ShortRun:
     """Also where the trial did not run: `measured.failed` says why."""
-    if ground.tried is not None:
-        return ground.tried
-    plan = plan_of(ground)
+    if context.short_run_of is not None:
+        return context.short_run_of
+    plan = plan_of(context)
     if plan is None:
         raise NotChecked("it is no training of Ultralytics: forecast-pace tells what can be told")
     with _lock:
-        key = f"{to_toml(plan)}\n{ground.device}"
+        key = f"{to_toml(plan)}\n{context.device}"
         if key not in _made:
             _made.clear()
-            _made[key] = _try(ground, plan)
+            _made[key] = _try(context, plan)
         return _made[key]
 
 
-def plan_of(ground: Ground) -> Plan | None:
+def plan_of(context: CheckContext) -> Plan | None:
     """The plan, or the command as one, where Ultralytics trains by its own command line."""
-    if ground.plan is not None:
-        return ground.plan if ground.plan.trainer == "ultralytics" else None
-    words = list(ground.command)
+    if context.plan is not None:
+        return context.plan if context.plan.trainer == "ultralytics" else None
+    words = list(context.command)
     at = next((n for n, word in enumerate(words[:4]) if Path(word).name in ("yolo", "ultralytics")), None)
     if at is None or ("train" not in words[at:] and "mode=train" not in words[at:]):
         return None
@@ -108,8 +108,8 @@ def plan_of(ground: Ground) -> Plan | None:
     settings = {name: value for name, value in settings.items() if value is not None}
     if not {"data", "model"} <= settings.keys() or OF_AN_EARLIER_RUN & settings.keys():
         return None
-    python = ground.interpreter.executable if ground.interpreter is not None else None
-    return Plan(cwd=str(ground.cwd), trainer="ultralytics", python=python, settings=settings)
+    python = context.interpreter.executable if context.interpreter is not None else None
+    return Plan(cwd=str(context.cwd), trainer="ultralytics", python=python, settings=settings)
 
 
 def task_of(settings: Mapping[str, Any]) -> str:
@@ -125,10 +125,10 @@ def forget() -> None:
         _made.clear()
 
 
-def _try(ground: Ground, plan: Plan) -> Tried:
+def _try(context: CheckContext, plan: Plan) -> ShortRun:
     try:
         data = {
-            name: yolo_data.read(ground.cwd / name, cwd=ground.cwd)
+            name: yolo_data.read(context.cwd / name, cwd=context.cwd)
             for name in {str(settings_of(plan, stage).get("data", "")) for stage in stages_of(plan)}
         }
     except HoldfastError as error:
@@ -137,16 +137,16 @@ def _try(ground: Ground, plan: Plan) -> Tried:
     counted = tuple(images_of(settings_of(plan, stage), data) for stage in stages)
     planned = sum(
         asked.epochs * -(-one.train // asked.batch)
-        for asked, one in zip((asked_of(settings_of(plan, stage)) for stage in stages), counted, strict=True)
+        for asked, one in zip((request_for(settings_of(plan, stage)) for stage in stages), counted, strict=True)
     )
     if planned < WORTH * EPOCHS * FULL.batches:
         raise NotChecked(f"all of it is {planned} batches, which take little longer than a trial would")
     stage = stage_plan(plan, stages[largest_of(plan)])
-    seconds = max(1.0, ground.seconds_left - min(FOR_THE_REST_S, ground.seconds_left / 4))
-    over: dict[str, Any] = {"device": ground.device} if ground.device not in (None, "auto") else {}
-    measured = measure(stage, seconds=seconds, tell=lambda what: ground.tell(0, None, what), **over)
+    seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
+    over: dict[str, Any] = {"device": context.device} if context.device not in (None, "auto") else {}
+    measured = measure(stage, seconds=seconds, tell=lambda what: context.tell(0, None, what), **over)
     on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
-    return Tried(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
+    return ShortRun(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
 
 
 def images_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:

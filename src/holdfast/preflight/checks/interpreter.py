@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 FACTS = Path(facts.__file__)
-MOST_WORDS = 4000
+MAX_WORDS = 4000
 """Characters of what a program printed on stderr that are kept, from its end."""
 _HIDDEN = "HOLDFAST_"
 
 
 @dataclass(frozen=True)
-class Said:
+class Reply:
     """What came of asking: the JSON lines, and how the program ended."""
 
     lines: tuple[dict[str, Any], ...] = ()
@@ -112,7 +112,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         return next((f"{name} {self.packages[name]}" for name in self.packages if name.startswith("faiss")), None)
 
 
-def facts_in(said: Said) -> Interpreter | None:
+def facts_in(said: Reply) -> Interpreter | None:
     """What the program of facts said; None where it did not even say what Python it is."""
     known: dict[str, Any] = {}
     trying, failed, done, openmp = "", "", False, {}
@@ -141,7 +141,7 @@ def facts_in(said: Said) -> Interpreter | None:
     return msgspec.convert(known, Interpreter, strict=False)
 
 
-def _why_no_torch(known: dict[str, Any], failed: str, said: Said) -> str:
+def _why_no_torch(known: dict[str, Any], failed: str, said: Reply) -> str:
     where = known["executable"]
     if "torch" not in known.get("packages", {}) and (not failed or failed.startswith("ModuleNotFoundError")):
         return f"torch is not installed in {where}"
@@ -150,7 +150,7 @@ def _why_no_torch(known: dict[str, Any], failed: str, said: Said) -> str:
     return f"torch cannot be imported in {where}: {said.how_it_ended or 'it said nothing'}"
 
 
-class Asker:
+class PythonClient:
     """Runs programs under one interpreter. What it has started ends with it."""
 
     def __init__(self, python: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
@@ -174,12 +174,12 @@ class Asker:
         given: str,
         seconds: float,
         on_line: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Said:
+    ) -> Reply:
         try:
             with helpers.session() as mark:
                 return self._asked(program, arguments, given, seconds, on_line, mark)
         except BeingEnded:
-            return Said(code=None)
+            return Reply(code=None)
 
     def _asked(
         self,
@@ -189,7 +189,7 @@ class Asker:
         seconds: float,
         on_line: Callable[[dict[str, Any]], None] | None,
         mark: dict[str, str],
-    ) -> Said:
+    ) -> Reply:
         try:
             process = subprocess.Popen(
                 python_program(self._python, program.read_text(), *arguments),
@@ -201,7 +201,7 @@ class Asker:
                 start_new_session=True,  # Ctrl-C is for us: we end it, and all that it started
             )
         except (OSError, ValueError) as error:
-            return Said(code=127, words=f"{self._python[0]} could not be started: {error}")
+            return Reply(code=127, words=f"{self._python[0]} could not be started: {error}")
         self._alive.add(process)
         if self._closed:
             _end(process)
@@ -220,7 +220,7 @@ class Asker:
 
 def _followed(
     process: subprocess.Popen[bytes], given: str, seconds: float, on_line: Callable[[dict[str, Any]], None] | None
-) -> Said:
+) -> Reply:
     lines: list[dict[str, Any]] = []
     words = bytearray()
     late = threading.Event()
@@ -241,7 +241,7 @@ def _followed(
         with contextlib.suppress(OSError, ValueError):
             while piece := process.stderr.read1(8192):  # type: ignore[attr-defined]
                 words.extend(piece)
-                del words[:-MOST_WORDS]
+                del words[:-MAX_WORDS]
 
     timer = threading.Timer(max(0.1, seconds), give_up)
     helpers = [threading.Thread(target=feed, daemon=True), threading.Thread(target=listen, daemon=True)]
@@ -262,7 +262,7 @@ def _followed(
         timer.cancel()
     for helper in helpers:
         helper.join(1.0)
-    return Said(tuple(lines), None if late.is_set() else code, bytes(words).decode("utf-8", "replace"))
+    return Reply(tuple(lines), None if late.is_set() else code, bytes(words).decode("utf-8", "replace"))
 
 
 def _json(raw: bytes) -> dict[str, Any] | None:

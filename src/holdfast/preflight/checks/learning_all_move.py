@@ -20,13 +20,13 @@ from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, fin
 from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "learning-all-move"
 
 
-def run(ground: Ground) -> Answer:
-    curves = [line["moved"] for line in with_experiments(ground).of("curve") if line["mode"] == "again"]
+def run(context: CheckContext) -> Answer:
+    curves = [line["moved"] for line in with_experiments(context).of("curve") if line["mode"] == "again"]
     # One rate may be too small to show: what moved at any of them does move.
     moved = min(curves, key=lambda it: int(it["still"]))
     still, count = int(moved["still"]), int(moved["moved"])

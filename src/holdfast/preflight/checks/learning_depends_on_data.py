@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.diagnosis.overfit import course, same_course
+from holdfast.diagnosis.overfit import loss_curve, same_curve
 from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, rehearsal
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
@@ -25,14 +25,14 @@ from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "learning-depends-on-data"
-SHORTEST = 2
+MIN_LENGTH = 2
 
 
-def run(ground: Ground) -> Answer:
-    come = with_experiments(ground)
+def run(context: CheckContext) -> Answer:
+    come = with_experiments(context)
     if (come.one("experiments") or {}).get("drawn"):
         raise NotChecked("it reads no DataLoader: what of a batch is the input is not known")
     zeroed = next((line for line in come.of("curve") if line["mode"] == "zeroed"), None)
@@ -44,13 +44,13 @@ def run(ground: Ground) -> Answer:
         line for line in come.of("curve") if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
     )
     one, other = (_losses(line) for line in (real, zeroed))
-    if len(other) < SHORTEST:
+    if len(other) < MIN_LENGTH:
         raise NotChecked("too few steps were made with the inputs at 0")
-    here, there = course(one), course(other[: len(one)])
+    here, there = loss_curve(one), loss_curve(other[: len(one)])
     says = (
         f"one batch: {here.first:.4g} to {here.late:.4g}; with its inputs at 0: {there.first:.4g} to {there.late:.4g}"
     )
-    how = same_course(one, other)
+    how = same_curve(one, other)
     if how == "different":
         return Answer(says)
     certain = bool((come.one("experiments") or {}).get("input_is_certain"))

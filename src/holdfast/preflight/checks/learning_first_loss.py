@@ -23,8 +23,8 @@ from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, fin
 from holdfast.preflight.dry_run.cache import SECONDS, with_steps
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
-    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.preflight.checks.check import CheckContext
+    from holdfast.preflight.dry_run.run import DryRunResult
 
 ID = "learning-first-loss"
 TIMES = 4.0
@@ -33,8 +33,8 @@ FALLEN = 0.7
 """Of the first loss: what it has come down to where that is plain to see."""
 
 
-def run(ground: Ground) -> Answer:
-    come = with_steps(ground)
+def run(context: CheckContext) -> Answer:
+    come = with_steps(context)
     told = come.one("first-loss")
     if told is None:
         raise NotChecked("no backward was seen")
@@ -65,7 +65,7 @@ def run(ground: Ground) -> Answer:
     )
 
 
-def _falls(come: Rehearsed) -> bool:
+def _falls(come: DryRunResult) -> bool:
     """It finds its way down by itself within the few steps of the rehearsal."""
     losses = [float(line["loss"]) for line in come.of("rehearsed-step") if line["loss"] is not None]
     return bool(losses) and min(losses) < FALLEN * losses[0]

@@ -9,7 +9,7 @@ fails on the other machine, a missing operator, a label file in the wrong place.
 
 **What to do.** What the finding says; `holdfast rules` has a page for each rule.
 
-The scratch holds copies of small files and links to large ones and to folders full of data (see docs/rehearsal.md). Trackers are off. Files
+The scratch holds copies of small files and links to large ones and to folders full of data (see docs/dry_run.md). Trackers are off. Files
 of yours are not written to, as far as this system lets that be prevented, which is told here; so is what the training was kept from
 writing outside of its folder.
 
@@ -25,21 +25,21 @@ import msgspec
 
 from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, rehearsal
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, kept_from, no_steps, rehearsed
+from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, kept_from, no_steps
 from holdfast.preflight.dry_run.findings import findings_of
 from holdfast.schema import events
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
-    from holdfast.preflight.dry_run.run import Rehearsed
+    from holdfast.preflight.checks.check import CheckContext
+    from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
 ID = "learning-first-steps"
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
-def run(ground: Ground) -> Answer:
-    come = rehearsed(ground)
+def run(context: CheckContext) -> Answer:
+    come = dry_run_result(context)
     ended = died(come)
     if ended and come.kept_from:
         if not come.steps:
@@ -56,12 +56,12 @@ def run(ground: Ground) -> Answer:
     return Answer(_says(come), (*findings, *_files(come)))
 
 
-def died(come: Rehearsed) -> bool:
+def died(come: DryRunResult) -> bool:
     """By itself, and not of what was done to it."""
     return come.by_itself and bool(come.code) and not _experimenting(come)
 
 
-def _experimenting(come: Rehearsed) -> bool:
+def _experimenting(come: DryRunResult) -> bool:
     """Whether it may have died of what was done to it."""
     told = come.one("experiments")
     return told is not None and bool(told["possible"])
@@ -74,19 +74,19 @@ def _as_ours(found: Finding) -> Finding:
     )
 
 
-def _ended(come: Rehearsed) -> Finding:
+def _ended(come: DryRunResult) -> Finding:
     when = f"after {come.steps} steps" if come.steps else "before its first step"
     last = f": {come.words[-1][:300]}" if come.words else ""
     return finding(
         ID,
         "fatal",
         f"It ends {when}, with exit code {come.code}{last}.",
-        evidence=list(come.words[-MOST_NAMED:]),
+        evidence=list(come.words[-MAX_NAMED:]),
         remedies=["mend what it says, and check again"],
     )
 
 
-def _files(come: Rehearsed) -> list[Finding]:
+def _files(come: DryRunResult) -> list[Finding]:
     told = []
     if come.changed:
         told.append(
@@ -138,16 +138,16 @@ def _files(come: Rehearsed) -> list[Finding]:
 
 def _named(paths: list[str] | tuple[str, ...] | object) -> str:
     names = list(paths) if isinstance(paths, (list, tuple)) else []
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _says(come: Rehearsed) -> str:
+def _says(come: DryRunResult) -> str:
     losses = [line["loss"] for line in come.of("rehearsed-step") if line["phase"] in ("first", "more")]
     seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
-    course = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
+    loss_curve = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
     kept = "" if come.changed else "; nothing in your folder was changed"
-    return f"{come.steps or come.steps_elsewhere} steps in {come.seconds:.0f} s{course}{kept}"
+    return f"{come.steps or come.steps_elsewhere} steps in {come.seconds:.0f} s{loss_curve}{kept}"
 
 
 _PARTS = {"box_loss": 0.0, "cls_loss": 3.4, "dfl_loss": 0.0}

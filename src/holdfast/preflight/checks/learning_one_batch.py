@@ -17,33 +17,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.overfit import FEWEST, course
+from holdfast.diagnosis.overfit import MIN_COUNT, loss_curve
 from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu, rehearsal
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.overfit import Course
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.diagnosis.overfit import LossCurve
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "learning-one-batch"
 
 
-def run(ground: Ground) -> Answer:
-    come = with_experiments(ground)
-    tried = [(line, course([float(loss) for loss in line["losses"]])) for line in come.of("curve") if _again(line)]
-    courses = {float(line["factor"]): how for line, how in tried}
+def run(context: CheckContext) -> Answer:
+    come = with_experiments(context)
+    short_run_of = [
+        (line, loss_curve([float(loss) for loss in line["losses"]])) for line in come.of("curve") if _again(line)
+    ]
+    courses = {float(line["factor"]): how for line, how in short_run_of}
     if not courses:
         raise NotChecked("one batch was never given again for long enough")
     falling = {factor: how for factor, how in courses.items() if how.clear}
     if falling:
         factor = next(iter(falling))
         return Answer(_fell(falling[factor], factor))
-    if not (come.one("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in tried):
+    if not (come.one("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in short_run_of):
         raise NotChecked("it reads its loader no more after its first steps: a batch cannot be given again")
     most = max(how.steps for how in courses.values())
-    if most < FEWEST:
+    if most < MIN_COUNT:
         raise NotChecked(f"only {most} steps on one batch were made in their time: give more with --seconds")
     return Answer(f"{most} steps on one batch", (_found(courses),))
 
@@ -52,12 +54,12 @@ def _again(line: object) -> bool:
     return isinstance(line, dict) and line["mode"] == "again"
 
 
-def _fell(how: Course, factor: float) -> str:
+def _fell(how: LossCurve, factor: float) -> str:
     at = "" if factor == 1.0 else f", at {factor:g} times the planned rate; at the planned one it did not"
     return f"one batch again and again: the loss fell from {how.first:.4g} to {how.late:.4g} in {how.steps} steps{at}"
 
 
-def _found(courses: dict[float, Course]) -> Finding:
+def _found(courses: dict[float, LossCurve]) -> Finding:
     said = [
         f"at {factor:g} times the planned rate: {how.first:.6g} at first, {how.late:.6g} after {how.steps} steps"
         for factor, how in courses.items()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.machine import SystemMemory
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "memory-enough"
@@ -32,19 +32,19 @@ HOPELESS = 0.4
 """Of what is needed at the least: with less than that not even torch is imported without swapping."""
 
 
-def run(ground: Ground) -> Answer:
-    memory = ground.machine.memory()
-    needed, why = estimates.memory(ground)
+def run(context: CheckContext) -> Answer:
+    memory = context.machine.memory()
+    needed, why = estimates.memory(context)
     limit = "" if memory.limited_by == "physical memory" else f" ({memory.limited_by})"
     says = f"{size(memory.available)} of {size(memory.limit)}{limit} can be had; it begins with about {size(needed)}"
-    return Answer(says, tuple(_findings(ground, memory, needed, why)))
+    return Answer(says, tuple(_findings(context, memory, needed, why)))
 
 
-def _findings(ground: Ground, memory: SystemMemory, needed: float, why: str) -> Iterator[Finding]:
+def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: str) -> Iterator[Finding]:
     if memory.available < needed:
         ever = memory.limit >= needed
         remedies = [f"close other programs: {size(needed - memory.available)} more are needed"] if ever else []
-        if ground.settings.get("cache") in (True, "ram"):
+        if context.settings.get("cache") in (True, "ram"):
             remedies.append("cache=False, or cache=disk")
         if "workers" in why:
             remedies.append("workers=2, or 0")
@@ -56,7 +56,7 @@ def _findings(ground: Ground, memory: SystemMemory, needed: float, why: str) -> 
             remedies=remedies or ["use a machine with more memory, or give the container more"],
             confidence="likely",
         )
-    budget = ground.plan.budget.memory if ground.plan is not None else None
+    budget = context.plan.budget.memory if context.plan is not None else None
     if budget is not None and budget > memory.available:
         yield finding(
             ID,

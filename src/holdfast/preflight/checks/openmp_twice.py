@@ -27,7 +27,7 @@ from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, fin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.checks.interpreter import Interpreter
     from holdfast.schema.verdicts import Finding
 
@@ -39,8 +39,8 @@ APART = [
 ]
 
 
-def run(ground: Ground) -> Answer:
-    python = ground.interpreter
+def run(context: CheckContext) -> Answer:
+    python = context.interpreter
     assert python is not None
     culprit = _died_of(python)
     if not python.openmp and culprit is None:
@@ -49,17 +49,17 @@ def run(ground: Ground) -> Answer:
     files = sorted({file for found in python.openmp.values() for file in found})
     together = f"torch with {', '.join(beside)}" if beside else "torch"
     says = f"{together}: {_named(files)}"
-    return Answer(says, tuple(_findings(ground, python, culprit, files, together)))
+    return Answer(says, tuple(_findings(context, python, culprit, files, together)))
 
 
 def _findings(
-    ground: Ground, python: Interpreter, culprit: str | None, files: list[str], together: str
+    context: CheckContext, python: Interpreter, culprit: str | None, files: list[str], together: str
 ) -> Iterator[Finding]:
     families = {_family(file) for file in files}
     if culprit is not None:
         yield finding(
             ID,
-            "fatal" if culprit in ground.imports else "warn",
+            "fatal" if culprit in context.imports else "warn",
             f"{culprit} and torch crash in one process: {python.died.partition(': ')[2]} while both were tried.",
             evidence=[python.died, *([python.last_words] if python.last_words else []), *files],
             remedies=APART,
@@ -73,7 +73,7 @@ def _findings(
             remedies=APART,
             confidence="likely",
         )
-    elif python.on_mac and python.faiss and "faiss" in ground.imports:
+    elif python.on_mac and python.faiss and "faiss" in context.imports:
         yield finding(
             ID,
             "warn",

@@ -18,17 +18,17 @@ from holdfast.preflight.validate_plan import survey
 from holdfast.schema.plan import Plan
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "plan-possible"
 
 
-def run(ground: Ground) -> Answer:
-    assert ground.plan is not None
-    said = survey(ground.plan)
+def run(context: CheckContext) -> Answer:
+    assert context.plan is not None
+    said = survey(context.plan)
     problems = [finding(ID, "fatal", problem, evidence=[problem]) for problem in said.problems]
     notes = [finding(ID, "note", note, evidence=[note]) for note in said.notes]
-    stages = max(1, len(ground.plan.stages))
+    stages = max(1, len(context.plan.stages))
     return Answer(f"{stages} stage{'s' if stages > 1 else ''}, and all that they name is there", (*problems, *notes))
 
 

@@ -21,21 +21,21 @@ from holdfast.preflight.checks.check import Answer, Case, Check, finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
 ID = "power-and-sleep"
 
 
-def run(ground: Ground) -> Answer:
-    power = ground.machine.power()
-    with ground.machine.keep_awake() as sentence:
+def run(context: CheckContext) -> Answer:
+    power = context.machine.power()
+    with context.machine.keep_awake() as sentence:
         pass
-    if ground.plan is not None and not ground.plan.keep_awake:
+    if context.plan is not None and not context.plan.keep_awake:
         sentence = f"{NOT_KEPT}: the plan says keep_awake = false."
     source = {True: "on battery", False: "on mains power", None: "no battery is known of"}[power.on_battery]
     says = f"{source}. {sentence.rstrip('.')}"
-    return Answer(says, tuple(_findings(power, sentence, on_mac=ground.on_mac)))
+    return Answer(says, tuple(_findings(power, sentence, on_mac=context.on_mac)))
 
 
 def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]:

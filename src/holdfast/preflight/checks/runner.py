@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.preflight.checks import all_checks
 from holdfast.preflight.checks.check import NotChecked, missing
-from holdfast.preflight.checks.context import FACTS_SECONDS, ground_for
+from holdfast.preflight.checks.context import FACTS_SECONDS, build_context
 from holdfast.process.helper_processes import helpers
 from holdfast.schema.errors import UsageError
 from holdfast.schema.plan import check_number
@@ -19,12 +19,12 @@ from holdfast.storage.redact import redactor_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.preflight.checks.check import Answer, Check, Ground, Status
+    from holdfast.preflight.checks.check import Answer, Check, CheckContext, Status
     from holdfast.schema.verdicts import Finding
 
 SECONDS = 300.0
 """For all checks together, where the user does not say."""
-LEAST_S = 0.5
+MIN_SECONDS = 0.5
 GRACE_S = 3.0
 """Beyond its time, for a check that is about to give up by itself."""
 FATAL_FOUND = 3
@@ -43,7 +43,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    ground: Ground
+    context: CheckContext
     results: tuple[Result, ...]
     seconds: float
 
@@ -52,7 +52,7 @@ class Report:
         return FATAL_FOUND if any(result.status == "fatal" for result in self.results) else 0
 
 
-class Watcher(Protocol):
+class CheckProgress(Protocol):
     """Is told how it goes: `tells` from the check's own thread."""
 
     def asks(self) -> None:
@@ -66,7 +66,7 @@ class Watcher(Protocol):
     def ends(self, result: Result) -> None: ...
 
 
-class NobodyWatches:
+class SilentProgress:
     def asks(self) -> None:
         pass
 
@@ -85,30 +85,30 @@ def check(
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     seconds: float = SECONDS,
-    watcher: Watcher | None = None,
+    watcher: CheckProgress | None = None,
     **asked: Any,
 ) -> Report:
-    """All of it: `asked` is what `ground_for` takes (command or plan, device, data)."""
+    """All of it: `asked` is what `build_context` takes (command or plan, device, data)."""
     check_number("--seconds", seconds)
     checks = chosen(only, skip)
-    watching = watcher if watcher is not None else NobodyWatches()
+    watching = watcher if watcher is not None else SilentProgress()
     began = time.monotonic()
     watching.asks()
     with helpers.session():  # what a check left behind that was given up ends with it
-        ground, asker = ground_for(**asked, seconds=min(FACTS_SECONDS, seconds))
+        context, asker = build_context(**asked, seconds=min(FACTS_SECONDS, seconds))
         try:
             left = seconds - (time.monotonic() - began)
-            results = tuple(run_all(checks, ground, seconds=left, watcher=watching))
+            results = tuple(run_all(checks, context, seconds=left, watcher=watching))
         finally:
             if asker is not None:
                 asker.close()
-    return Report(ground, _without_secrets(results, ground), round(time.monotonic() - began, 1))
+    return Report(context, _without_secrets(results, context), round(time.monotonic() - began, 1))
 
 
-def _without_secrets(results: tuple[Result, ...], ground: Ground) -> tuple[Result, ...]:
+def _without_secrets(results: tuple[Result, ...], context: CheckContext) -> tuple[Result, ...]:
     """A training that is tried out may print what it was given."""
-    redactor = redactor_for(ground.plan)
-    redactor.command(ground.command)
+    redactor = redactor_for(context.plan)
+    redactor.command(context.command)
     return tuple(
         replace(
             result, says=redactor.text(result.says), findings=tuple(redactor.event(found) for found in result.findings)
@@ -136,38 +136,40 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, .
 
 def run_all(
     checks: Sequence[Check],
-    ground: Ground,
+    context: CheckContext,
     *,
     seconds: float = SECONDS,
-    watcher: Watcher | None = None,
+    watcher: CheckProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Result]:
     """Each result as it comes."""
-    watching = watcher if watcher is not None else NobodyWatches()
+    watching = watcher if watcher is not None else SilentProgress()
     end = clock() + seconds
     stopped = ""
     for check in checks:
         left = end - clock()
-        why = missing(check, ground)
+        why = missing(check, context)
         if why is None and check.kind == "forecast" and stopped:
             why = f"what {stopped} found comes first: mend it, and check again"
-        if why is None and left < LEAST_S:
+        if why is None and left < MIN_SECONDS:
             why = "the time was over before its turn: give more with --seconds"
         if why is not None:
             result = Result(check, "not checked", why)
         else:
             watching.begins(check)
-            result = _run(check, ground, min(check.seconds, left), watching, clock)
+            result = _run(check, context, min(check.seconds, left), watching, clock)
         if result.status == "fatal" and check.kind != "forecast":
             stopped = stopped or check.id
         watching.ends(result)
         yield result
 
 
-def _run(check: Check, ground: Ground, bound: float, watcher: Watcher, clock: Callable[[], float]) -> Result:
+def _run(
+    check: Check, context: CheckContext, bound: float, watcher: CheckProgress, clock: Callable[[], float]
+) -> Result:
     began = clock()
     come: list[Answer | BaseException] = []
-    own = replace(ground, deadline=lambda: max(0.0, bound - (clock() - began)), tell=watcher.tells)
+    own = replace(context, deadline=lambda: max(0.0, bound - (clock() - began)), tell=watcher.tells)
 
     def work() -> None:
         try:

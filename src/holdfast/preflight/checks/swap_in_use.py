@@ -20,15 +20,15 @@ from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "swap-in-use"
 MUCH = 0.25
 """Of physical memory. Less is what any machine collects in a week."""
 
 
-def run(ground: Ground) -> Answer:
-    memory = ground.machine.memory()
+def run(context: CheckContext) -> Answer:
+    memory = context.machine.memory()
     pressed = memory.pressure not in (None, "normal")
     says = "no swap is in use" if not memory.swap_used else f"{size(memory.swap_used)} of swap in use, which is little"
     if not pressed and memory.swap_used <= MUCH * memory.total:

@@ -22,13 +22,13 @@ from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, fin
 from holdfast.schema.shell_text import shell_quoted
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 ID = "torchvision-loads"
 
 
-def run(ground: Ground) -> Answer:
-    python = ground.interpreter
+def run(context: CheckContext) -> Answer:
+    python = context.interpreter
     assert python is not None
     have = python.packages.get("torchvision")
     if have is None:

@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.diagnosis.versions import KnownFault
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.checks.interpreter import Interpreter
     from holdfast.schema.verdicts import Finding
 
 ID = "versions-known-bad"
-OLDEST_TORCH = (2, 1)
-OLDEST_PYTHON = (3, 9)
+MIN_TORCH = (2, 1)
+MIN_PYTHON = (3, 9)
 
 
-def run(ground: Ground) -> Answer:
-    python = ground.interpreter
+def run(context: CheckContext) -> Answer:
+    python = context.interpreter
     assert python is not None
-    return Answer(f"{_have(python)}: no fault is known of these together", tuple(_findings(ground, python)))
+    return Answer(f"{_have(python)}: no fault is known of these together", tuple(_findings(context, python)))
 
 
-def _findings(ground: Ground, python: Interpreter) -> Iterator[Finding]:
+def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
     versions = python.versions
     if versions.torch is None:
         yield finding(
             ID,
-            "warn" if ground.guessed else "fatal",
+            "warn" if context.guessed else "fatal",
             f"There is no torch to train with: {python.no_torch}"
-            + (", which may not be the Python of the training." if ground.guessed else "."),
+            + (", which may not be the Python of the training." if context.guessed else "."),
             evidence=[python.executable],
             remedies=[
                 f"{shell_quoted(python.executable)} -m pip install torch",
@@ -66,23 +66,23 @@ def _findings(ground: Ground, python: Interpreter) -> Iterator[Finding]:
             remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):
-        if fault.variable is None and not _elsewhere(fault, ground, python):
-            yield _known(fault, ground, python)
+        if fault.variable is None and not _elsewhere(fault, context, python):
+            yield _known(fault, context, python)
     yield from _twins(python)
     yield from _too_old(python)
 
 
-def _elsewhere(fault: KnownFault, ground: Ground, python: Interpreter) -> bool:
+def _elsewhere(fault: KnownFault, context: CheckContext, python: Interpreter) -> bool:
     """Whether it is a fault of a device or chip that is not used here, or one that was tried and did not come."""
     if fault.numpy is not None and python.torch is not None and python.torch.numpy_error is None:
         return True
-    if fault.on_mps and ground.trains_on("mps") is False:
+    if fault.on_mps and context.trains_on("mps") is False:
         return True
     return bool(fault.chips and python.chip and not python.chip.startswith(fault.chips))
 
 
-def _known(fault: KnownFault, ground: Ground, python: Interpreter) -> Finding:
-    unsure = fault.on_mps and not ground.trains_on("mps")
+def _known(fault: KnownFault, context: CheckContext, python: Interpreter) -> Finding:
+    unsure = fault.on_mps and not context.trains_on("mps")
     error = python.torch.numpy_error if python.torch is not None and fault.numpy is not None else None
     return finding(
         ID,
@@ -110,7 +110,7 @@ def _twins(python: Interpreter) -> Iterator[Finding]:
 
 def _too_old(python: Interpreter) -> Iterator[Finding]:
     torch, own = python.versions.torch, parsed(python.python)
-    if torch is not None and torch < OLDEST_TORCH:
+    if torch is not None and torch < MIN_TORCH:
         yield finding(
             ID,
             "warn",
@@ -118,7 +118,7 @@ def _too_old(python: Interpreter) -> Iterator[Finding]:
             evidence=[_have(python)],
             remedies=["install a newer torch"],
         )
-    if own is not None and own < OLDEST_PYTHON:
+    if own is not None and own < MIN_PYTHON:
         yield finding(
             ID,
             "warn",

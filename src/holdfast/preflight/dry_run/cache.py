@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.preflight.checks.check import NotChecked
-from holdfast.preflight.dry_run.run import Rehearsed, rehearse
+from holdfast.preflight.dry_run.run import DryRunResult, run_in_scratch
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
 
 SECONDS = 150.0
 """For the check that comes first."""
@@ -27,28 +27,28 @@ FOR_ITS_END_S = 4.0
 """Of the check's time: processes are ended, the scratch is removed."""
 
 _lock = threading.Lock()
-_held: list[tuple[object, Rehearsed]] = []
+_held: list[tuple[object, DryRunResult]] = []
 
 
-def rehearsed(ground: Ground) -> Rehearsed:
+def dry_run_result(context: CheckContext) -> DryRunResult:
     """Raises NotChecked where there is nothing to be told of, with the reason."""
-    come = ground.rehearses(ground) if ground.rehearses is not None else _shared(ground)
+    come = context.dry_runs(context) if context.dry_runs is not None else _shared(context)
     if come.trouble:
         raise NotChecked(f"it could not be started: {come.trouble}")
     return come
 
 
-def with_steps(ground: Ground) -> Rehearsed:
+def with_steps(context: CheckContext) -> DryRunResult:
     """One that made steps. Raises NotChecked."""
-    come = rehearsed(ground)
+    come = dry_run_result(context)
     if not come.steps:
         raise NotChecked(no_steps(come))
     return come
 
 
-def with_experiments(ground: Ground) -> Rehearsed:
+def with_experiments(context: CheckContext) -> DryRunResult:
     """One in which a batch was given again and again. Raises NotChecked."""
-    come = with_steps(ground)
+    come = with_steps(context)
     told = come.one("experiments")
     if told is None:
         raise NotChecked(f"it made {come.steps} steps, and none with one batch again: {_end_of(come)}")
@@ -59,17 +59,17 @@ def with_experiments(ground: Ground) -> Rehearsed:
     return come
 
 
-def _shared(ground: Ground) -> Rehearsed:
-    key = (ground.command, ground.cwd, ground.plan, ground.device)
+def _shared(context: CheckContext) -> DryRunResult:
+    key = (context.command, context.cwd, context.plan, context.device)
     most = STEPS + 3 * CURVE_STEPS
     with _lock:
         if not _held or _held[0][0] != key:
-            come = rehearse(
-                ground,
+            come = run_in_scratch(
+                context,
                 {"rehearsal": ASKED},
-                max(1.0, ground.seconds_left - FOR_ITS_END_S),
-                device=ground.device if ground.device not in (None, "auto") else None,
-                tell=lambda done: ground.tell(min(done, most), most, "steps"),
+                max(1.0, context.seconds_left - FOR_ITS_END_S),
+                device=context.device if context.device not in (None, "auto") else None,
+                tell=lambda done: context.tell(min(done, most), most, "steps"),
             )
             _held[:] = [(key, come)]
         return _held[0][1]
@@ -81,7 +81,7 @@ def forget() -> None:
         _held.clear()
 
 
-def no_steps(come: Rehearsed) -> str:
+def no_steps(come: DryRunResult) -> str:
     """Why no step was seen."""
     if come.one("first-loss") is not None:
         return "gradients were computed, and no optimizer of torch's made a step"
@@ -97,7 +97,7 @@ def no_steps(come: Rehearsed) -> str:
     return f"it ended before its first step, with exit code {come.code}{last}"
 
 
-def kept_from(come: Rehearsed) -> str:
+def kept_from(come: DryRunResult) -> str:
     """Why it may have ended, where it was refused to write something."""
     return (
         f"and it was kept from writing outside of its folder: {come.kept_from}; nothing is said about it."
@@ -105,7 +105,7 @@ def kept_from(come: Rehearsed) -> str:
     )
 
 
-def _end_of(come: Rehearsed) -> str:
+def _end_of(come: DryRunResult) -> str:
     if come.code is None:
         return f"its time was over after {come.seconds:.0f} s"
     if come.ended is not None and not come.by_itself:

@@ -12,13 +12,13 @@ from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.python_command import python_path
 from holdfast.schema.errors import HoldfastError
 from holdfast.storage.safe_files import expand_user, is_file
-from holdfast.supervisor.child_env import CHILD_FOLDER, wishes_of
+from holdfast.supervisor.child_env import PROBE_FOLDER, overrides_for
 from holdfast.supervisor.stage_command import stage_plan, stages_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.scratch import Scratch
     from holdfast.preflight.yolo_data import DataSet
 
@@ -80,10 +80,10 @@ class Writable:
     """That lead tools to folders in the scratch."""
 
 
-def writable(ground: Ground, root: Path) -> Writable:
+def writable(context: CheckContext, root: Path) -> Writable:
     """The scratch, the tools' own folders, and temporary folders that do not hold the training's own."""
-    own, home = ground.cwd.resolve(), expand_user("~")
-    given = [Path(ground.environment[name]) for name in CACHE_VARIABLES if ground.environment.get(name)]
+    own, home = context.cwd.resolve(), expand_user("~")
+    given = [Path(context.environment[name]) for name in CACHE_VARIABLES if context.environment.get(name)]
     caches = [
         str(folder)
         for folder in (*map(expand_user, CACHES), *given)
@@ -93,21 +93,21 @@ def writable(ground: Ground, root: Path) -> Writable:
     ]
     variables = {}
     for name, usual in INSTEAD.items():
-        if not ground.environment.get(name) and not expand_user(usual).is_dir():
+        if not context.environment.get(name) and not expand_user(usual).is_dir():
             variables[name] = str(root / "caches" / name.lower())
     temporary = [folder for folder in TEMPORARY if not own.is_relative_to(Path(folder).resolve())]
     return Writable((str(root), *caches, *temporary, *SYSTEM), tuple(caches), variables)
 
 
-def command_of(ground: Ground) -> list[str]:
+def command_of(context: CheckContext) -> list[str]:
     """The command, or that of a plan's first stage."""
-    if ground.plan is not None:
-        return list(stage_plan(ground.plan, stages_of(ground.plan)[0]).command)
-    return list(ground.command)
+    if context.plan is not None:
+        return list(stage_plan(context.plan, stages_of(context.plan)[0]).command)
+    return list(context.command)
 
 
 def environment(
-    ground: Ground,
+    context: CheckContext,
     root: Path,
     attempt: Path,
     asked: Mapping[str, Any],
@@ -120,8 +120,8 @@ def environment(
     files: dict[str, Any] = {"scratch": [str(root)]}
     if confined is not None:
         files |= {"caches": confined.caches, "writable": confined.folders}
-    kept = {name: value for name, value in ground.environment.items() if not name.startswith("HOLDFAST_")}
-    wishes = wishes_of(ground.plan) if ground.plan is not None else {}
+    kept = {name: value for name, value in context.environment.items() if not name.startswith("HOLDFAST_")}
+    wishes = overrides_for(context.plan) if context.plan is not None else {}
     wishes["settings"] = {**(wishes.get("settings") or {}), **settings}
     temporary = root / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -131,17 +131,17 @@ def environment(
         **(confined.variables if confined is not None else {}),
         "MLFLOW_TRACKING_URI": f"file://{root / 'mlruns'}",
         "TMPDIR": str(temporary),
-        **python_path(ground.environment, str(CHILD_FOLDER)),
+        **python_path(context.environment, str(PROBE_FOLDER)),
         protocol.ATTEMPT: "1",
         protocol.ATTEMPT_DIR: str(attempt),
         protocol.LOCK: str(root / "lock"),
-        protocol.CHILD_PATH: str(CHILD_FOLDER),
+        protocol.PROBE_PATH: str(PROBE_FOLDER),
         protocol.ULTRALYTICS: json.dumps(wishes),
         protocol.CHECK: json.dumps({"files": files, **asked}),
     }
 
 
-def ultralytics_settings(ground: Ground, root: Path, scratch: Scratch) -> dict[str, Any]:
+def ultralytics_settings(context: CheckContext, root: Path, scratch: Scratch) -> dict[str, Any]:
     """What it writes goes to the scratch, and it does not validate. Other trainings take no notice of these."""
     settings: dict[str, Any] = {
         "project": str(root / "results"),
@@ -151,18 +151,18 @@ def ultralytics_settings(ground: Ground, root: Path, scratch: Scratch) -> dict[s
         "val": False,
         "save": False,
         # A step for every batch: what is accumulated over sixteen would take sixteen times as long to see.
-        "nbs": ground.settings.get("batch", USUAL_BATCH),
+        "nbs": context.settings.get("batch", USUAL_BATCH),
     }
-    few = _few_images(ground, root / "images", scratch)
+    few = _few_images(context, root / "images", scratch)
     return settings if few is None else {**settings, "data": str(few)}
 
 
-def _few_images(ground: Ground, folder: Path, scratch: Scratch) -> Path | None:
+def _few_images(context: CheckContext, folder: Path, scratch: Scratch) -> Path | None:
     """Links to some images of a large data set; None where it is small, or none that can be read."""
-    if ground.data is None or not ground.uses_ultralytics:
+    if context.data is None or not context.uses_ultralytics:
         return None
     try:
-        data = yolo_data.read(ground.data, cwd=ground.cwd)
+        data = yolo_data.read(context.data, cwd=context.cwd)
     except (HoldfastError, OSError):
         return None
     if data.images < MANY_IMAGES or data.masks or data.keypoints is not None:

@@ -31,21 +31,21 @@ from holdfast.storage.safe_files import read_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.preflight.checks.check import Ground
+    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.events import AnyEvent, Sample
 
 LOOK_S = 0.1
 SAMPLE_S = 0.5
 GRACE_S = 2.0
-MOST_OUTPUT = 256 << 10
+MAX_OUTPUT = 256 << 10
 """Bytes of what it printed that are read, from the end."""
-MOST_LINES = 20_000
-LARGEST_OUTPUT = 64 << 20
+MAX_LINES = 20_000
+MAX_OUTPUT = 64 << 20
 """Bytes: what prints more than that in its first steps is ended."""
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class DryRunResult:
     """What came of it."""
 
     command: Sequence[str]
@@ -123,15 +123,15 @@ class Rehearsed:
         return [line["path"] for line in self.of("file") if line["what"] == "beyond"]
 
 
-def rehearse(
-    ground: Ground,
+def run_in_scratch(
+    context: CheckContext,
     asked: Mapping[str, Any],
     seconds: float,
     *,
     device: str | None = None,
     tell: Callable[[int], None] | None = None,
     enough: Callable[[Path], bool] | None = None,
-) -> Rehearsed:
+) -> DryRunResult:
     """Runs the training of this ground as far as `asked` says (see the child's rehearsal), at most so many seconds, or until
     `enough(folder)` of what it wrote.
 
@@ -139,16 +139,16 @@ def rehearse(
     """
     began = time.monotonic()
     try:
-        command = command_of(ground)
+        command = command_of(context)
         with helpers.scratch() as (folder, mark):
-            return _held(ground, command, folder, mark, asked, began + seconds, device, tell, enough)
+            return _held(context, command, folder, mark, asked, began + seconds, device, tell, enough)
     except (OSError, HoldfastError) as error:
         why = error.what if isinstance(error, HoldfastError) else str(error)
-        return Rehearsed(tuple(ground.command), trouble=why, seconds=time.monotonic() - began)
+        return DryRunResult(tuple(context.command), trouble=why, seconds=time.monotonic() - began)
 
 
 def _held(
-    ground: Ground,
+    context: CheckContext,
     command: list[str],
     root: Path,
     mark: Mapping[str, str],
@@ -157,21 +157,21 @@ def _held(
     device: str | None,
     tell: Callable[[int], None] | None,
     enough: Callable[[Path], bool] | None,
-) -> Rehearsed:
+) -> DryRunResult:
     began, started_at = time.monotonic(), time.time()
     attempt = root / "attempt"
     attempt.mkdir()
-    before = scratches.times(ground.cwd)
-    scratch = scratches.make(ground.cwd, root / "root")
-    settings = ultralytics_settings(ground, root, scratch)
-    confined = writable(ground, root) if ground.confines else None
+    before = scratches.times(context.cwd)
+    scratch = scratches.make(context.cwd, root / "root")
+    settings = ultralytics_settings(context, root, scratch)
+    confined = writable(context, root) if context.confines else None
     unconfined = "it was not asked for" if confined is None else landlock.why_not() or ""
     if unconfined:
         confined = None
     words = [command[0], *(scratch.inside(word) for word in command[1:])]
     if device is not None:
         words, settings = on_device(words, device), {**settings, "device": device}
-    variables = {**environment(ground, root, attempt, asked, settings, confined), **mark}
+    variables = {**environment(context, root, attempt, asked, settings, confined), **mark}
     with (root / "output").open("wb") as output:
         process = subprocess.Popen(
             words if confined is None else confined_command(words, confined.folders, root),
@@ -182,7 +182,7 @@ def _held(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        sensors = Sensors(ground.machine, lambda: [process.pid], root, time.time)
+        sensors = Sensors(context.machine, lambda: [process.pid], root, time.time)
         try:
             ended, held = _waited(process, attempt, root / "output", until, tell, enough, sensors)
         finally:
@@ -198,7 +198,7 @@ def _held(
         words=_words(root / "output", scratch),
         seconds=time.monotonic() - began,
         held=held,
-        changed=scratches.changed(before, scratches.times(ground.cwd)),
+        changed=scratches.changed(before, scratches.times(context.cwd)),
         copied=scratch.copied,
         linked=tuple(scratch.linked),
     )
@@ -229,9 +229,9 @@ def _told(path: Path) -> tuple[int, str]:
         return 0, "it cannot be told"
 
 
-def written_in(attempt: Path, **known: Any) -> Rehearsed:
+def written_in(attempt: Path, **known: Any) -> DryRunResult:
     """What the child wrote to its folder, with what else is known."""
-    return Rehearsed(
+    return DryRunResult(
         lines=_json_lines(attempt.glob("rehearsal*.jsonl")),
         oracle=_json_lines(attempt.glob("oracle*.jsonl")),
         records=_json_lines(attempt.glob("steps-*.jsonl")),
@@ -307,7 +307,7 @@ def _waited(
             held, sample_at = max(held, _held_now(process.pid, sensors.sample(), before)), now + SAMPLE_S
         if tell is not None:
             tell(lines_with(b'"rehearsed-step"', attempt / "rehearsal.jsonl"))
-        if output.stat().st_size > LARGEST_OUTPUT or (enough is not None and enough(attempt)):
+        if output.stat().st_size > MAX_OUTPUT or (enough is not None and enough(attempt)):
             break
     return False, held
 
@@ -333,7 +333,7 @@ def lines_with(word: bytes, path: Path) -> int:
 def _json_lines(paths: Any) -> tuple[Mapping[str, Any], ...]:
     found: list[Mapping[str, Any]] = []
     for path in sorted(paths):
-        for line in path.read_bytes().splitlines()[:MOST_LINES]:
+        for line in path.read_bytes().splitlines()[:MAX_LINES]:
             with contextlib.suppress(ValueError):  # one that the end cut off
                 decoded = json.loads(line)
                 if isinstance(decoded, dict):
@@ -352,6 +352,6 @@ def _events(path: Path) -> tuple[AnyEvent, ...]:
 def _words(path: Path, scratch: scratches.Scratch) -> tuple[str, ...]:
     """As it would have been printed in the user's own folder."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - MOST_OUTPUT))
+        file.seek(max(0, path.stat().st_size - MAX_OUTPUT))
         text = file.read().decode("utf-8", "replace").replace(str(scratch.folder), str(scratch.original))
     return tuple(last_words([line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]))

@@ -19,8 +19,8 @@ from holdfast.storage.reflink import clone
 
 FILE_BYTES = 32 << 20
 ALL_BYTES = 256 << 20
-MOST_FILES = 5000
-MOST_ENTRIES = 500
+MAX_FILES = 5000
+MAX_EVENTS = 500
 """Of one folder: what has more holds data, not work."""
 CLONED_FROM = 1 << 20
 LINKED = frozenset((".git", ".hg", ".svn", ".venv", "venv", "env", "node_modules", "site-packages", ".tox"))
@@ -31,8 +31,8 @@ SECRET = (
 )
 """Files and folders whose names say that they hold secrets: linked, so that no copy of them can be left behind."""
 LEFT_OUT = frozenset(("__pycache__", ".holdfast", ".mypy_cache", ".ruff_cache", ".pytest_cache"))
-MOST_WATCHED = 20_000
-MOST_SIBLINGS = 2000
+MAX_WATCHED = 20_000
+MAX_SIBLINGS = 2000
 
 
 @dataclass
@@ -92,7 +92,7 @@ def _copy_folder(source: Path, scratch: Scratch) -> list[Path]:
 
 def _copy_file(entry: os.DirEntry[str], goal: Path, scratch: Scratch) -> None:
     path, size = Path(entry.path), entry.stat().st_size
-    full = size > FILE_BYTES or scratch.bytes + size > ALL_BYTES or scratch.copied >= MOST_FILES
+    full = size > FILE_BYTES or scratch.bytes + size > ALL_BYTES or scratch.copied >= MAX_FILES
     if full or _is_secret(entry.name):
         _link(path, goal, scratch)
         return
@@ -107,7 +107,7 @@ def _is_copied(folder: Path) -> bool:
     if folder.name in LINKED or _is_secret(folder.name) or (folder / "pyvenv.cfg").is_file():
         return False
     with os.scandir(folder) as entries:
-        return sum(1 for _ in zip(entries, range(MOST_ENTRIES + 1), strict=False)) <= MOST_ENTRIES
+        return sum(1 for _ in zip(entries, range(MAX_EVENTS + 1), strict=False)) <= MAX_EVENTS
 
 
 def _is_left_out(name: str) -> bool:
@@ -136,7 +136,7 @@ def _link_around(original: Path, root: Path) -> None:
     for above in original.parents:
         if above == above.parent:
             return  # nobody writes ../../../etc
-        for entry in _entries(above)[:MOST_SIBLINGS]:
+        for entry in _entries(above)[:MAX_SIBLINGS]:
             if entry.name != below.name:
                 with contextlib.suppress(OSError):
                     root.joinpath(*above.parts[1:], entry.name).symlink_to(entry.path)
@@ -158,7 +158,7 @@ def times(folder: Path) -> dict[str, tuple[int, int, int]]:
     """Of each file: when it was changed, its size and its mode. Files of a folder before those below it, up to 20,000."""
     found: dict[str, tuple[int, int, int]] = {}
     waiting = [str(folder)]
-    while waiting and len(found) < MOST_WATCHED:
+    while waiting and len(found) < MAX_WATCHED:
         for entry in _entries(Path(waiting.pop(0))):
             with contextlib.suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
@@ -171,6 +171,6 @@ def times(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def changed(before: dict[str, tuple[int, int, int]], after: dict[str, tuple[int, int, int]]) -> list[str]:
-    if len(before) >= MOST_WATCHED:
+    if len(before) >= MAX_WATCHED:
         return sorted(path for path in before if path in after and before[path] != after[path])
     return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))

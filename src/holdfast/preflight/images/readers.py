@@ -36,7 +36,7 @@ IN_FLIGHT_BYTES = 12_000
 """Less than the smallest pipe takes, so that asking never blocks while an answer does."""
 TOO_SLOW_S = 30.0
 STARTS_WITHIN_S = 60.0
-MOST_DEATHS = 20
+MAX_DEATHS = 20
 """Of one reader; more are no longer the fault of single images."""
 QUEUED = 4096
 HIDDEN = "HOLDFAST_"
@@ -61,7 +61,7 @@ class ReadersFailed(Exception):
     """No image can be looked at with this interpreter; the text says why."""
 
 
-class _Hello(msgspec.Struct):
+class _Ready(msgspec.Struct):
     """The first line of a reader."""
 
     pillow: str | None
@@ -154,9 +154,9 @@ class _Reader(threading.Thread):
     def run(self) -> None:
         deaths = 0
         try:
-            while not self.stopped and deaths <= MOST_DEATHS and not self._one_life():
+            while not self.stopped and deaths <= MAX_DEATHS and not self._one_life():
                 deaths += 1
-            if deaths > MOST_DEATHS:
+            if deaths > MAX_DEATHS:
                 self._owner.failure = f"the reader died {deaths} times"
         finally:
             self._owner.give_back(list(self._held))
@@ -193,12 +193,12 @@ class _Reader(threading.Thread):
         self._too_slow = self._greeted = False
         process.stdin.write(self._owner.task_line())
         process.stdin.flush()
-        hello = self._hello(process)
-        if hello is None:
+        ready = self._read_ready(process)
+        if ready is None:
             self._owner.failure = _last_words(errors) or "the reader ended before its first word"
             self.stopped = True
             return False
-        self._greeted, self._owner.pillow = True, hello.pillow
+        self._greeted, self._owner.pillow = True, ready.pillow
         # What a reader that died still held is asked again; the first of it was blamed and is no longer there.
         lines = {request.number: _line(request) for request in self._held}
         with contextlib.suppress(BrokenPipeError):  # it has died; what it answered before is still to be read
@@ -218,11 +218,11 @@ class _Reader(threading.Thread):
             self._owner.put(said)
         return False
 
-    def _hello(self, process: subprocess.Popen[bytes]) -> _Hello | None:
+    def _read_ready(self, process: subprocess.Popen[bytes]) -> _Ready | None:
         """The first line that is the reader's own: what is loaded with an interpreter may print before it."""
         while line := self._answer(process):
             with contextlib.suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(line, type=_Hello)
+                return msgspec.json.decode(line, type=_Ready)
         return None
 
     def _answer(self, process: subprocess.Popen[bytes]) -> bytes:

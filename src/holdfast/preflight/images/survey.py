@@ -15,7 +15,7 @@ from holdfast.schema.images import ImageRecord, Survey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-MOST_READERS = 8
+MAX_READERS = 8
 """Each may take a few hundred MB for a moment, where images are large."""
 STRAY_EXAMPLES = 5
 NO_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
@@ -42,7 +42,7 @@ def survey(
     listed = [(split, path) for split, paths in splits.items() for path in paths]
     labels = [str(label_of(Path(path))) for _, path in listed]
     requests = [Request(at, listed[at][1], labels[at]) for at in spread(len(listed))]
-    work = Readers(python, Task(classes, columns), requests, count=min(MOST_READERS, readers or cores()))
+    work = Readers(python, Task(classes, columns), requests, count=min(MAX_READERS, readers or cores()))
     found: list[ImageRecord] = []
     tell(0, len(listed))
     for seen in work.answers(seconds):

@@ -8,7 +8,7 @@ import sys
 import time
 
 from . import protocol
-from .gc_pause import Start
+from .gc_pause import GcPause
 from .import_hooks import after_import
 
 INTERPRETERS_LIMIT = 256 * 1024
@@ -31,7 +31,7 @@ def wake():
         from . import dry_run
 
         dry_run.begin()
-    start = Start()
+    start = GcPause()
     quiet = not helper and not os.environ.get(protocol.OBSERVE_ONLY)
     after_import(
         "torch",

@@ -9,7 +9,7 @@ import time
 
 SHARE = 0.0025
 """The probe's share of step time, by its own clock. What it does to the caches costs the training several times as much."""
-LOOKS_AT_LEAST = 0.001
+MIN_LOOKS = 0.001
 """The share that looks get when the base alone takes more than the whole."""
 LOAN_SECONDS = 0.030
 SAVED_UP_STEPS = 25
@@ -77,7 +77,7 @@ class Budget(object):
     def _earn(self, seconds, base):
         self._base_seconds += base
         earned = SHARE * seconds - base
-        least = LOOKS_AT_LEAST * seconds
+        least = MIN_LOOKS * seconds
         credit = self.credit + (earned if earned > least else least)
         self.credit = credit if credit < self._limit else self._limit
         typical = self.step_seconds

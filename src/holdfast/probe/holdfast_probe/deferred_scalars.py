@@ -7,11 +7,11 @@ and fetched together: one synchronisation for many steps. The copy to the host k
 from collections import deque
 from threading import get_ident
 
-MOST_WAITING = 4096
+MAX_WAITING = 4096
 """Of one device and type. Where nothing ticks, or only on a thread that is gone, nothing is fetched either."""
 
 
-class Scalars(object):
+class DeferredScalars(object):
     def __init__(self, torch, note):
         self._torch = torch
         self._note = note
@@ -35,7 +35,7 @@ class Scalars(object):
             return
         key = (tensor.device, tensor.dtype)
         waiting = self._waiting.setdefault(key, deque())
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= MAX_WAITING:
             self._note("too many values wait on a device: the oldest are dropped")
             self.count -= 1
             waiting.popleft()[1]([])

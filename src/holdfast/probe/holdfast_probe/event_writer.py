@@ -13,10 +13,10 @@ import time
 from . import protocol, redact
 
 RETRY_SECONDS = 5.0
-ALWAYS_WRITTEN = frozenset(["hello", "observed", "step", "steps", "schedule", "probe-note", "goodbye"])
+ALWAYS_WRITTEN = frozenset(["probe-attached", "coverage", "step", "steps", "schedule", "probe-note", "process-exiting"])
 """Events whose number is bounded where they are made. All others share an allowance, so that a million steps stay small."""
 REDACTED = frozenset(
-    ["hello", "settings", "saved", "snapshot", "snapshot-failed", "snapshot-torn", "restored", "probe-note"]
+    ["probe-attached", "settings", "saved", "snapshot", "snapshot-failed", "snapshot-corrupt", "restored", "probe-note"]
 )
 """Events with words of other people in them: paths, settings, messages. All others hold numbers and names of tensors."""
 SENTENCES = frozenset(["why", "detail"])
@@ -74,7 +74,7 @@ def encoded(event, fields):
     return _encode(line).encode("utf-8") + b"\n"
 
 
-class Writer(object):
+class EventWriter(object):
     def __init__(self, attempt_dir, rank, pid):
         self.primary = True
         self._identity = None

@@ -18,7 +18,7 @@ EVERY = 16
 """Of so many steps one goes the long way in any case, and looks may look at it (looks/watch.py)."""
 
 
-class Quick(object):
+class FastPath(object):
     def __init__(self, probe):
         self._probe = probe
         self.on = False

@@ -29,7 +29,7 @@ class NoCollection(object):
         return False
 
 
-class Start(object):
+class GcPause(object):
     """From the import of torch to the first batch. Nearly all that is made there stays: each full collection looks through all of it once
     more and finds next to nothing (with Ultralytics five of them, 0.4 s of a start of 2.7 s). They wait; young garbage is collected as ever.
 

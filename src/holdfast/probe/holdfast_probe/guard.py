@@ -16,15 +16,15 @@ import time
 
 from . import protocol
 from .snapshots.fingerprint import batches_of, differences, fingerprint, settings
-from .snapshots.folder_lock import Claim
+from .snapshots.folder_lock import FolderLock
 from .snapshots.interval import BUDGET
 from .snapshots.loader_registry import Loaders
-from .snapshots.loss_trace import Trace
+from .snapshots.loss_trace import LossTrace
 from .snapshots.param_groups import GroupsDiffer
 from .snapshots.restore import own
 from .snapshots.rng import draw_on_from, drawn_so_far
 from .snapshots.snapshotter import snapshots_of_this_run
-from .snapshots.stateful import Objects
+from .snapshots.stateful import StatefulObjects
 from .snapshots.store import Store
 from .snapshots.user_state import fill
 
@@ -38,7 +38,7 @@ ONE_AT_A_TIME = (
 )
 
 
-class CannotGoOn(RuntimeError):
+class CannotResume(RuntimeError):
     """The snapshot is of another training than this one."""
 
 
@@ -50,9 +50,9 @@ class Guard(object):
         for name, part in parts.items():
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
                 raise TypeError("%s is a %s, which has no state_dict" % (name, type(part).__name__))
-        self._objects = Objects(torch, parts)
+        self._objects = StatefulObjects(torch, parts)
         rank, world_size = _rank_and_world(torch)
-        self._claim = Claim(folder, rank)
+        self._claim = FolderLock(folder, rank)
         self._store = Store(self._claim.folder, rank, world_size)
         self._probe = _awake_probe()
         self._fingerprint, self._settings = fingerprint(torch, parts), settings(torch, parts)
@@ -76,7 +76,7 @@ class Guard(object):
         """The state that it goes on from, until the program has come to the place where that was taken."""
         # On a device losses are read later, and not always as much later.
         compares = self._probe is not None and world_size == 1 and self._fingerprint["devices"] == ["cpu"]
-        self._trace = Trace(self._claim.folder, self._tell) if compares else None
+        self._trace = LossTrace(self._claim.folder, self._tell) if compares else None
 
     # --- the user's side -----------------------------------------------------------------------------------------
 
@@ -151,9 +151,9 @@ class Guard(object):
         if self._ahead is not None and self._ahead["place"]["pass"] is not None and call < self._ahead["place"]["call"]:
             self._loaders.meet(call, loader, give_back=False)
             return  # this pass was over
-        going_on = None if self._ahead is None else self._arrive()
-        place = self._loaders.meet(call, loader, give_back=going_on is None)
-        one = self._pass = self._loaders.pass_over(place, loader, going_on)
+        resuming = None if self._ahead is None else self._arrive()
+        place = self._loaders.meet(call, loader, give_back=resuming is None)
+        one = self._pass = self._loaders.pass_over(place, loader, resuming)
         last = self._last_of(loader)
         reason = one.why_not_exact()
         if reason is not None:
@@ -258,12 +258,12 @@ class Guard(object):
         try:
             yield
         except GroupsDiffer as error:
-            raise CannotGoOn(
+            raise CannotResume(
                 "%s is good, but %s. Where the optimizer has as many groups as then when guard() is entered, it goes on."
                 % (snapshot, error)
             ) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise CannotGoOn(
+            raise CannotResume(
                 "%s is of another training: %s. Start fresh with another folder, or remove %s."
                 % (snapshot, error, self._store.folder)
             ) from None
@@ -272,7 +272,7 @@ class Guard(object):
         if foreign:
             self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
         else:
-            self._tell("snapshot-torn", path=path, why=why)
+            self._tell("snapshot-corrupt", path=path, why=why)
 
     def _tell(self, event, **fields):
         if self._probe is not None:
@@ -286,16 +286,16 @@ class Guard(object):
                 pass
 
 
-def guard(*, folder=None, max_loss=None, budget=BUDGET, **parts):
+def guard(*, folder=None, max_lost_work=None, budget=BUDGET, **parts):
     """Keeps the state of these objects, and gives it back after a death. Anything with a `state_dict` will do, by name.
 
-    `folder` is where snapshots go (the run's own under Holdfast, else .holdfast/guard/<script>). `max_loss` bounds the seconds of
+    `folder` is where snapshots go (the run's own under Holdfast, else .holdfast/guard/<script>). `max_lost_work` bounds the seconds of
     work that a death may cost; `budget` the part of the time that snapshots may take.
     """
     import torch
 
     given = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(ALONE, _script())
-    return Guard(torch, parts, os.path.abspath(given), max_loss, budget)
+    return Guard(torch, parts, os.path.abspath(given), max_lost_work, budget)
 
 
 def _awake_probe():

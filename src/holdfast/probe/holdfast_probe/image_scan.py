@@ -29,18 +29,18 @@ SUFFIXES = {
     "AVIF": ("avif",),
 }
 NEEDS_PLUGIN = ("heic", "heif", "dng", "avif")
-SMALLEST_SIDE = 10
-MOST_BYTES = 256 << 20
+MIN_SIDE = 10
+MAX_BYTES = 256 << 20
 """Of a file that is read whole; a larger one is read in pieces."""
-MOST_DECODED = 384 << 20
+MAX_DECODED = 384 << 20
 """Bytes that decoding one image may take."""
 BYTES_A_PIXEL = {"WEBP": 16, "AVIF": 16, "JPEG2000": 16, "PNG": 6}
 """That decoders need at their peak, measured with 50 megapixels; of others 7."""
 LAST_BYTES = 65536
-MOST_LABEL_BYTES = 8 << 20
-MOST_OBJECTS = 20000
-MOST_CLASSES = 65536
-MOST_NOTES = 3
+MAX_LABEL_BYTES = 8 << 20
+MAX_OBJECTS = 20000
+MAX_CLASSES = 65536
+MAX_NOTES = 3
 NOTE_LENGTH = 80
 FLAT = 3.0
 """Levels of grey by which an image must vary to be told from others by its look."""
@@ -72,7 +72,7 @@ class Looker:
                     return {"problem": "not-a-file"}
                 if status.st_size == 0:
                     return {"problem": "empty"}
-                content = file.read(MOST_BYTES) if status.st_size <= MOST_BYTES else None
+                content = file.read(MAX_BYTES) if status.st_size <= MAX_BYTES else None
                 facts["digest"] = digest(file, content)
                 if self.image is None:
                     facts["oddities"] = ["not-looked-at"]
@@ -123,7 +123,7 @@ class Looker:
             oddities.append("cmyk")
         if image.mode.startswith("I") or image.mode == "F":
             oddities.append("16-bit")
-        if min(width, height) < SMALLEST_SIDE:
+        if min(width, height) < MIN_SIDE:
             facts["problem"] = "too-small"
 
     def load(self, image, facts):
@@ -134,7 +134,7 @@ class Looker:
             # Lines are decoded as they come, but those of a progressive one in several passes over all of it.
             each = 4 if image.info.get("progressive") else 0.1
             image.draft("L", (max(1, width // 8), max(1, height // 8)))
-        if width * height * each > MOST_DECODED:
+        if width * height * each > MAX_DECODED:
             if image.format == "PNG":
                 image.verify()  # the checksum of every chunk, without a decoder
             facts["oddities"].append("not-decoded")
@@ -270,9 +270,9 @@ class Labels:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     return "unreadable"
-                if status.st_size > MOST_LABEL_BYTES:
+                if status.st_size > MAX_LABEL_BYTES:
                     return "too-large"
-                text = file.read(MOST_LABEL_BYTES).decode("utf-8-sig")
+                text = file.read(MAX_LABEL_BYTES).decode("utf-8-sig")
         except (FileNotFoundError, NotADirectoryError):
             return "missing"
         except (OSError, ValueError):
@@ -311,7 +311,7 @@ class Labels:
             self.keep(int(kind), box)
 
     def keep(self, kind, box):
-        if 0 <= kind < MOST_CLASSES and len(self.classes) < MOST_OBJECTS:
+        if 0 <= kind < MAX_CLASSES and len(self.classes) < MAX_OBJECTS:
             self.classes.append(kind)
             width, height = self.size
             if width and height:
@@ -341,7 +341,7 @@ class Labels:
 
     def fault(self, kind, at, row):
         self.faults[kind] = self.faults.get(kind, 0) + 1
-        if self.faults[kind] <= MOST_NOTES:
+        if self.faults[kind] <= MAX_NOTES:
             self.notes.append([kind, at, " ".join(row)[:NOTE_LENGTH]])
 
 

@@ -2,11 +2,11 @@
 
 import weakref
 
-SCHEDULERS_AT_MOST = 16
+MAX_SCHEDULERS = 16
 TOTALS = ("total_steps", "T_max", "total_iters")
 
 
-class Schedules(object):
+class LrSchedulers(object):
     def __init__(self, probe):
         self.probe = probe
         self.unsaid = False
@@ -16,7 +16,7 @@ class Schedules(object):
 
     def made(self, scheduler):
         """Called at the end of `LRScheduler.__init__`; what a subclass sets after that is read at the next step."""
-        if len(self._made) < SCHEDULERS_AT_MOST:
+        if len(self._made) < MAX_SCHEDULERS:
             self._made.append(weakref.ref(scheduler))
             self.unsaid = True
 

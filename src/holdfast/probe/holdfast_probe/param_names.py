@@ -11,9 +11,9 @@ import weakref
 
 WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 """Components that a wrapper (DDP, compile, FSDP) adds and that say nothing about the model."""
-MOST_WALKS = 5
+MAX_WALKS = 5
 SECONDS_BETWEEN_WALKS = 60.0
-MOST_MODULES = 100000
+MAX_MODULES = 100000
 
 
 def plain(name):
@@ -21,7 +21,7 @@ def plain(name):
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-class Names(object):
+class ParamNames(object):
     def __init__(self, probe):
         self._probe = probe
         self._known = {}  # id of a parameter -> (weak reference to it, its name)
@@ -100,7 +100,7 @@ class Names(object):
 
     def _may_walk(self):
         rested = time.monotonic() - self._walked_at > SECONDS_BETWEEN_WALKS
-        return self._walks < MOST_WALKS and (self._walks == 0 or rested)
+        return self._walks < MAX_WALKS and (self._walks == 0 or rested)
 
 
 def place(tensor, optimizers):
@@ -132,7 +132,7 @@ def parameters(root):
     seen_modules = set()
     seen = set()
     waiting = [("", root)]
-    while waiting and len(seen_modules) < MOST_MODULES:
+    while waiting and len(seen_modules) < MAX_MODULES:
         prefix, module = waiting.pop()
         if module is None or id(module) in seen_modules:
             continue

@@ -11,21 +11,21 @@ import time
 
 from . import heartbeat, protocol, stack_dumps
 from .budget import Budget
-from .deferred_scalars import Scalars
-from .event_writer import Writer
-from .fast_path import Quick
-from .gc_pause import Start
+from .deferred_scalars import DeferredScalars
+from .event_writer import EventWriter
+from .fast_path import FastPath
+from .gc_pause import GcPause
 from .heartbeat import FRESH_SECONDS, IN_EVERY_STEP
 from .loaders import Loaders
 from .losses import Losses
-from .lr_schedulers import Schedules
+from .lr_schedulers import LrSchedulers
 from .memory import Memory
 from .scaler import Scaler
 from .steps import Steps
-from .supervisor_watch import Orphan
+from .supervisor_watch import SupervisorWatch
 
-NOTES_AT_MOST = 50
-FAILURES_AT_MOST = 20
+MAX_NOTES = 50
+MAX_FAILURES = 20
 """A probe that keeps failing stops trying."""
 OBSERVED_SECONDS = 1.0
 FETCH_SECONDS = 1.0
@@ -59,7 +59,7 @@ def install(torch, attempt_dir, start=None):
     global _probe
     if _probe is not None:
         return
-    _probe = Probe(torch, attempt_dir, start or Start())
+    _probe = Probe(torch, attempt_dir, start or GcPause())
     from . import torch_patches
 
     torch_patches.install(_probe)
@@ -115,15 +115,15 @@ class Probe(object):
         """Whether looks want to see the step at hand. Where they do not, hooks spare themselves the way to them."""
         self._claim_lock = threading.Lock()
         self.budget = Budget(self.note)
-        self.scalars = Scalars(self.torch, self.note)
+        self.scalars = DeferredScalars(self.torch, self.note)
         self.steps = Steps(self)
         self.losses = Losses(self)
         self.scaler = Scaler(self)
         self.loaders = Loaders(self)
-        self.schedules = Schedules(self)
+        self.schedules = LrSchedulers(self)
         self.memory = Memory(self)
-        self.orphan = Orphan(self)
-        self.quick = Quick(self)
+        self.orphan = SupervisorWatch(self)
+        self.quick = FastPath(self)
 
     # --- what looks and adapters use -----------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Probe(object):
 
     def note(self, what, detail=""):
         """Something that a reader of the run should know about the probe itself; the same text is written once."""
-        if (what, detail) in self._notes or len(self._notes) >= NOTES_AT_MOST:
+        if (what, detail) in self._notes or len(self._notes) >= MAX_NOTES:
             return
         self._notes.add((what, detail))
         if self.writer is None:
@@ -211,7 +211,7 @@ class Probe(object):
         try:
             self._failures += 1
             self.note("the probe failed in %s" % where, "%s: %s" % (type(error).__name__, str(error)[:300]))
-            if self._failures >= FAILURES_AT_MOST and not self.silent:
+            if self._failures >= MAX_FAILURES and not self.silent:
                 self.note("the probe failed too often and is off")
                 self.silent, self.awake = True, False
                 self.quick.on = False
@@ -262,10 +262,10 @@ class Probe(object):
 
     def _calls_at(self, moment):
         """Looks that do something at this moment; most do nothing at most moments."""
-        from .inspectors import Look
+        from .inspectors import Inspector
 
         calls = [(look, getattr(look, moment, None)) for look in self.looks]
-        idle = getattr(Look, moment)
+        idle = getattr(Inspector, moment)
         return [
             (look, call) for look, call in calls if call is not None and getattr(call, "__func__", call) is not idle
         ]
@@ -311,7 +311,7 @@ class Probe(object):
         self._start.ended()
         pid = os.getpid()
         self.rank, self.world_size = self._rank_and_world()
-        self.writer = Writer(self.attempt_dir, self.rank, pid)
+        self.writer = EventWriter(self.attempt_dir, self.rank, pid)
         self.primary = self.writer.primary
         os.environ.pop(protocol.FIRST_STEP, None)  # not for what this process starts
         if not self.primary:
@@ -320,7 +320,7 @@ class Probe(object):
         self.orphan.watch(os.environ.get(protocol.LOCK))
         self.stack_signal, stack_file = stack_dumps.register(self.attempt_dir, pid)
         self.emit(
-            "hello",
+            "probe-attached",
             schema=protocol.SCHEMA,
             pid=pid,
             rank=self.rank,
@@ -425,7 +425,7 @@ class Probe(object):
 
     def _emit_observed(self):
         self._observed_dirty = False
-        self.emit("observed", kinds=self._kinds, step_source=self.steps.source, optimizers=self.steps.names()[:32])
+        self.emit("coverage", kinds=self._kinds, step_source=self.steps.source, optimizers=self.steps.names()[:32])
 
     def end(self, reason="exit"):
         """The process is about to end in an orderly way. Runs once."""
@@ -441,7 +441,7 @@ class Probe(object):
         self.phase_now = "ended"
         if self.heart is not None:
             self.heart.beat((time.monotonic(), self.last_loss, self.losses.total, self.loaders.fetches), "ended")
-        self.emit("goodbye", step=self.step, reason=reason)
+        self.emit("process-exiting", step=self.step, reason=reason)
 
     def _end_values(self):
         if self.quick.is_ahead():
@@ -459,8 +459,8 @@ def _cuda_that_captures(torch):
     return cuda if hasattr(cuda, "is_current_stream_capturing") and hasattr(cuda, "_initialized") else None
 
 
-def _as_int(text, otherwise):
+def _as_int(text, default):
     try:
         return int(text)
     except (TypeError, ValueError):
-        return otherwise
+        return default

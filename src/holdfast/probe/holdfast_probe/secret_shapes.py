@@ -1,4 +1,4 @@
-"""Secrets that can be told by their look alone. docs/record.md lists all of them by the names used here."""
+"""Secrets that can be told by their look alone. docs/run_folder.md lists all of them by the names used here."""
 
 import re
 

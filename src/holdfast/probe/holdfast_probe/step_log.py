@@ -16,7 +16,7 @@ WINDOW_STEPS = 16
 WINDOWS_FOR_ALL = 8000
 """Windows grow with the number of steps so far, over this, so that a million steps stay small at any speed."""
 WINDOW_SECONDS = 1.0
-WINDOW_STEPS_AT_MOST = 10000
+MAX_WINDOW_STEPS = 10000
 
 
 class Record(object):
@@ -36,8 +36,8 @@ class Record(object):
     samples = 0
     instances = None
     batch = None
-    beside = None
-    beside_loss = None
+    other_steps = None
+    other_losses = None
     part_sums = None
     waiting = 0
     generation = 0
@@ -107,7 +107,7 @@ class Record(object):
             fields["grad_norm"] = short(self.norm)
         if self.lr:
             fields["lr"] = [short(rate) for rate in self.lr]
-        for name in ("samples", "batch", "beside", "beside_loss"):
+        for name in ("samples", "batch", "other_steps", "other_losses"):
             value = getattr(self, name)
             if value:
                 fields[name] = value
@@ -117,7 +117,7 @@ class Record(object):
 
 
 def spread(values):
-    """A series of numbers as the event's `Spread`."""
+    """A series of numbers as the event's `WindowStats`."""
     finite = [value for value in values if -math.inf < value < math.inf]
     fields = {"n": len(finite)}
     if finite:
@@ -128,7 +128,7 @@ def spread(values):
         if zeros:
             fields["zeros"] = zeros
     if len(finite) < len(values):
-        fields["bad"] = len(values) - len(finite)
+        fields["nonfinite"] = len(values) - len(finite)
     return fields
 
 
@@ -166,19 +166,19 @@ def window_line(records, rates):
 
 
 def _add_named(fields, records):
-    parts, beside = {}, {}
+    parts, other_steps = {}, {}
     for record in records:
         for name, value in record.parts.items() if record.part_sums else ():
             parts.setdefault(name, []).append(value)
-        for name, steps in record.beside.items() if record.beside else ():
-            beside[name] = beside.get(name, 0) + steps
+        for name, steps in record.other_steps.items() if record.other_steps else ():
+            other_steps[name] = other_steps.get(name, 0) + steps
     if parts:
         fields["parts"] = {name: spread(values) for name, values in parts.items()}
-    if beside:
-        fields["beside"] = beside
+    if other_steps:
+        fields["other_steps"] = other_steps
 
 
-class Recorder(object):
+class StepLog(object):
     """Turns finished steps into lines, in order, as soon as all that is known of them has arrived."""
 
     def __init__(self, emit, emit_all, rates):
@@ -194,7 +194,7 @@ class Recorder(object):
         self._written = 0
         self._lines = 0
         self._odd_left = ODD_LINES
-        self._bad = self._zero = self._strange = self._nonzero_seen = False
+        self._nonfinite = self._zero = self._strange = self._nonzero_seen = False
         self.writes_each = True
         """Whether steps still get a line of their own."""
         self.writes_at_once = True
@@ -254,9 +254,7 @@ class Recorder(object):
             self._window_began = now
         window.append(record)
         count = len(window)
-        if count >= self._window_steps and (
-            now - self._window_began >= WINDOW_SECONDS or count >= WINDOW_STEPS_AT_MOST
-        ):
+        if count >= self._window_steps and (now - self._window_began >= WINDOW_SECONDS or count >= MAX_WINDOW_STEPS):
             self._close_window()
 
     def write_held(self):
@@ -274,11 +272,11 @@ class Recorder(object):
 
     def _is_odd(self, loss):
         """The loss stopped being finite, became finite again, or fell to exactly zero."""
-        bad = not -math.inf < loss < math.inf
+        nonfinite = not -math.inf < loss < math.inf
         zero = loss == 0.0
-        odd = bad != self._bad or (zero and not self._zero and self._nonzero_seen)
-        self._bad, self._zero = bad, zero
-        self._strange = bad or zero
+        odd = nonfinite != self._nonfinite or (zero and not self._zero and self._nonzero_seen)
+        self._nonfinite, self._zero = nonfinite, zero
+        self._strange = nonfinite or zero
         if not zero:
             self._nonzero_seen = True
         return odd

@@ -7,10 +7,10 @@ its code are kept, and whether it still runs is seen by walking up from where we
 
 from threading import get_ident
 
-THREADS_AT_MOST = 64
+MAX_THREADS = 64
 
 
-class Running(object):
+class StepNesting(object):
     def __init__(self):
         self.by_thread = {}
         """Thread -> (id of the frame, its code) of each step that it runs, outermost first."""
@@ -25,7 +25,7 @@ class Running(object):
             steps.append((id(frame), frame.f_code))
             self.nested = True
             return False
-        if len(self.by_thread) >= THREADS_AT_MOST:
+        if len(self.by_thread) >= MAX_THREADS:
             self.by_thread.clear()
         self.by_thread[thread] = [(id(frame), frame.f_code)]
         return True

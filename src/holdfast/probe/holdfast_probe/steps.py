@@ -11,8 +11,8 @@ from time import monotonic, time
 
 from .hook_support import calls_hooks, hooked_classes
 from .param_names import all_of_type
-from .step_log import Record, Recorder
-from .step_nesting import Running
+from .step_log import Record, StepLog
+from .step_nesting import StepNesting
 
 BACKWARDS_WITHOUT_STEP = 64
 """An optimizer exists but no step is seen (it may be compiled into a graph): after this many backwards they are the steps.
@@ -27,8 +27,8 @@ NOT_COUNTED = "seen: backwards without an optimizer's step (evaluation, or a ste
 UPDATES = "weight updates"
 NO_UPDATE = "not seen: in %d backwards the optimizer never stepped, and its weights did not change"
 BITS_OF_A_WEIGHT = 256
-RATES_AT_MOST = 8
-OPTIMIZERS_AT_MOST = 64
+MAX_RATES = 8
+MAX_OPTIMIZERS = 64
 """Beyond these, optimizers that are gone are forgotten."""
 
 
@@ -46,11 +46,11 @@ class Steps(object):
         self.probe = probe
         self.record = Record()
         """The step that is being made."""
-        self.recorder = Recorder(probe.emit, probe.emit_all, self.rates)
+        self.recorder = StepLog(probe.emit, probe.emit_all, self.rates)
         self.source = "none"
         self.entered = 0
         """Calls of any optimizer's step, so that a scaler's skipping shows."""
-        self.running = Running()
+        self.running = StepNesting()
         self._seen = {}
         self._clock = None
         self._beside_at = None
@@ -96,7 +96,7 @@ class Steps(object):
         if optimizer is None:
             return ()
         rates = []
-        for group in optimizer.param_groups[:RATES_AT_MOST]:
+        for group in optimizer.param_groups[:MAX_RATES]:
             rate = group.get("lr")
             if isinstance(rate, (float, int)):
                 rates.append(rate)
@@ -107,7 +107,7 @@ class Steps(object):
     def _meet(self, optimizer):
         seen = self._seen.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
-            if len(self._seen) >= OPTIMIZERS_AT_MOST:
+            if len(self._seen) >= MAX_OPTIMIZERS:
                 self._seen = {key: seen for key, seen in self._seen.items() if seen.ref() is not None}
             name = type(optimizer).__name__
             same = sum(1 for other in self._seen.values() if other.name.split("#")[0] == name)
@@ -183,7 +183,7 @@ class Steps(object):
             if clock:
                 self._tick(began)
             else:
-                self._beside(self._meet(optimizer))
+                self._count_other(self._meet(optimizer))
             if probe.looks:
                 probe.budget.base += monotonic() - began
                 probe.look("step_ended", optimizer, clock)
@@ -235,16 +235,16 @@ class Steps(object):
         self.probe.scalars.later(found_inf, arrived)
         return False
 
-    def _beside(self, seen):
+    def _count_other(self, seen):
         self._beside_at = self.probe.step
         record = self.record
-        if record.beside is None:
-            record.beside = {}
-        record.beside[seen.name] = record.beside.get(seen.name, 0) + 1
+        if record.other_steps is None:
+            record.other_steps = {}
+        record.other_steps[seen.name] = record.other_steps.get(seen.name, 0) + 1
         if record.loss_count:
-            if record.beside_loss is None:
-                record.beside_loss = {}
-            record.beside_loss[seen.name] = record.loss
+            if record.other_losses is None:
+                record.other_losses = {}
+            record.other_losses[seen.name] = record.loss
         record.forget_losses()
         self._backwards = 0
 
@@ -275,7 +275,7 @@ class Steps(object):
         probe.pause_seconds = 0.0
         if self.recorder.writes_each:
             record.lr = self.rates()
-        if record.beside is not None:
+        if record.other_steps is not None:
             for seen in self._seen.values():
                 seen.since_clock = 0
         self.recorder.add(record, now)

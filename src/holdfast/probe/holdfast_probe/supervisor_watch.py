@@ -25,7 +25,7 @@ DEAR_SECONDS = 2e-5
 """A check that costs more than this (a network file system) is dear."""
 
 
-class Orphan(object):
+class SupervisorWatch(object):
     def __init__(self, probe):
         self.probe = probe
         self._path = None

@@ -19,7 +19,7 @@ MEMORY_BYTES = 8 << 30
 """Beside what the interpreter has mapped. A small file can describe tensors of any size."""
 MEMORY_OF_A_FILE = 4
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "unable to mmap", "bad_alloc")
-BAD_AT_MOST = 8
+MAX_NONFINITE = 8
 DEPTH = 24
 REBUILDS = {
     "_rebuild_tensor",
@@ -210,7 +210,7 @@ def tensors_in(thing, name="", depth=DEPTH):
 def read_back(path):
     import torch
 
-    bad = []
+    nonfinite = []
     count = 0
     with torch.no_grad():
         for name, tensor in tensors_in(loaded(path)):
@@ -222,11 +222,11 @@ def read_back(path):
                 raise MemoryError("%s is larger than its storage" % name[:200])
             floats = tensor.is_floating_point() or tensor.is_complex()
             # Infinity has its uses (masks, a best loss so far); NaN has none.
-            if floats and len(bad) < BAD_AT_MOST and bool(torch.isnan(tensor).any()):
-                bad.append(name[:200])
+            if floats and len(nonfinite) < MAX_NONFINITE and bool(torch.isnan(tensor).any()):
+                nonfinite.append(name[:200])
     if not count:
         raise TypeError("no tensor was found")
-    return {"loads": True, "tensors": count, "bad": bad}
+    return {"loads": True, "tensors": count, "nonfinite": nonfinite}
 
 
 def main(lines):

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState
     from holdfast.diagnosis.series import Series
 
-MOST_POINTS = 600
+MAX_POINTS = 600
 """In one chart, over all its lines: more than a phone has pixels across."""
-FEWEST_POINTS = 6
+MIN_POINTS = 6
 """That a stroke keeps, however many there are."""
-MOST_LINES = 6
+MAX_LINES = 6
 SEVERE = {"fatal": 0, "warn": 1, "note": 2}
 
 Unit = Literal["", "seconds", "bytes"]
@@ -75,19 +75,19 @@ class Chart:
     marks: tuple[Mark, ...] = ()
     restarts: tuple[float, ...] = ()
     """Where further attempts began."""
-    bad: tuple[tuple[float, float], ...] = ()
+    nonfinite: tuple[tuple[float, float], ...] = ()
     """Where values were not finite."""
     log: bool = False
     extent: tuple[float, float] | None = None
     """The steps of the whole run, so that all charts stand under each other."""
 
 
-def line_of(name: str, series: Iterable[Series], most: int = MOST_POINTS, *, beside: bool = False) -> Line:
+def line_of(name: str, series: Iterable[Series], most: int = MAX_POINTS, *, beside: bool = False) -> Line:
     """One stroke for each series that has values, thinned together to at most so many points or the fewest of each."""
     full = [[Dot(p.step, p.mean, p.low, p.high, p.n) for p in each.points if math.isfinite(p.mean)] for each in series]
     full = [stroke for stroke in full if stroke]
     total = sum(len(stroke) for stroke in full)
-    strokes = (thinned(stroke, max(FEWEST_POINTS, most * len(stroke) // total)) for stroke in full)
+    strokes = (thinned(stroke, max(MIN_POINTS, most * len(stroke) // total)) for stroke in full)
     return Line(clean(name, 60), tuple(tuple(stroke) for stroke in strokes), beside)
 
 
@@ -129,14 +129,14 @@ def not_finite(attempts: list[AttemptState], of: Callable[[AttemptState], Series
     for attempt in attempts:
         series = of(attempt)
         if series.first_bad_step is not None:
-            last = attempt.last_step if series.bad_in_a_row else series.first_bad_step
+            last = attempt.last_step if series.nonfinite_in_a_row else series.first_bad_step
             spans.append((float(series.first_bad_step), float(max(last, series.first_bad_step))))
     return tuple(spans)
 
 
-def course(line: Line, bad: tuple[tuple[float, float], ...]) -> str:
+def direction(line: Line, nonfinite: tuple[tuple[float, float], ...]) -> str:
     """In words what the curve shows, for those who cannot see it."""
-    since = f"Not finite from step {count(bad[0][0])} on." if bad else ""
+    since = f"Not finite from step {count(nonfinite[0][0])} on." if nonfinite else ""
     if not line.strokes:
         return f"{since} No value was finite."
     dots = line.dots
@@ -177,4 +177,4 @@ def connected(strokes: list[list[Dot]], most: int) -> tuple[tuple[Dot, ...], ...
             whole[-1] = whole[-1] + stroke
         elif stroke:
             whole.append(stroke)
-    return tuple(tuple(thinned(stroke, max(FEWEST_POINTS, most // len(whole)))) for stroke in whole)
+    return tuple(tuple(thinned(stroke, max(MIN_POINTS, most // len(whole)))) for stroke in whole)

@@ -10,8 +10,8 @@ from holdfast.render.console import print_json, print_line, print_lines
 from holdfast.render.report import write
 from holdfast.render.report.model import as_json as told_as_json
 from holdfast.render.report.model import report_of
-from holdfast.render.report.stages import write_course_report
-from holdfast.render.stages import course_summary, has_stages
+from holdfast.render.report.stages import write_stages_report
+from holdfast.render.stages import has_stages, stages_summary
 from holdfast.schema.errors import FolderNotWritable, UsageError
 from holdfast.storage.redact import shown
 
@@ -26,7 +26,7 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
             next_step="name another run after --beside: one that works, or the one before",
         )
     if has_stages(run):
-        _make_course_report(run, open_it=open_it, as_json=as_json)
+        _make_stages_report(run, open_it=open_it, as_json=as_json)
         return
     other = load_run_state(shown(beside)) if beside is not None else None
     report = report_of(load_run_state(shown(run)), title=run.name, reference=run.reference, beside=other)
@@ -48,9 +48,9 @@ def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_j
         webbrowser.open(files[-1].as_uri())
 
 
-def _make_course_report(run: RunFolder, *, open_it: bool, as_json: bool) -> None:
-    files = write_course_report(run)
-    summary = course_summary(run)
+def _make_stages_report(run: RunFolder, *, open_it: bool, as_json: bool) -> None:
+    files = write_stages_report(run)
+    summary = stages_summary(run)
     if as_json:
         print_json({**summary, "files": [str(file) for file in files]})
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import size
-from holdfast.render.report.charts import MOST_POINTS, Chart, line_of, not_finite, spans_decades, step_time
+from holdfast.render.report.charts import MAX_POINTS, Chart, line_of, not_finite, spans_decades, step_time
 from holdfast.render.report.text import NOTHING, clean, count, number
 from holdfast.render.text import duration
 from holdfast.schema.events import as_number
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.diagnosis.series import Series
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 WORD = "word"
 """What a part of a command line is called that has no name."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
@@ -34,7 +34,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Comparison:
     name: str
     settings: tuple[Row, ...]
     """What went in: commands, versions, environment. Only what differs."""
@@ -45,16 +45,16 @@ class Beside:
     chart: Chart | None
 
 
-def beside_of(here: RunState, there: RunState, *, title: str) -> Beside:
+def compare_runs(here: RunState, there: RunState, *, title: str) -> Comparison:
     went_in = list(_settings(here, there))
     name = clean(there.started.run if there.started is not None else "the other run", 80)
     if name == title:
         name = f"{name} (the other)"
-    return Beside(
+    return Comparison(
         name=name,
-        settings=tuple(row for row in went_in if not row.same)[:MOST_ROWS],
-        same=tuple(row.what for row in went_in if row.same and not row.what.startswith(WORD))[:MOST_ROWS],
-        results=tuple(row for row in _results(here, there) if {row.here, row.there} != {NOTHING})[:MOST_ROWS],
+        settings=tuple(row for row in went_in if not row.same)[:MAX_ROWS],
+        same=tuple(row.what for row in went_in if row.same and not row.what.startswith(WORD))[:MAX_ROWS],
+        results=tuple(row for row in _results(here, there) if {row.here, row.there} != {NOTHING})[:MAX_ROWS],
         chart=_chart(here, there, title, name),
     )
 
@@ -98,15 +98,15 @@ def _environment(state: RunState) -> dict[str, str]:
 
 def _surroundings(state: RunState) -> dict[str, str | None]:
     started = state.started
-    hello = state.attempt.hello if state.attempts else None
+    attached = state.attempt.attached if state.attempts else None
     device = state.attempt.memory.device if state.attempts else None
     return {
         "folder": started.cwd if started is not None else None,
         "platform": started.platform if started is not None else None,
         "torch": state.attempt.torch if state.attempts else None,
-        "Python": hello.python if hello is not None else None,
-        "threads": str(hello.threads) if hello is not None and hello.threads is not None else None,
-        "processes": str(hello.world_size) if hello is not None else None,
+        "Python": attached.python if attached is not None else None,
+        "threads": str(attached.threads) if attached is not None and attached.threads is not None else None,
+        "processes": str(attached.world_size) if attached is not None else None,
         "device": device.device if device is not None else None,
         "memory of the machine": size(started.memory_total) if started is not None and started.memory_total else None,
         "Holdfast": started.holdfast if started is not None else None,
@@ -164,11 +164,13 @@ def _losses(name: str, series: Series) -> dict[str, str]:
 
 
 def _chart(here: RunState, there: RunState, title: str, name: str) -> Chart | None:
-    half = MOST_POINTS // 2
+    half = MAX_POINTS // 2
     mine = line_of(title, (attempt.loss for attempt in here.attempts[-20:]), half)
     theirs = line_of(name, (attempt.loss for attempt in there.attempts[-20:]), half, beside=True)
     if not mine.strokes or not theirs.strokes:
         return None
     caption = f"The loss of {clean(title, 80)} and of {name}, step by step."
-    bad = not_finite(here.attempts[-20:], lambda attempt: attempt.loss)
-    return Chart("beside", "Both losses", caption, (mine, theirs), bad=bad, log=spans_decades([mine, theirs]))
+    nonfinite = not_finite(here.attempts[-20:], lambda attempt: attempt.loss)
+    return Chart(
+        "beside", "Both losses", caption, (mine, theirs), nonfinite=nonfinite, log=spans_decades([mine, theirs])
+    )

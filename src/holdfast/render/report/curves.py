@@ -12,9 +12,9 @@ from holdfast.diagnosis.aggregators.metrics import is_loss, is_score, is_train
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.units import size
 from holdfast.render.report.charts import (
-    FEWEST_POINTS,
-    MOST_LINES,
-    MOST_POINTS,
+    MAX_LINES,
+    MAX_POINTS,
+    MIN_POINTS,
     SEVERE,
     Chart,
     Dot,
@@ -22,7 +22,7 @@ from holdfast.render.report.charts import (
     Mark,
     and_more,
     connected,
-    course,
+    direction,
     extremes,
     from_to,
     joined,
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.diagnosis.aggregators.memory import Point as Sample
-    from holdfast.diagnosis.aggregators.timing import EpochPace
+    from holdfast.diagnosis.aggregators.timing import EpochTiming
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.render.report.charts import Across
     from holdfast.schema.verdicts import Finding
 
     Numbered = Sequence[tuple[int, Sequence[Finding]]]
 
-FEWEST_NORMS = 10
+MIN_NORMS = 10
 """Gradients that are looked at now and then make no curve."""
-MOST_STROKES = 40
+MAX_STROKES = 40
 """Attempts that are drawn: the newest."""
-MOST_MARKS = 10
+MAX_MARKS = 10
 PLENTY = 4
 """Memory that is left is not drawn where it always was this many times what the training held."""
-MOST_SINGLE_METRICS = 3
+MAX_SINGLE_METRICS = 3
 
 
 def charts_of(state: RunState, numbered: Numbered) -> tuple[Chart, ...]:
     """Every chart that the record has values for. `numbered` are the findings as the report counts them, the told one first."""
     attempts = [attempt for attempt in state.attempts if attempt.steps or attempt.memory.points]
-    attempts = (attempts or state.attempts)[-MOST_STROKES:]
+    attempts = (attempts or state.attempts)[-MAX_STROKES:]
     found = [
         _loss(attempts),
         _parts(attempts),
@@ -77,17 +77,17 @@ def charts_of(state: RunState, numbered: Numbered) -> tuple[Chart, ...]:
 
 def _loss(attempts: list[AttemptState]) -> Chart | None:
     series = [attempt.loss for attempt in attempts]
-    bad = not_finite(attempts, lambda attempt: attempt.loss)
+    nonfinite = not_finite(attempts, lambda attempt: attempt.loss)
     line = line_of("loss", series)
-    if not line.strokes and not bad:
+    if not line.strokes and not nonfinite:
         return None
-    return Chart("loss", "Loss", course(line, bad), (line,), bad=bad, log=spans_decades([line]))
+    return Chart("loss", "Loss", direction(line, nonfinite), (line,), nonfinite=nonfinite, log=spans_decades([line]))
 
 
 def _parts(attempts: list[AttemptState]) -> Chart | None:
     names = list(dict.fromkeys(name for attempt in attempts for name in attempt.losses.parts))
-    shown = names[:MOST_LINES]
-    most = MOST_POINTS // max(1, len(shown))
+    shown = names[:MAX_LINES]
+    most = MAX_POINTS // max(1, len(shown))
     lines = [
         line_of(name, (attempt.losses.parts[name] for attempt in attempts if name in attempt.losses.parts), most)
         for name in shown
@@ -109,7 +109,7 @@ def _metrics(attempts: list[AttemptState]) -> list[Chart]:
     lines = {name: line for name, line in lines.items() if not is_train(name) and not _is_bookkeeping(name)}
     losses = [line for name, line in lines.items() if is_loss(name)]
     together = [line for name, line in lines.items() if is_score(name) and all(0 <= dot.mean <= 1 for dot in line.dots)]
-    alone = [line for line in lines.values() if line not in losses and line not in together][:MOST_SINGLE_METRICS]
+    alone = [line for line in lines.values() if line not in losses and line not in together][:MAX_SINGLE_METRICS]
     charts = [
         _of_metrics("loss", "Training loss", trained, across),
         _of_metrics("metrics", "Metrics", together, across),
@@ -130,7 +130,7 @@ def _is_bookkeeping(name: str) -> bool:
 def _of_metrics(name: str, title: str, lines: list[Line], across: Across) -> Chart | None:
     if not lines:
         return None
-    shown = lines[:MOST_LINES]
+    shown = lines[:MAX_LINES]
     caption = "; ".join(f"{line.name} {from_to(line)}" for line in shown) + and_more(len(lines) - len(shown))
     return Chart(name, title, caption, tuple(shown), across=across, log=spans_decades(shown))
 
@@ -150,7 +150,7 @@ def _metric(name: str, attempts: list[AttemptState], across: Across) -> Line:
             if value is not None and math.isfinite(value):
                 stroke.append(Dot(event.step if across == "step" else event.epoch or n, value, value, value))
         strokes.append(stroke)
-    return Line(clean(name, 60), connected(strokes, MOST_POINTS // MOST_LINES))
+    return Line(clean(name, 60), connected(strokes, MAX_POINTS // MAX_LINES))
 
 
 def _rate(attempts: list[AttemptState]) -> Chart | None:
@@ -167,13 +167,13 @@ def _rate(attempts: list[AttemptState]) -> Chart | None:
 def _gradient(attempts: list[AttemptState]) -> Chart | None:
     whole = line_of("gradient norm", (attempt.gradients.norms for attempt in attempts))
     line = replace(whole, strokes=tuple(piece for stroke in whole.strokes for piece in unbroken(stroke)))
-    bad = not_finite(attempts, lambda attempt: attempt.gradients.norms)
-    if len(line.dots) < FEWEST_NORMS:
+    nonfinite = not_finite(attempts, lambda attempt: attempt.gradients.norms)
+    if len(line.dots) < MIN_NORMS:
         return None
-    caption = course(line, bad)
+    caption = direction(line, nonfinite)
     if len(line.strokes) > len(whole.strokes):
         caption += " Where the line is broken, gradients were not looked at."
-    return Chart("gradient", "Gradient norm", caption, (line,), bad=bad, log=spans_decades([line]))
+    return Chart("gradient", "Gradient norm", caption, (line,), nonfinite=nonfinite, log=spans_decades([line]))
 
 
 def _memory(attempts: list[AttemptState]) -> Chart | None:
@@ -196,7 +196,7 @@ def _memory(attempts: list[AttemptState]) -> Chart | None:
                 for point in attempt.memory.points
                 if (held := value(point)) and (mean := held[0]) is not None and (peak := held[1]) is not None
             ]
-            strokes.append(tuple(thinned(_one_a_step(dots), max(FEWEST_POINTS, MOST_POINTS // (3 * len(sampled))))))
+            strokes.append(tuple(thinned(_one_a_step(dots), max(MIN_POINTS, MAX_POINTS // (3 * len(sampled))))))
         if any(strokes):
             lines.append(Line(name, tuple(stroke for stroke in strokes if stroke)))
     if all(len(line.dots) < 2 for line in lines):
@@ -241,7 +241,7 @@ def _epoch_pace(attempts: list[AttemptState]) -> Chart | None:
         ]
         for epochs in timed
     ]
-    line = Line("seconds an epoch", connected(strokes, MOST_POINTS))
+    line = Line("seconds an epoch", connected(strokes, MAX_POINTS))
     if len(line.dots) < 3:
         return None
     slowest = max(line.dots, key=lambda dot: dot.high)
@@ -254,9 +254,9 @@ def _epoch_pace(attempts: list[AttemptState]) -> Chart | None:
     return Chart("epochs", "Epoch time", caption, (line,), across=across, unit="seconds", log=spans_decades([line]))
 
 
-def _whole_epochs(attempts: list[AttemptState]) -> list[list[EpochPace]]:
+def _whole_epochs(attempts: list[AttemptState]) -> list[list[EpochTiming]]:
     """Of each attempt, without the rest of an epoch that the attempt before it had begun."""
-    timed: list[list[EpochPace]] = []
+    timed: list[list[EpochTiming]] = []
     ends: set[int] = set()
     for attempt in attempts:
         epochs = list(attempt.pace.epochs)
@@ -284,7 +284,7 @@ def _placed(chart: Chart, attempts: list[AttemptState], numbered: Numbered) -> C
             if place is not None and (place, n) not in told:
                 says = f"{clean(finding.rule, 60)}, {chart.across} {count(place)}"
                 (others if nth else told)[place, n] = Mark(place, n, finding.severity, says)
-    gravest = [*sorted(told.values(), key=_gravity), *sorted(others.values(), key=_gravity)][:MOST_MARKS]
+    gravest = [*sorted(told.values(), key=_gravity), *sorted(others.values(), key=_gravity)][:MAX_MARKS]
     marks = sorted(gravest, key=lambda mark: (mark.x, mark.number))
     if chart.across == "epoch":
         return replace(chart, marks=tuple(marks))

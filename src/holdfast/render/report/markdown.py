@@ -12,8 +12,8 @@ from holdfast.render.report.timeline import FIRST_TOLD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.render.report.compare import Beside, Row
-    from holdfast.render.report.model import Report, Told
+    from holdfast.render.report.compare import Comparison, Row
+    from holdfast.render.report.model import FindingView, Report
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -133,7 +133,7 @@ def _findings(report: Report) -> list[str]:
     return _section("Findings", lines)
 
 
-def _finding(finding: Told) -> Iterator[str]:
+def _finding(finding: FindingView) -> Iterator[str]:
     sure = "" if finding.confidence == "proven" else f", {finding.confidence}"
     yield f"### {finding.number}. {finding.severity}: {text(finding.rule)}"
     yield ""
@@ -162,7 +162,7 @@ def _files(report: Report) -> list[str]:
     return _section("Checkpoints", lines)
 
 
-def _beside(beside: Beside) -> list[str]:
+def _beside(beside: Comparison) -> list[str]:
     lines = []
     if beside.chart is not None:
         drawn = [(line.name, sparkline(line, log=beside.chart.log)) for line in beside.chart.lines]

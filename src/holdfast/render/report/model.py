@@ -18,7 +18,7 @@ from holdfast.diagnosis.explanation import decisive, explain
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.units import size
 from holdfast.render.report.charts import SEVERE, Chart
-from holdfast.render.report.compare import Beside, beside_of
+from holdfast.render.report.compare import Comparison, compare_runs
 from holdfast.render.report.curves import charts_of
 from holdfast.render.report.text import clean, clean_line, count, moment, percent
 from holdfast.render.report.timeline import Timeline, timeline_of, tone_of
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.verdicts import Finding
 
-MOST_FINDINGS = 24
-MOST_EVIDENCE = 6
-MOST_CHECKPOINTS = 20
-MOST_LAST_WORDS = 40
+MAX_FINDINGS = 24
+MAX_EVIDENCE = 6
+MAX_CHECKPOINTS = 20
+MAX_LAST_WORDS = 40
 TONES = {"learned": "good", "unproven": "open", "not-learned": "bad", "failed": "bad", "interrupted": "open"}
 ANSWERS = {"holds": "✓", "fails": "✗", "missing": "?", "does not apply": "·"}
 BUCKETS = {
@@ -54,7 +54,7 @@ _PARAGRAPH = re.compile(r"\*\*(.+?)\.\*\*\s*(.+?)(?=\n\s*\n|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Told:
+class FindingView:
     """A finding, for a person; the same rule in several attempts is told once."""
 
     number: int
@@ -131,13 +131,13 @@ class Report:
     proofs: tuple[Check, ...]
     timeline: Timeline
     charts: tuple[Chart, ...]
-    findings: tuple[Told, ...]
+    findings: tuple[FindingView, ...]
     findings_left_out: int
     unknown: tuple[str, ...]
     cost: Cost
     files: tuple[File, ...]
     files_left_out: int
-    beside: Beside | None
+    beside: Comparison | None
     setup: tuple[tuple[str, str], ...]
     last_words: tuple[str, ...]
     last_words_of: int
@@ -175,16 +175,16 @@ def report_of(state: RunState, *, title: str, reference: str | None = None, besi
         why=_lines(explained.why),
         proofs=_proofs(state),
         timeline=timeline_of(state),
-        charts=charts_of(state, numbered[:MOST_FINDINGS]),
+        charts=charts_of(state, numbered[:MAX_FINDINGS]),
         findings=_findings(state, numbered, explained),
-        findings_left_out=max(0, len(numbered) - MOST_FINDINGS),
+        findings_left_out=max(0, len(numbered) - MAX_FINDINGS),
         unknown=_lines(explained.unknown, 600),
         cost=_cost(state),
         files=tuple(
-            File(clean(f.path), f"step {count(f.step)}", f.usable, clean(f.why, 400)) for f in files[-MOST_CHECKPOINTS:]
+            File(clean(f.path), f"step {count(f.step)}", f.usable, clean(f.why, 400)) for f in files[-MAX_CHECKPOINTS:]
         ),
-        files_left_out=max(0, len(files) - MOST_CHECKPOINTS),
-        beside=beside_of(state, beside, title=title) if beside is not None else None,
+        files_left_out=max(0, len(files) - MAX_CHECKPOINTS),
+        beside=compare_runs(state, beside, title=title) if beside is not None else None,
         setup=tuple(_setup(state)),
         last_words=words,
         last_words_of=words_of,
@@ -202,7 +202,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _lines(texts: list[str], most: int = 300) -> tuple[str, ...]:
-    return tuple(clean(text, most) for text in texts[:MOST_EVIDENCE])
+    return tuple(clean(text, most) for text in texts[:MAX_EVIDENCE])
 
 
 def _figures(state: RunState) -> list[str]:
@@ -250,17 +250,17 @@ def _numbered(state: RunState) -> list[tuple[int, Group]]:
     return list(enumerate(order, 1))
 
 
-def _findings(state: RunState, numbered: list[tuple[int, Group]], explained: Explanation) -> tuple[Told, ...]:
+def _findings(state: RunState, numbered: list[tuple[int, Group]], explained: Explanation) -> tuple[FindingView, ...]:
     several = len(state.attempts) > 1
     return tuple(
         _told(n, group, several=several, is_decisive=group[0].rule == explained.cause)
-        for n, group in numbered[:MOST_FINDINGS]
+        for n, group in numbered[:MAX_FINDINGS]
     )
 
 
-def _told(n: int, group: Group, *, several: bool, is_decisive: bool) -> Told:
+def _told(n: int, group: Group, *, several: bool, is_decisive: bool) -> FindingView:
     finding = group[0]
-    return Told(
+    return FindingView(
         number=n,
         rule=clean(finding.rule, 60),
         severity=finding.severity,
@@ -363,8 +363,8 @@ def _setup(state: RunState) -> list[tuple[str, str]]:
         facts.append(("framework", clean(attempt.adapter, 80)))
     if (results := results_of(state)) is not None:
         facts.append(("its own results", clean(results, 600)))
-    if attempt is not None and attempt.hello is not None and attempt.hello.world_size > 1:
-        facts.append(("processes", str(attempt.hello.world_size)))
+    if attempt is not None and attempt.attached is not None and attempt.attached.world_size > 1:
+        facts.append(("processes", str(attempt.attached.world_size)))
     if started.tuning:
         facts.append(("rules set", clean(msgspec.json.encode(started.tuning).decode(), 600)))
     facts += [(clean(name, 80), clean(value, 200)) for name, value in sorted(started.environment.items())[:24]]
@@ -379,7 +379,7 @@ def _versions(holdfast: str, attempt: AttemptState | None) -> str:
     said = []
     if attempt is not None:
         said += [f"torch {attempt.torch}"] if attempt.torch else []
-        said += [f"Python {attempt.hello.python}"] if attempt.hello is not None else []
+        said += [f"Python {attempt.attached.python}"] if attempt.attached is not None else []
     return clean(", ".join([*said, *([f"Holdfast {holdfast}"] if holdfast else [])]), 200)
 
 
@@ -389,6 +389,6 @@ def _last_words(state: RunState) -> tuple[int, tuple[str, ...]]:
         ended = attempt.ended
         if ended is not None and tone_of(attempt) == "bad" and (ended.last_words or ended.evidence):
             said = [clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"]
-            words = [clean_line(line) for line in ended.last_words[-MOST_LAST_WORDS:]]
+            words = [clean_line(line) for line in ended.last_words[-MAX_LAST_WORDS:]]
             return attempt.number, tuple(said + words)
     return 0, ()

@@ -12,18 +12,18 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from holdfast.diagnosis.stages import course_of
+from holdfast.diagnosis.stages import load_staged_run
 from holdfast.render.report import HTML, MARKDOWN
 from holdfast.render.report.markdown import code, text
 from holdfast.render.report.model import TONES
 from holdfast.render.report.text import clean, moment
-from holdfast.render.stages import count_of, course_summary, deliverables, said_of, state_of, told
+from holdfast.render.stages import count_of, deliverables, said_of, stages_summary, state_of, told
 from holdfast.render.text import as_words, duration, plural, shares
 from holdfast.storage.folder import write_atomically
 from holdfast.storage.redact import shown
 
 if TYPE_CHECKING:
-    from holdfast.render.stages import Told
+    from holdfast.render.stages import StageView
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import RunFolder
 
@@ -38,7 +38,7 @@ PLOTS = (
     "args.yaml",
 )
 """What Ultralytics leaves beside its weights, and people look for."""
-MOST_NOTES = 8
+MAX_NOTES = 8
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class CourseReport:
+class StagesReport:
     title: str
     verdict: str
     tone: str
@@ -81,8 +81,8 @@ class CourseReport:
     time: str
 
 
-def write_course_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
-    report = course_report(run, plan)
+def write_stages_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
+    report = stages_report(run, plan)
     written = []
     for name, page in ((MARKDOWN, as_markdown(report)), (HTML, as_html(report))):
         write_atomically(run.path / name, page)
@@ -90,10 +90,10 @@ def write_course_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
     return written
 
 
-def course_report(run: RunFolder, plan: Plan | None = None) -> CourseReport:
-    course = course_of(shown(run, plan))
-    summary = course_summary(run, plan)
-    stages = told(run, course, plan)
+def stages_report(run: RunFolder, plan: Plan | None = None) -> StagesReport:
+    staged_run = load_staged_run(shown(run, plan))
+    summary = stages_summary(run, plan)
+    stages = told(run, staged_run, plan)
     spent = summary["goodput"]
     verdict = clean(str(summary["verdict"] or "not ended"), 40)
     whole = sum(each.summary["goodput"]["wall_s"] for each in stages if each.summary) or 1.0
@@ -102,26 +102,26 @@ def course_report(run: RunFolder, plan: Plan | None = None) -> CourseReport:
         took = each.summary["goodput"]["wall_s"] if each.summary else 0.0
         rows.append(_row(run, each, left, 100 * took / whole))
         left += 100 * took / whole
-    return CourseReport(
+    return StagesReport(
         title=clean(run.name, 120),
         verdict=verdict,
         tone=TONES.get(verdict, "open"),
         reason=clean(str(summary["reason"]), 800),
-        when=moment(course.started.at) if course.started is not None else "",
+        when=moment(staged_run.started.at) if staged_run.started is not None else "",
         figures=(
-            plural(count_of(course), "stage"),
+            plural(count_of(staged_run), "stage"),
             plural(len(summary["attempts"]), "attempt"),
             duration(spent["wall_s"]),
             *([f"{spent['ratio']:.0%} useful training"] if spent["ratio"] else []),
         ),
         rows=tuple(rows),
-        files=tuple(_files(run, deliverables(course))),
+        files=tuple(_files(run, deliverables(staged_run))),
         next_step=f"holdfast resume {run.shell_reference}" if verdict in ("interrupted", "failed") else None,
         time=shares(spent["buckets"]),
     )
 
 
-def _row(run: RunFolder, each: Told, left: float, width: float) -> Row:
+def _row(run: RunFolder, each: StageView, left: float, width: float) -> Row:
     stage = each.stage
     state = state_of(stage)
     attempts = each.summary.get("attempts", [])
@@ -158,11 +158,11 @@ def _row(run: RunFolder, each: Told, left: float, width: float) -> Row:
         left=round(left, 2),
         width=round(width, 2),
         report=_link(run, "its report", page) if page is not None and page.is_file() else None,
-        notes=tuple(clean(note, 400) for note in [*_expected(each), *notes][:MOST_NOTES]),
+        notes=tuple(clean(note, 400) for note in [*_expected(each), *notes][:MAX_NOTES]),
     )
 
 
-def _expected(each: Told) -> list[str]:
+def _expected(each: StageView) -> list[str]:
     """What was measured before it, and what earlier stages had to change."""
     started = each.stage.started
     if started is None:
@@ -185,7 +185,7 @@ def _link(run: RunFolder, says: str, path: Path) -> Link:
     return Link(clean(says, 80), clean(str(path), 400), quote(relative))
 
 
-def as_html(report: CourseReport) -> str:
+def as_html(report: StagesReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -194,7 +194,7 @@ def as_html(report: CourseReport) -> str:
     return template.render(report=report, style=style)
 
 
-def as_markdown(report: CourseReport) -> str:
+def as_markdown(report: StagesReport) -> str:
     lines = [
         f"# {text(report.title)}: {text(report.verdict)}",
         "",

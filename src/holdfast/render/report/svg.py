@@ -29,8 +29,8 @@ FEW_DOTS = 40
 """A line of no more points than this shows each of them; any line shows those that stand alone."""
 MARK_ROOM = 5.0
 """Percent of the width that the badge of a finding takes on a phone."""
-MOST_ROWS = 4
-MOST_RESTARTS = 12
+MAX_ROWS = 4
+MAX_RESTARTS = 12
 TINY, HUGE = 1e-250, 1e250
 """Beyond these the arithmetic of a scale itself is no longer finite."""
 
@@ -92,7 +92,7 @@ def draw(chart: Chart) -> Plot:
 
 def _across(chart: Chart) -> Scale:
     places = [dot.x for line in chart.lines for dot in line.dots]
-    places += [place for span in chart.bad for place in span] + [mark.x for mark in chart.marks]
+    places += [place for span in chart.nonfinite for place in span] + [mark.x for mark in chart.marks]
     places += chart.extent or ()
     low, high = min(places, default=0.0), max(places, default=1.0)
     room = (high - low) / 80 or 0.5  # so that the first and the last point stand clear of the frame
@@ -228,7 +228,7 @@ def _grid(ticks: tuple[Tick, ...]) -> str:
 
 def _bad(chart: Chart, across: Scale) -> str:
     drawn = ""
-    for first, last in chart.bad:
+    for first, last in chart.nonfinite:
         left = round(SIDE * across(first))
         drawn += (
             f'<rect class="bad" x="{left}" y="0" width="{max(3, round(SIDE * across(last)) - left)}" height="{SIDE}"/>'
@@ -237,7 +237,7 @@ def _bad(chart: Chart, across: Scale) -> str:
 
 
 def _uprights(chart: Chart, across: Scale) -> str:
-    places = chart.restarts if len(chart.restarts) <= MOST_RESTARTS else ()  # more would be a fence
+    places = chart.restarts if len(chart.restarts) <= MAX_RESTARTS else ()  # more would be a fence
     restarts = "".join(f"M{round(SIDE * across(place))} 0V{SIDE}" for place in places)
     drawn = f'<path class="restart" d="{restarts}"/>' if restarts else ""
     for mark in chart.marks:
@@ -251,7 +251,7 @@ def _badges(chart: Chart, across: Scale) -> Iterator[Badge]:
     for mark in chart.marks:
         at = round(100 * across(mark.x), 2)
         row = next((n for n, end in enumerate(ends) if at - end >= MARK_ROOM), len(ends))
-        row = min(row, MOST_ROWS - 1)
+        row = min(row, MAX_ROWS - 1)
         ends[row : row + 1] = [at]
         yield Badge(at, row, mark)
 

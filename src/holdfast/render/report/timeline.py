@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FIRST_TOLD, LAST_TOLD = 2, 6
 """Attempts that are told in words; those between are in the journal."""
-MOST_DRAWN = 200
-LONGEST_GAP = 0.04
+MAX_DRAWN = 200
+MAX_GAP = 0.04
 """A wait is drawn at most this long, as a share of all attempts: a night between two would leave nothing else to see."""
 
 Tone = Literal["good", "bad", "stopped", "running"]
@@ -41,7 +41,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Told:
+class AttemptView:
     """An attempt in words."""
 
     number: int
@@ -61,7 +61,7 @@ class Told:
 @dataclass(frozen=True)
 class Timeline:
     stretches: tuple[Stretch, ...]
-    told: tuple[Told, ...]
+    told: tuple[AttemptView, ...]
     between: str
     """Which attempts are told in the journal only."""
     count: int
@@ -76,7 +76,7 @@ def timeline_of(state: RunState) -> Timeline:
     following = {attempt.number: after for attempt, after in pairwise(attempts)}
     last = max((attempt.last_step for attempt in attempts), default=0)
     return Timeline(
-        stretches=_stretches(state, attempts[-MOST_DRAWN:]) if _length(state) else (),
+        stretches=_stretches(state, attempts[-MAX_DRAWN:]) if _length(state) else (),
         told=tuple(_told(state, attempt, following.get(attempt.number), last) for attempt in told),
         between=""
         if few
@@ -140,7 +140,7 @@ def _stretches(state: RunState, attempts: list[AttemptState]) -> tuple[Stretch, 
     gaps = [0.0]
     for (before, after), seconds in zip(pairwise(attempts), lengths, strict=False):
         waited = max(0.0, after.started.at - before.started.at - seconds)
-        gaps.append(min(max(waited, busy / 400), LONGEST_GAP * busy, busy / len(attempts)))
+        gaps.append(min(max(waited, busy / 400), MAX_GAP * busy, busy / len(attempts)))
     whole = busy + sum(gaps)
     place, drawn = 0.0, []
     for n, (attempt, seconds) in enumerate(zip(attempts, lengths, strict=True)):
@@ -171,11 +171,11 @@ def _stretch(
     )
 
 
-def _told(state: RunState, attempt: AttemptState, following: AttemptState | None, last: int) -> Told:
+def _told(state: RunState, attempt: AttemptState, following: AttemptState | None, last: int) -> AttemptView:
     cause = cause_of(attempt)
     finding = attempt.found(cause) if cause is not None else None
     first = (attempt.first_step or 1) - 1
-    return Told(
+    return AttemptView(
         number=attempt.number,
         tone=_tone(state, attempt),
         steps=_steps(attempt),
@@ -207,7 +207,7 @@ def _began(attempt: AttemptState) -> str:
 
 
 def _kept(attempt: AttemptState) -> str:
-    files = attempt.vaulted.files if attempt.vaulted is not None else []
+    files = attempt.backed_up.files if attempt.backed_up is not None else []
     if not files:
         return ""
     names = ", ".join(clean(file.path.rpartition("/")[2], 80) + (" (torn)" if file.torn else "") for file in files[:4])

@@ -21,20 +21,20 @@ from holdfast.simulator.accelerator import memory_model as _ledger
 
 if TYPE_CHECKING:
     from holdfast.simulator.accelerator.faults import Fault
-    from holdfast.simulator.accelerator.memory_model import Ledger
+    from holdfast.simulator.accelerator.memory_model import MemoryModel
 
 NAME = "lab"
 PROBE_SHARE = 0.5
 
 
-def switch_on(*faults: Fault, ledger: Ledger | None = None) -> None:
+def switch_on(*faults: Fault, memory_model: MemoryModel | None = None) -> None:
     """Make the device known to torch, with these faults and this memory; a later call replaces them."""
     from holdfast.simulator.accelerator import device  # noqa: PLC0415 - imports torch
 
     device.register(NAME)
     _give_the_probe_time()
     _faults.inject(faults)
-    _ledger.use(ledger or _ledger.Ledger())
+    _ledger.use(memory_model or _ledger.MemoryModel())
 
 
 def _give_the_probe_time() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lie:
+class OpFault:
     name: str
     named: tuple[str, ...]
     """The operators that have to be named, any of them and no other."""
@@ -35,67 +35,67 @@ class Lie:
 
 
 @dataclass(frozen=True)
-class Honest:
+class BenignDevice:
     name: str
     make: Callable[[], Fault] | None
 
 
-LIES = (
-    Lie("in-place writes into gaps are lost (AdamW)", ("mul_", "lerp_", "addcmul_", "addcdiv_"), ("not-written",), "F13",
+OP_FAULTS = (
+    OpFault("in-place writes into gaps are lost (AdamW)", ("mul_", "lerp_", "addcmul_", "addcdiv_"), ("not-written",), "F13",
         lambda: faults.LostWrite("addcmul_|addcdiv_|mul_|lerp_"), lambda: faults.LostWrite("mul_")),
-    Lie("in-place writes into gaps are lost (SGD)", ("add_",), ("not-written",), "F13",
+    OpFault("in-place writes into gaps are lost (SGD)", ("add_",), ("not-written",), "F13",
         lambda: faults.LostWrite("add_"), None, optimizer="SGD"),
-    Lie("a scalar write also lands elsewhere", ("copy_", "fill_"), ("written-elsewhere",), "F01",
+    OpFault("a scalar write also lands elsewhere", ("copy_", "fill_"), ("written-elsewhere",), "F01",
         faults.ScalarWriteSpreads, faults.ScalarWriteSpreads),
-    Lie("a scalar write is lost", ("copy_", "fill_"), ("not-written",), "F01", op_faults.ScalarWriteLost, op_faults.ScalarWriteLost),
-    Lie("boolean indices count wrongly", ("index",), ("count",), "F04", faults.WrongCount, None),
-    Lie("the last element is overlooked", ("nonzero",), ("count",), "F04", None, op_faults.LastOverlooked),
-    Lie("sums past a size drop their tail", ("sum", "mean"), ("values", "zero"), None, op_faults.TailDropped,
+    OpFault("a scalar write is lost", ("copy_", "fill_"), ("not-written",), "F01", op_faults.ScalarWriteLost, op_faults.ScalarWriteLost),
+    OpFault("boolean indices count wrongly", ("index",), ("count",), "F04", faults.WrongCount, None),
+    OpFault("the last element is overlooked", ("nonzero",), ("count",), "F04", None, op_faults.LastOverlooked),
+    OpFault("sums past a size drop their tail", ("sum", "mean"), ("values", "zero"), None, op_faults.TailDropped,
         lambda: op_faults.TailDropped(past=200)),
-    Lie("products past a length read beyond", ("mm", "addmm", "bmm"), ("values",), "F11", op_faults.PastReduction,
+    OpFault("products past a length read beyond", ("mm", "addmm", "bmm"), ("values",), "F11", op_faults.PastReduction,
         None),
-    Lie("gradients through expanded tensors are zero", ("mm", "mul", "div"), ("zero", "values"), "F12",
+    OpFault("gradients through expanded tensors are zero", ("mm", "mul", "div"), ("zero", "values"), "F12",
         op_faults.ZeroThroughExpanded, op_faults.ZeroThroughExpanded),
-    Lie("strides of a convolution's weight are ignored", ("convolution",), ("values",), "F13", op_faults.WeightStridesIgnored, None),
-    Lie("argmax overlooks NaN", ("argmax",), ("selection",), "F14", op_faults.NotANumberOverlooked, None),
-    Lie("argsort along the first dimension", ("sort", "argsort"), ("selection",), "F14", op_faults.SortsAlongTheLast, None),
-    Lie("cumsum of int64 in 32 bits", ("cumsum",), ("integers",), "F14", op_faults.NarrowSum, None),
-    Lie("fill_ of a boolean view misses its offset", ("fill_",), ("written-elsewhere", "not-written", "integers"), "F14",
+    OpFault("strides of a convolution's weight are ignored", ("convolution",), ("values",), "F13", op_faults.WeightStridesIgnored, None),
+    OpFault("argmax overlooks NaN", ("argmax",), ("selection",), "F14", op_faults.NotANumberOverlooked, None),
+    OpFault("argsort along the first dimension", ("sort", "argsort"), ("selection",), "F14", op_faults.SortsAlongTheLast, None),
+    OpFault("cumsum of int64 in 32 bits", ("cumsum",), ("integers",), "F14", op_faults.NarrowSum, None),
+    OpFault("fill_ of a boolean view misses its offset", ("fill_",), ("written-elsewhere", "not-written", "integers"), "F14",
         op_faults.FillMissesOffset, None),
-    Lie("softmax is off by a thousandth", ("_softmax", "_log_softmax"), ("values",), None,
+    OpFault("softmax is off by a thousandth", ("_softmax", "_log_softmax"), ("values",), None,
         lambda: op_faults.SlightlyWrong("_softmax|_log_softmax"), lambda: op_faults.SlightlyWrong("_softmax|_log_softmax")),
-    Lie("silu is off by a thousandth", ("silu", "silu_"), ("values",), None,
+    OpFault("silu is off by a thousandth", ("silu", "silu_"), ("values",), None,
         lambda: op_faults.SlightlyWrong("silu|silu_"), lambda: op_faults.SlightlyWrong("silu|silu_")),
-    Lie("products are off by a thousandth", ("mm", "addmm", "bmm", "convolution"), ("values",), None,
+    OpFault("products are off by a thousandth", ("mm", "addmm", "bmm", "convolution"), ("values",), None,
         lambda: op_faults.SlightlyWrong("mm|addmm|bmm|convolution"), lambda: op_faults.SlightlyWrong("convolution")),
-    Lie("gelu is approximated", ("gelu",), ("values",), None, op_faults.RoughGelu, None),
-    Lie("the optimizer's square root of large tensors", ("sqrt",), ("values",), None, op_faults.SecondHalfForgotten,
+    OpFault("gelu is approximated", ("gelu",), ("values",), None, op_faults.RoughGelu, None),
+    OpFault("the optimizer's square root of large tensors", ("sqrt",), ("values",), None, op_faults.SecondHalfForgotten,
         op_faults.SecondHalfForgotten),
-    Lie("the optimizer's update of large tensors", ("addcdiv_", "add_"), ("not-written",), None,
+    OpFault("the optimizer's update of large tensors", ("addcdiv_", "add_"), ("not-written",), None,
         lambda: op_faults.SecondHalfForgotten("addcdiv_"), lambda: op_faults.SecondHalfForgotten("add_|addcdiv_", past=30000)),
-    Lie("gradients for the same place overwrite each other", ("index_put", "index_put_", "_index_put_impl_"), ("values",), None,
+    OpFault("gradients for the same place overwrite each other", ("index_put", "index_put_", "_index_put_impl_"), ("values",), None,
         lambda: op_faults.AccumulationLost("index_put|index_put_|_index_put_impl_"), None),
-    Lie("scatter_add overwrites", ("scatter_add",), ("values",), None, lambda: op_faults.AccumulationLost("scatter_add"), None),
-    Lie("an embedding's gradients overwrite each other", ("embedding_dense_backward",), ("values",), None,
+    OpFault("scatter_add overwrites", ("scatter_add",), ("values",), None, lambda: op_faults.AccumulationLost("scatter_add"), None),
+    OpFault("an embedding's gradients overwrite each other", ("embedding_dense_backward",), ("values",), None,
         lambda: op_faults.AccumulationLost("embedding_dense_backward"), None),
-    Lie("unique's counts overflow", ("_unique2", "unique_dim", "unique_consecutive"), ("integers",), "F05", op_faults.CountsOverflow,
+    OpFault("unique's counts overflow", ("_unique2", "unique_dim", "unique_consecutive"), ("integers",), "F05", op_faults.CountsOverflow,
         op_faults.CountsOverflow),
-    Lie("results of the call before", ("mm", "addmm", "convolution"), ("values", "zero"), None,
+    OpFault("results of the call before", ("mm", "addmm", "convolution"), ("values", "zero"), None,
         lambda: op_faults.StaleResult("mm|addmm"), lambda: op_faults.StaleResult("convolution")),
-    Lie("batch norm forgets its statistics", ("native_batch_norm",), ("not-written",), None, op_faults.StatisticsForgotten,
+    OpFault("batch norm forgets its statistics", ("native_batch_norm",), ("not-written",), None, op_faults.StatisticsForgotten,
         op_faults.StatisticsForgotten),
-    Lie("a transposed operand is taken as it lies", ("bmm", "mm"), ("values",), None, op_faults.TransposedOperand, op_faults.TransposedOperand),
-    Lie("topk's places are one too far", ("topk",), ("selection",), None, lambda: op_faults.WrongPlaces("topk"), lambda: op_faults.WrongPlaces("topk")),
-    Lie("max pooling's places are one too far", ("max_pool2d_with_indices",), ("selection",), None,
+    OpFault("a transposed operand is taken as it lies", ("bmm", "mm"), ("values",), None, op_faults.TransposedOperand, op_faults.TransposedOperand),
+    OpFault("topk's places are one too far", ("topk",), ("selection",), None, lambda: op_faults.WrongPlaces("topk"), lambda: op_faults.WrongPlaces("topk")),
+    OpFault("max pooling's places are one too far", ("max_pool2d_with_indices",), ("selection",), None,
         lambda: op_faults.WrongPlaces("max_pool2d_with_indices"), lambda: op_faults.WrongPlaces("max_pool2d_with_indices")),
-    Lie("all zeros", ("convolution", "gt_"), ("zero", "integers", "not-written"), None, lambda: faults.ZeroResult("convolution"),
+    OpFault("all zeros", ("convolution", "gt_"), ("zero", "integers", "not-written"), None, lambda: faults.ZeroResult("convolution"),
         lambda: faults.ZeroResult("gt_")),
-    Lie("copies race", (), (), None, op_faults.CopyRaces, op_faults.CopyRaces, race=True),
+    OpFault("copies race", (), (), None, op_faults.CopyRaces, op_faults.CopyRaces, race=True),
 )  # fmt: skip
 
-HONEST = (
-    Honest("clean", None),
-    Honest("bfloat16 arithmetic", benign_devices.LowPrecision),
-    Honest("TF32-like products", benign_devices.LowPrecisionProducts),
-    Honest("another order of sums", benign_devices.OtherOrder),
+BENIGN_DEVICES = (
+    BenignDevice("clean", None),
+    BenignDevice("bfloat16 arithmetic", benign_devices.LowPrecision),
+    BenignDevice("TF32-like products", benign_devices.LowPrecisionProducts),
+    BenignDevice("another order of sums", benign_devices.OtherOrder),
 )

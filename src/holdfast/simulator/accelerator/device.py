@@ -10,13 +10,13 @@ import torch
 from torch.utils import backend_registration
 
 from holdfast.simulator.accelerator import memory_model
-from holdfast.simulator.accelerator.tensor import LabTensor, run
+from holdfast.simulator.accelerator.tensor import SimulatedTensor, run
 
 _registered: list[Any] = []
 """The libraries: torch forgets what they registered when they are gone."""
 
 
-class LabModule(backend_registration._DummyBackendModule):  # type: ignore[misc] # noqa: SLF001
+class SimulatedModule(backend_registration._DummyBackendModule):  # type: ignore[misc] # noqa: SLF001
     """`torch.lab`: what torch, trainers and the probe ask of a device's module."""
 
     def memory_allocated(self, _device: Any = None) -> int:
@@ -59,7 +59,7 @@ class LabModule(backend_registration._DummyBackendModule):  # type: ignore[misc]
 def register(name: str) -> None:
     if _registered:
         return
-    backend_registration._setup_privateuseone_for_python_backend(name, backend_module=LabModule())  # noqa: SLF001
+    backend_registration._setup_privateuseone_for_python_backend(name, backend_module=SimulatedModule())  # noqa: SLF001
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_fallback, "PrivateUse1")
     factories = torch.library.Library("aten", "IMPL")
@@ -97,9 +97,9 @@ def _through_the_host(function: Any, name: str) -> Any:
     @functools.wraps(function)
     def made(data: Any, *args: Any, **options: Any) -> Any:
         if isinstance(data, (list, tuple)):
-            data = [item.item() if isinstance(item, LabTensor) else item for item in data]
+            data = [item.item() if isinstance(item, SimulatedTensor) else item for item in data]
         device = torch.device(options["device"]) if options.get("device") is not None else None
-        there = isinstance(data, LabTensor)
+        there = isinstance(data, SimulatedTensor)
         if not there and (device is None or device.type != name):
             return function(data, *args, **options)
         options["device"] = None

@@ -46,7 +46,7 @@ def write_figure(name: str, value: int) -> None:
     os.close(handle)
 
 
-class Ledger:
+class MemoryModel:
     def __init__(
         self, *, limit: int | None = None, scale: int = 1, held: int = 0, reaper: Reaper | None = None
     ) -> None:
@@ -128,12 +128,12 @@ class Allocation:
             self._ledger.give_back(self._size)
 
 
-_in_use: list[Ledger] = [Ledger()]
+_in_use: list[MemoryModel] = [MemoryModel()]
 
 
-def use(ledger: Ledger) -> None:
-    _in_use[0] = ledger
+def use(memory_model: MemoryModel) -> None:
+    _in_use[0] = memory_model
 
 
-def current() -> Ledger:
+def current() -> MemoryModel:
     return _in_use[0]

@@ -22,7 +22,7 @@ _operators: dict[Any, tuple[str, bool]] = {}
 """Operator -> its name, and whether it writes to an argument."""
 
 
-class LabTensor(torch.Tensor):  # type: ignore[misc] # torch's types are not read
+class SimulatedTensor(torch.Tensor):  # type: ignore[misc] # torch's types are not read
     host: torch.Tensor
     allocation: Allocation
 
@@ -30,7 +30,7 @@ class LabTensor(torch.Tensor):  # type: ignore[misc] # torch's types are not rea
     __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001
 
     @staticmethod
-    def __new__(cls: type[LabTensor], host: torch.Tensor) -> LabTensor:  # noqa: PYI034 - nothing inherits from it
+    def __new__(cls: type[SimulatedTensor], host: torch.Tensor) -> SimulatedTensor:  # noqa: PYI034 - nothing inherits from it
         if torch.is_inference_mode_enabled():  # there a view of an ordinary tensor must be an ordinary tensor
             with torch.inference_mode(False):
                 return cls._wrapper(host)
@@ -45,8 +45,8 @@ class LabTensor(torch.Tensor):  # type: ignore[misc] # torch's types are not rea
         self.allocation = allocation
 
     @classmethod
-    def _wrapper(cls, host: torch.Tensor) -> LabTensor:
-        tensor: LabTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the way to make a wrapper
+    def _wrapper(cls, host: torch.Tensor) -> SimulatedTensor:
+        tensor: SimulatedTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the way to make a wrapper
             cls,
             host.size(),
             strides=host.stride(),
@@ -127,7 +127,7 @@ def _with_tensors(index: Any) -> Any:
 def run(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One operator: on the host's tensors, through the faults, and back onto the device."""
     name, writes = _operators.get(operator) or _look_at(operator)
-    given = [value for value in (*args, *kwargs.values()) if isinstance(value, LabTensor)]
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, SimulatedTensor)]
     host_args = tuple([_to_host(value) for value in args])
     host_kwargs = {key: _to_host(value) for key, value in kwargs.items()}
     device = kwargs.get("device")
@@ -139,7 +139,7 @@ def run(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _to_device(result) if on_device else result
     for tensor in given:
         if tensor.shape != tensor.host.shape or tensor.stride() != tensor.host.stride():
-            tensor.data = LabTensor(tensor.host)
+            tensor.data = SimulatedTensor(tensor.host)
     return _to_device(result, {id(tensor.host): tensor for tensor in given})
 
 
@@ -150,18 +150,18 @@ def _look_at(operator: Any) -> tuple[str, bool]:
 
 
 def _to_host(value: Any) -> Any:
-    if isinstance(value, LabTensor):
+    if isinstance(value, SimulatedTensor):
         return value.host
     if isinstance(value, (list, tuple)):
         return type(value)([_to_host(item) for item in value])
     return value
 
 
-def _to_device(value: Any, same: dict[int, LabTensor] | None = None) -> Any:
+def _to_device(value: Any, same: dict[int, SimulatedTensor] | None = None) -> Any:
     """`same`: what was written in place comes back as the object that it was."""
     if isinstance(value, torch.Tensor):
         known = same.get(id(value)) if same else None
-        return LabTensor(value) if known is None else known
+        return SimulatedTensor(value) if known is None else known
     if isinstance(value, (list, tuple)):
         return type(value)([_to_device(item, same) for item in value])
     return value

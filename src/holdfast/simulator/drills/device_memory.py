@@ -13,7 +13,7 @@ def program() -> None:
     import torch
 
     from holdfast.simulator import accelerator
-    from holdfast.simulator.accelerator.memory_model import GB, Ledger
+    from holdfast.simulator.accelerator.memory_model import GB, MemoryModel
     from holdfast.simulator.trainings.plain import Training
 
     kept = []
@@ -22,7 +22,7 @@ def program() -> None:
         if training.step > 20:
             kept.append(torch.ones(64, 1024, device="lab"))  # 256 kB, which count for 0.25 GB
 
-    accelerator.switch_on(ledger=Ledger(limit=9 * GB, scale=1024))
+    accelerator.switch_on(memory_model=MemoryModel(limit=9 * GB, scale=1024))
     Training(before_step=keeps_its_graph).run()
 
 

@@ -12,11 +12,11 @@ EACH = 2 << 20
 def program() -> None:
     from holdfast.simulator import accelerator
     from holdfast.simulator.accelerator.faults import Leak
-    from holdfast.simulator.accelerator.memory_model import Ledger, Reaper
+    from holdfast.simulator.accelerator.memory_model import MemoryModel, Reaper
     from holdfast.simulator.trainings.plain import Training
 
     leak = Leak("mse_loss_backward", size=EACH)
-    accelerator.switch_on(leak, ledger=Ledger(reaper=Reaper(), held=256 << 20))
+    accelerator.switch_on(leak, memory_model=MemoryModel(reaper=Reaper(), held=256 << 20))
     Training(steps=2000, pace=0.02).run()
 
 

@@ -14,7 +14,7 @@ def program() -> None:
     import torch
 
     from holdfast.simulator import accelerator
-    from holdfast.simulator.accelerator.memory_model import Ledger, Reaper
+    from holdfast.simulator.accelerator.memory_model import MemoryModel, Reaper
     from holdfast.simulator.fault_log import fired
     from holdfast.simulator.trainings.plain import Training
 
@@ -30,7 +30,7 @@ def program() -> None:
         del kept
         torch.lab.empty_cache()
 
-    accelerator.switch_on(ledger=Ledger(reaper=Reaper(), held=350 << 20, scale=2))
+    accelerator.switch_on(memory_model=MemoryModel(reaper=Reaper(), held=350 << 20, scale=2))
     Training(steps=32, pace=0.05, after_epoch=validate).run()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.storage.plan.ultralytics_settings import Mistake
 
-LARGEST = 1 << 20
+MAX_VALUE = 1 << 20
 """Bytes: a plan is a page of text, and all of it is read into memory."""
 MAX_KEPT_BYTES = 16 << 20
 MAX_KEPT_VALUES = 4_000_000
@@ -49,7 +49,7 @@ def text_of(path: Path) -> str:
             )
         if not stat.S_ISREG(kind):
             raise PlanInvalid(f"{path} is no ordinary file.", next_step="name a plan file, e.g. plan.toml")
-        data = read_bytes(path, LARGEST)
+        data = read_bytes(path, MAX_VALUE)
     except FileTooLarge:
         raise PlanInvalid(
             f"{path} is larger than 1 MB: that is no plan.", next_step="name a plan file, e.g. plan.toml"

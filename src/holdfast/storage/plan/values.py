@@ -32,7 +32,7 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGTkmgt]?[iI]?[bB])\s*")
 MAX_DIGITS = 40
-SMALLEST_MEMORY = 256 * 10**6
+MIN_MEMORY = 256 * 10**6
 """Importing torch alone takes about as much."""
 
 
@@ -122,7 +122,7 @@ def bytes_in(value: Any, whole: int) -> int | str:
     amount = int(number * UNITS[unit])
     if amount > MAX_MEMORY_BYTES:
         return f"is {written(value)}: no machine has that much; {how}"
-    return amount if amount >= SMALLEST_MEMORY else f"is {written(value)}: no training fits into that; {how}"
+    return amount if amount >= MIN_MEMORY else f"is {written(value)}: no training fits into that; {how}"
 
 
 def written(value: Any, most: int = 60, name: str = "") -> str:

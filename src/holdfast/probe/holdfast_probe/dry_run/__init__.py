@@ -59,9 +59,9 @@ def before_probe(torch):
 
             write_guard.keep_from_torch(torch)
         if _asked.get("rehearsal") is not None:
-            from .loader_override import Loading
+            from .loader_override import LoaderOverride
 
-            _batches.append(Loading(torch))
+            _batches.append(LoaderOverride(torch))
             _batches[0].install()
     except Exception as error:
         sys.stderr.write("holdfast: the rehearsal cannot be prepared: %s\n" % error)
@@ -75,8 +75,8 @@ def from_environment(torch, probe):
         op_check.from_environment(torch, probe)
         return
     try:
-        from .runner import Conductor
+        from .runner import DryRun
 
-        Conductor(torch, probe, _batches[0], **_asked["rehearsal"]).start()
+        DryRun(torch, probe, _batches[0], **_asked["rehearsal"]).start()
     except Exception as error:
         sys.stderr.write("holdfast: the rehearsal cannot be held: %s\n" % error)

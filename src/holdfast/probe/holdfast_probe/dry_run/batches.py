@@ -7,18 +7,18 @@ NAMES = (
     "data", "src", "source", "tokens", "text",
 )  # fmt: skip
 """What the input is called in batches that are dictionaries."""
-LARGEST = 1 << 30
+MAX_VALUE = 1 << 30
 """Bytes: what is larger is not kept."""
-DEEPEST = 6
+MAX_DEPTH = 6
 
 
 def copied(torch, value, depth=0):
     """The same nesting with tensors and arrays of its own. What cannot be copied is shared."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    if type(value) in (list, tuple) and depth < DEEPEST:
+    if type(value) in (list, tuple) and depth < MAX_DEPTH:
         return type(value)([copied(torch, item, depth + 1) for item in value])
-    if type(value) is dict and depth < DEEPEST:
+    if type(value) is dict and depth < MAX_DEPTH:
         return {name: copied(torch, item, depth + 1) for name, item in value.items()}
     if value is None or isinstance(value, (int, float, str, bytes, bool)):
         return value
@@ -36,7 +36,7 @@ def leaves(torch, value, depth=0):
     """Tensors and arrays, in order."""
     if isinstance(value, torch.Tensor) or _is_array(value):
         yield value
-    elif depth < DEEPEST:
+    elif depth < MAX_DEPTH:
         if isinstance(value, (list, tuple)):
             for item in value:
                 yield from leaves(torch, item, depth + 1)
@@ -54,7 +54,7 @@ def input_of(torch, batch, depth=0):
             found = batch.get(name) if hasattr(batch, "get") else None
             if isinstance(found, torch.Tensor) or _is_array(found):
                 return found, True
-    elif isinstance(batch, (list, tuple)) and batch and depth < DEEPEST:
+    elif isinstance(batch, (list, tuple)) and batch and depth < MAX_DEPTH:
         first = batch[0]
         if not isinstance(first, torch.Tensor) and not _is_array(first):
             found = input_of(torch, first, depth + 1)

@@ -9,14 +9,14 @@ import os
 import weakref
 
 from ..import_hooks import after_import
-from .batches import LARGEST, copied, input_of, size_of, zero_input
+from .batches import MAX_VALUE, copied, input_of, size_of, zero_input
 
 AS_IT_IS, AGAIN, ZEROED = "as it is", "again", "zeroed"
 PATIENCE = 64
 """So many batches without a backward between them: this is no training, and would never end."""
 
 
-class Loading(object):
+class LoaderOverride(object):
     def __init__(self, torch):
         self._torch = torch
         self._kept = {}
@@ -101,7 +101,7 @@ class Loading(object):
         return batch
 
     def _keep(self, dataset, batch):
-        if size_of(self._torch, batch) > LARGEST:
+        if size_of(self._torch, batch) > MAX_VALUE:
             self.too_large = True
             return
         try:

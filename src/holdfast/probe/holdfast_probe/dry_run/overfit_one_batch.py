@@ -6,7 +6,7 @@ import time
 from ..op_check.cpu_mirror import to_host
 from .loader_override import AGAIN
 
-FEWEST_STEPS = 12
+MIN_STEPS = 12
 """Up to these it may take twice its time."""
 ENOUGH_STEPS = 12
 """It may end there, where the loss has fallen by half."""
@@ -14,10 +14,10 @@ RAMP = 5
 """Steps until the rate is reached: untrained weights do not stand a full one at once."""
 LOOKED_AT_FIRST = 3
 """Steps in which it is asked which tensors get a gradient."""
-NAMED_AT_MOST = 12
+MAX_NAMED = 12
 
 
-class Curve(object):
+class OverfitCurve(object):
     def __init__(self, torch, state, names, mode, factor, rates, steps, seconds, drawn=False):
         self._torch, self._state, self._names = torch, state, names
         self.mode, self.factor, self._drawn = mode, factor, drawn
@@ -51,7 +51,7 @@ class Curve(object):
         done = len(self.losses)
         if done >= self._steps or not math.isfinite(self.losses[-1]):
             return True
-        if now > self._until + (0.0 if done >= FEWEST_STEPS else self._seconds):
+        if now > self._until + (0.0 if done >= MIN_STEPS else self._seconds):
             return True
         return self.mode == AGAIN and done >= ENOUGH_STEPS and self.fall > 0.5
 
@@ -95,7 +95,7 @@ class Curve(object):
                 unsure += 1
             else:
                 still.append(number)
-        names = [self._names.of(state.parameters[number]) for number in still[:NAMED_AT_MOST]]
+        names = [self._names.of(state.parameters[number]) for number in still[:MAX_NAMED]]
         return {"moved": moved, "still": len(still), "names": names, "without_gradient": without, "too_small": unsure}
 
 

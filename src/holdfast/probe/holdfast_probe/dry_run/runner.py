@@ -14,21 +14,21 @@ from ..event_writer import encoded
 from ..import_hooks import after_import
 from ..op_check import canaries
 from ..op_check.cpu_mirror import to_host
-from ..param_names import Names
+from ..param_names import ParamNames
 from . import FILE
 from .initial_loss import first_loss
 from .loader_override import AGAIN, AS_IT_IS, ZEROED
-from .overfit_one_batch import Curve
+from .overfit_one_batch import OverfitCurve
 from .state import State
 
 CLEAR_FALL = 0.1
 """Of the first loss: what another rate is not tried after."""
-MOST_CURVES = 3
-MOST_BACKWARDS = 64
+MAX_CURVES = 3
+MAX_BACKWARDS = 64
 """Before the first step: accumulating more than that is not usual."""
 
 
-class Conductor(object):
+class DryRun(object):
     def __init__(
         self, torch, probe, loading, steps=3, oracle_seconds=20.0, curve_steps=24, curve_seconds=10.0, seconds=40.0
     ):
@@ -38,7 +38,7 @@ class Conductor(object):
         self._pid = os.getpid()
         self._path = os.path.join(probe.attempt_dir, FILE)
         self._descriptor = -1
-        self._names = Names(probe)
+        self._names = ParamNames(probe)
         self._began = self._step_at = time.monotonic()
         self._experiments_from = 0.0
         self._phase = "first"
@@ -108,8 +108,8 @@ class Conductor(object):
     def _backward_begins(self, tensors):
         self._loading.backward_begins()
         self._backwards += 1
-        if self._backwards > MOST_BACKWARDS and not self.counter.count:
-            self._leave("no optimizer of torch's stepped in %d backwards" % MOST_BACKWARDS)
+        if self._backwards > MAX_BACKWARDS and not self.counter.count:
+            self._leave("no optimizer of torch's stepped in %d backwards" % MAX_BACKWARDS)
         losses = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors or ())
         with self._quiet():
             scaler = self._probe.scaler
@@ -268,7 +268,7 @@ class Conductor(object):
         self._loading.mode, self._loading.given = mode, 0
         self._phase = "one batch" if mode == AGAIN else "zeroed"
         rates = [rate * factor for rate in self._nominal_once()]
-        self._curve = Curve(
+        self._curve = OverfitCurve(
             self._torch, self._state, self._names, mode, factor, rates, steps or self._curve_steps,
             seconds or self._curve_seconds, self._drawn,
         )  # fmt: skip
@@ -291,7 +291,7 @@ class Conductor(object):
         if self._best is None or curve.fall > self._best.fall:
             self._best = curve
         factor = curve.another_factor()
-        if self._best.fall < CLEAR_FALL and factor is not None and self._curves < MOST_CURVES and left > 3.0:
+        if self._best.fall < CLEAR_FALL and factor is not None and self._curves < MAX_CURVES and left > 3.0:
             self._begin_curve(factor, AGAIN, seconds=min(self._curve_seconds, left))
         elif not self._best.is_constant and left > 2.0 and self._loading.given:
             self._begin_curve(self._best.factor, ZEROED, len(self._best.losses), min(left, 2 * self._curve_seconds))

@@ -16,7 +16,7 @@ import threading
 
 from ..event_writer import encoded
 
-MOST_LINES = 200
+MAX_LINES = 200
 OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 REFUSED = "this is a rehearsal by holdfast check: files outside of its folder stay as they are"
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -37,7 +37,7 @@ _keeper = []  # type: ignore[var-annotated]
 def install(log, scratch, caches=None, writable=None):
     """`writable`: the folders that this process is confined to; None where it is not. `caches`: those of tools among them."""
     if not _keeper:
-        _keeper.append(Keeper(log, scratch, caches, writable))
+        _keeper.append(WriteGuard(log, scratch, caches, writable))
         sys.addaudithook(_keeper[0])
         _tell_of_the_end(_keeper[0])
 
@@ -69,7 +69,7 @@ def keep_from_torch(torch):
     torch.save = save
 
 
-class Keeper(object):
+class WriteGuard(object):
     def __init__(self, log, scratch, caches=None, writable=None):
         self._log = log
         self._scratch = tuple(os.path.realpath(folder) for folder in scratch)
@@ -163,7 +163,7 @@ class Keeper(object):
             self._here.busy = False
 
     def _tell(self, what, path, how):
-        if (what, path) in self._told or len(self._told) >= MOST_LINES:
+        if (what, path) in self._told or len(self._told) >= MAX_LINES:
             return
         self._told.add((what, path))
         line = encoded("file", {"what": what, "path": path, "how": how})

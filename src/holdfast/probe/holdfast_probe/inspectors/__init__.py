@@ -6,7 +6,7 @@ budget before it does anything that costs more than a few microseconds.
 """
 
 
-class Look(object):
+class Inspector(object):
     name = ""
     eager = False
     """Whether it wants to see the next step whatever that costs: for a few steps, seldom."""
@@ -33,29 +33,29 @@ class Look(object):
         """The process is about to end in an orderly way."""
 
 
-def all_looks(probe):
+def all_inspectors(probe):
     """All looks behind one door, in the order in which they are called."""
-    from ..param_names import Names
-    from .checkpoint_saves import SavesLook
-    from .checksum import ChecksumLook
-    from .fair_share import Turns
-    from .frozen import FrozenLook
-    from .gradients import GradientsLook
-    from .graph import GraphLook
-    from .sampling import Watch
-    from .stale_gradients import UnclearedLook
-    from .weight_updates import MovementLook
+    from ..param_names import ParamNames
+    from .checkpoint_saves import CheckpointSavesInspector
+    from .checksum import ChecksumInspector
+    from .fair_share import FairShare
+    from .frozen import FrozenInspector
+    from .gradients import GradientsInspector
+    from .graph import GraphInspector
+    from .sampling import SampledInspectors
+    from .stale_gradients import StaleGradientsInspector
+    from .weight_updates import WeightUpdatesInspector
 
-    names = Names(probe)
-    turns = Turns(probe, (GradientsLook.name, MovementLook.name))
-    graph = GraphLook(probe, names)
+    names = ParamNames(probe)
+    turns = FairShare(probe, (GradientsInspector.name, WeightUpdatesInspector.name))
+    graph = GraphInspector(probe, names)
     looks = [
         graph,
-        UnclearedLook(probe, names, graph),
-        GradientsLook(probe, names, turns),
-        MovementLook(probe, names, turns),
-        ChecksumLook(probe),
-        FrozenLook(probe, names),
-        SavesLook(probe, names),
+        StaleGradientsInspector(probe, names, graph),
+        GradientsInspector(probe, names, turns),
+        WeightUpdatesInspector(probe, names, turns),
+        ChecksumInspector(probe),
+        FrozenInspector(probe, names),
+        CheckpointSavesInspector(probe, names),
     ]
-    return [Watch(probe, looks, turns)]
+    return [SampledInspectors(probe, looks, turns)]

@@ -10,15 +10,15 @@ import time
 
 from ..gc_pause import NoCollection
 from ..import_hooks import after_import
-from . import Look
+from . import Inspector
 from .weight_compare import compare, tensors_in
-from .weight_history import Earlier
+from .weight_history import WeightHistory
 
-MOST_COMPARED = 8
-FEWEST_COMPARED = 2
+MAX_COMPARED = 8
+MIN_COMPARED = 2
 
 
-class SavesLook(Look):
+class CheckpointSavesInspector(Inspector):
     name = "saves"
 
     def __init__(self, probe, names):
@@ -27,7 +27,7 @@ class SavesLook(Look):
         self._count = 0
         self._held_back = None
         self._comparing = True
-        self._earlier = Earlier(probe)
+        self._earlier = WeightHistory(probe)
         self.averages = []
         """Functions that return a module whose weights are an average of the live ones, or None."""
         wrap((probe.torch, probe.torch.serialization), "save", self._around)
@@ -93,7 +93,7 @@ class SavesLook(Look):
         }
         if self._comparing and training:  # seen from another thread, the live weights go on changing
             budget = self.probe.budget
-            most = MOST_COMPARED if budget.allows(budget.expected(self.name)) else FEWEST_COMPARED
+            most = MAX_COMPARED if budget.allows(budget.expected(self.name)) else MIN_COMPARED
             with NoCollection(), budget.spending(self.name), self.probe.torch.no_grad():
                 fields.update(self._likeness(thing, most))
         if fields["path"] is None and self._held_back is not None:

@@ -7,11 +7,11 @@ fixed, never up to the budget: ranks that looked at different steps could not be
 import functools
 import weakref
 
-from . import Look
+from . import Inspector
 from .tensors import bits_type, by_rows, local, row_slices
 
 EVERY = 1000
-MOST_ELEMENTS = 1 << 21
+MAX_ELEMENTS = 1 << 21
 """Summed at a time: the sum of one piece takes 16 MB on the way."""
 PIECE_BITS = 16
 PIECES = 4
@@ -24,7 +24,7 @@ def is_due(step):
     return step > 0 and (step % EVERY == 0 or (step < EVERY and step & (step - 1) == 0))
 
 
-class ChecksumLook(Look):
+class ChecksumInspector(Inspector):
     name = "rank checksums"
 
     def __init__(self, probe):
@@ -91,7 +91,7 @@ def fingerprint(torch, tensors):
     total = None
     for tensor in tensors:
         whole = by_rows(torch, local(tensor))
-        for start, stop in row_slices(whole, MOST_ELEMENTS):
+        for start, stop in row_slices(whole, MAX_ELEMENTS):
             summed = piece_fingerprint(torch, whole[start:stop])
             total = summed if total is None else total * MULTIPLIER + summed.to(total.device)
     return total

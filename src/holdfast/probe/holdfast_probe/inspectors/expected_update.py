@@ -5,7 +5,7 @@ leans to the small side, so that a weight which stayed although the estimate is 
 """
 
 STANDARD = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
-MOST_ROUNDINGS_OF_AN_UPDATE = 4
+MAX_ROUNDINGS_OF_AN_UPDATE = 4
 SLACK = 0.002
 """Updates of exactly half a unit stay below it, also when written with a few digits."""
 LAYERS_MAY_DIFFER = 64.0
@@ -34,7 +34,7 @@ def expected_ulps(torch, rule, weight, gradient, state):
     update = update.abs()
     # Numbers below the smallest normal one are flushed to zero on many devices: no weight has to move by them.
     update = torch.where(update < torch.finfo(weight.dtype).tiny, torch.zeros_like(update), update)
-    ulps = update / unit * (1 - SLACK - MOST_ROUNDINGS_OF_AN_UPDATE * torch.finfo(weight.dtype).eps)
+    ulps = update / unit * (1 - SLACK - MAX_ROUNDINGS_OF_AN_UPDATE * torch.finfo(weight.dtype).eps)
     if _decays_apart(kind, group):
         ulps = ulps - ROUNDED_AWAY_BY_DECAY
     return ulps

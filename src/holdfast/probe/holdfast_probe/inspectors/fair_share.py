@@ -2,18 +2,18 @@
 
 import time
 
-from .rate_limit import Typical
+from .rate_limit import RunningMean
 
 OVERDUE_SECONDS = 20.0
 OVERDUE_TIMES_COST = 1000.0
 
 
-class Turns(object):
+class FairShare(object):
     def __init__(self, probe, names):
         self._probe = probe
         self._spent = dict.fromkeys(names, 0.0)
         self._gone_at = dict.fromkeys(names, time.monotonic())
-        self._costs = {name: Typical() for name in names}
+        self._costs = {name: RunningMean() for name in names}
 
     def allows(self, name, cost):
         """Whoever has spent the least may go when it can be paid; another must leave enough for that one."""

@@ -12,8 +12,8 @@ import functools
 import time
 import weakref
 
-from ..param_names import MOST_MODULES, plain
-from . import Look
+from ..param_names import MAX_MODULES, plain
+from . import Inspector
 from .tensors import bits_type, local, trainable
 
 CENSUS_STEPS = 4
@@ -23,8 +23,8 @@ PATIENCE = 32
 """A census is postponed by so many steps where it cannot be paid for, and not more: there are few of them."""
 AGAIN_AFTER = 8
 TIMES_LATER = 8
-MOST_TENSORS = 48
-MOST_NAMES = 8
+MAX_TENSORS = 48
+MAX_NAMES = 8
 LOOK_AGAIN_MASK = 15
 """Once in so many steps, and one more, it is counted what is frozen."""
 PIECE_ROWS = 2
@@ -33,7 +33,7 @@ STATISTICS = ("running_mean", "running_var")
 MOVED, STATISTICS_MOVED, THEIR_PARAMETER, BY_OPTIMIZER = range(4)
 
 
-class FrozenLook(Look):
+class FrozenInspector(Inspector):
     name = "frozen weights"
 
     def __init__(self, probe, names):
@@ -65,7 +65,7 @@ class FrozenLook(Look):
         frozen = [p for p in everything if not p.requires_grad]
         if len(frozen) < len(everything):  # where all are, gradients are made by hand, and so it is meant
             torch = self.probe.torch
-            held = [p for p in frozen if p.grad is not None and _is_plain(torch, p)][:MOST_NAMES]
+            held = [p for p in frozen if p.grad is not None and _is_plain(torch, p)][:MAX_NAMES]
             with torch.no_grad():
                 self._before_step = [(p, piece_of(torch, p)) for p in held]
 
@@ -136,9 +136,9 @@ class FrozenLook(Look):
             since=since,
             tensors=len(pieces.parameters),
             statistics=len(pieces.layers),
-            moved=names[0][:MOST_NAMES],
-            moved_by_optimizer=self._names.several((p for p in tensors.values() if p is not None), MOST_NAMES),
-            statistics_moved=[name for name in names[1] if name not in their][:MOST_NAMES],
+            moved=names[0][:MAX_NAMES],
+            moved_by_optimizer=self._names.several((p for p in tensors.values() if p is not None), MAX_NAMES),
+            statistics_moved=[name for name in names[1] if name not in their][:MAX_NAMES],
         )
 
 
@@ -176,11 +176,11 @@ class Models(object):
         for name, module in self._modules:
             own = own_parameters(module)
             frozen = [(n, p) for n, p in own if census.finds_frozen(p, id(p) in self._held) and _is_plain(torch, p)]
-            if len(parameters) < MOST_TENSORS:
+            if len(parameters) < MAX_TENSORS:
                 parameters.update((plain(_joined(name, n)), p) for n, p in frozen)
             buffers = module.__dict__.get("_buffers") or {}
             statistics = next((buffers[key] for key in STATISTICS if buffers.get(key) is not None), None)
-            if statistics is not None and own and len(frozen) == len(own) and len(layers) < MOST_TENSORS:
+            if statistics is not None and own and len(frozen) == len(own) and len(layers) < MAX_TENSORS:
                 layers[plain(name) or type(module).__name__] = (own[0][1], statistics)
         return parameters, layers
 
@@ -215,7 +215,7 @@ def modules_in(root):
     """(name, module) of a module and all below it, each once."""
     seen = set()
     waiting = [("", root)]
-    while waiting and len(seen) < MOST_MODULES:
+    while waiting and len(seen) < MAX_MODULES:
         name, module = waiting.pop()
         if module is None or id(module) in seen:
             continue

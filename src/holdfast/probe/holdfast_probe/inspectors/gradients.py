@@ -6,9 +6,9 @@ They are read before the step, or after it where a closure computes them inside 
 import math
 import weakref
 
-from . import Look
+from . import Inspector
 from .closures import Closures
-from .rate_limit import Pace
+from .rate_limit import RateLimit
 from .tensors import local, trainable
 
 ORDINARY_SECONDS = 10.0
@@ -16,11 +16,11 @@ ODD_SECONDS = 1.0
 ODD_AT_FIRST = 5
 """So many looks at gradients that are missing, zero or not finite are told at once."""
 GLANCE_EVERY = 12
-LARGEST_GLANCE = 1 << 16
-MOST_NAMES = 8
+MAX_GLANCE = 1 << 16
+MAX_NAMES = 8
 
 
-class GradientsLook(Look):
+class GradientsInspector(Inspector):
     name = "gradients"
 
     def __init__(self, probe, names, turns):
@@ -77,7 +77,7 @@ class GradientsLook(Look):
                 return False
             parameter = min(with_gradient, key=lambda p: p.numel())
             self._smallest = weakref.ref(parameter)
-        if parameter.numel() > LARGEST_GLANCE:
+        if parameter.numel() > MAX_GLANCE:
             return False
         return self._were_zero or not bool(local(parameter.grad).any())
 
@@ -107,16 +107,16 @@ class GradientsLook(Look):
         if len(values) != len(sighting.parameters):
             return
         self.probe.see(self.name)
-        bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
+        nonfinite = [index for index, value in enumerate(values) if not math.isfinite(value)]
         zero = sum(value == 0 for value in values)
         if sighting.clock:
             self._were_zero = bool(values) and zero == len(values)
         ordinary, odd = self._paces.setdefault(
-            sighting.optimizer, (Pace(1, ORDINARY_SECONDS), Pace(ODD_AT_FIRST, ODD_SECONDS))
+            sighting.optimizer, (RateLimit(1, ORDINARY_SECONDS), RateLimit(ODD_AT_FIRST, ODD_SECONDS))
         )
-        if not (odd if bad or zero == len(values) else ordinary).due():
+        if not (odd if nonfinite or zero == len(values) else ordinary).due():
             return
-        named = [sighting.parameters[index]() for index in bad[:MOST_NAMES]]
+        named = [sighting.parameters[index]() for index in nonfinite[:MAX_NAMES]]
         self.probe.emit(
             "gradients",
             step=sighting.step,
@@ -124,9 +124,9 @@ class GradientsLook(Look):
             tensors=len(values),
             missing=sighting.missing,
             zero=zero,
-            bad=len(bad),
-            bad_names=[self._names.of(parameter) for parameter in named if parameter is not None],
-            beside=not sighting.clock,
+            nonfinite=len(nonfinite),
+            nonfinite_names=[self._names.of(parameter) for parameter in named if parameter is not None],
+            other_optimizer=not sighting.clock,
         )
 
 

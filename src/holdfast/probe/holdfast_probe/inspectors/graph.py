@@ -9,11 +9,11 @@ import time
 import weakref
 
 from ..param_names import all_of_type
-from . import Look
+from . import Inspector
 from .tensors import is_sharded, local, trainable
 
-MOST_NODES = 100000
-MOST_SECONDS = 0.25
+MAX_NODES = 100000
+MAX_SECONDS = 0.25
 STEPS = 3
 STEPS_WITH_SEVERAL_OPTIMIZERS = 4
 STEPS_BEFORE_CALLING_SOME_UNUSED = 10
@@ -21,11 +21,11 @@ STEPS_BEFORE_CALLING_SOME_UNUSED = 10
 AGAIN_AFTER = 100
 """The second window, in steps; each further one ten times later."""
 ANOTHER_WAY = "gradients reach the optimizer's tensors outside of the visible graph"
-MOST_CANDIDATES = 64
-MOST_NAMES = 8
+MAX_CANDIDATES = 64
+MAX_NAMES = 8
 
 
-class GraphLook(Look):
+class GraphInspector(Inspector):
     name = "graph"
 
     def __init__(self, probe, names):
@@ -111,14 +111,14 @@ class GraphLook(Look):
         # What is outside is outside for sure; what is unused so far may still be used.
         surely_unused = [] if too_early else unused
         counts = (len(used), len(held), len(outside), in_eval, len(surely_unused))
-        outside, unused_ones = _weakly(outside[:MOST_NAMES]), _weakly(surely_unused[:MOST_NAMES])
+        outside, unused_ones = _weakly(outside[:MAX_NAMES]), _weakly(surely_unused[:MAX_NAMES])
         self._check_gradients_of(unused, lambda: self._tell(counts, outside, unused_ones))
 
     def _check_gradients_of(self, unused, tell):
         """A gradient on a parameter that no walked graph reached came another way: then the graph proves nothing."""
         torch = self.probe.torch
         with torch.no_grad():
-            gradients = [local(p.grad) for p in unused[:MOST_CANDIDATES] if p.grad is not None]
+            gradients = [local(p.grad) for p in unused[:MAX_CANDIDATES] if p.grad is not None]
             gradients = [g for g in gradients if g.layout == torch.strided and g.numel()]
             if not gradients:
                 tell()
@@ -146,8 +146,8 @@ class GraphLook(Look):
             step=self.probe.step + 1,
             used=counts[0],
             held=counts[1],
-            used_not_held=self._names.several(_living(outside), MOST_NAMES),
-            held_not_used=self._names.several(_living(unused), MOST_NAMES),
+            used_not_held=self._names.several(_living(outside), MAX_NAMES),
+            held_not_used=self._names.several(_living(unused), MAX_NAMES),
             outside=counts[2],
             outside_in_eval=counts[3],
             unused=counts[4],
@@ -176,7 +176,7 @@ def leaves_behind(loss):
     waiting = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
     seen = set(waiting)
     leaves = []
-    deadline = time.perf_counter() + MOST_SECONDS
+    deadline = time.perf_counter() + MAX_SECONDS
     while waiting:
         node = waiting.pop()
         kind = type(node).__name__
@@ -189,7 +189,7 @@ def leaves_behind(loss):
             if before is not None and before not in seen:
                 seen.add(before)
                 waiting.append(before)
-        if len(seen) > MOST_NODES or (len(seen) & 255 == 0 and time.perf_counter() > deadline):
+        if len(seen) > MAX_NODES or (len(seen) & 255 == 0 and time.perf_counter() > deadline):
             return leaves, "the graph is too large to walk (over %d nodes)" % len(seen)
     return leaves, None
 

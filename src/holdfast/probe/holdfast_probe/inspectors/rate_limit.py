@@ -3,7 +3,7 @@
 import time
 
 
-class Pace(object):
+class RateLimit(object):
     """The first few times at once, after that at most once in so many seconds."""
 
     def __init__(self, first, seconds, now=time.monotonic):
@@ -23,7 +23,7 @@ class Pace(object):
         return True
 
 
-class Typical(object):
+class RunningMean(object):
     """Follows the median of a series. A mean would follow the moments in which the machine ran something else."""
 
     STEP = 1.15

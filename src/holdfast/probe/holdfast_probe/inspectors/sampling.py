@@ -6,13 +6,13 @@ which something can be paid for, those that are due, and now and then one in any
 """
 
 from ..fast_path import EVERY
-from . import Look
+from . import Inspector
 from .checksum import is_due
 
 FIRST_STEPS = 32
 
 
-class Watch(Look):
+class SampledInspectors(Inspector):
     name = "looks"
 
     def __init__(self, probe, looks, turns):
@@ -21,7 +21,7 @@ class Watch(Look):
         self._turns = turns
         self._watched = 0
         self._may_be_eager = [look for look in looks if "eager" in vars(look)]
-        self._keepers = [look for look in looks if type(look).step_over is not Look.step_over]
+        self._keepers = [look for look in looks if type(look).step_over is not Inspector.step_over]
 
     def backward_begins(self, loss, first):
         if self.probe.watching:

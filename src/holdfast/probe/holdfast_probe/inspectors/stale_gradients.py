@@ -8,19 +8,19 @@ uses do not count: their gradients are copied over them (master weights), not ad
 
 import weakref
 
-from . import Look
-from .rate_limit import Pace
+from . import Inspector
+from .rate_limit import RateLimit
 from .tensors import local
 
 TENSORS_AT_FIRST = 64
 TENSORS = 8
-MOST_ELEMENTS = 1 << 16
+MAX_ELEMENTS = 1 << 16
 LOOKS_AT_FIRST = 5
-MOST_NAMES = 8
+MAX_NAMES = 8
 SELDOM_SECONDS = 60.0
 
 
-class UnclearedLook(Look):
+class StaleGradientsInspector(Inspector):
     name = "gradient clearing"
 
     def __init__(self, probe, names, graph=None):
@@ -30,7 +30,7 @@ class UnclearedLook(Look):
         self._intervals = {}  # id of an optimizer -> the interval since its last step, while it is watched
         self._looks = 0
         self._clean = {}  # id of an optimizer -> how many of its intervals were clean
-        self._pace = Pace(3, SELDOM_SECONDS)
+        self._pace = RateLimit(3, SELDOM_SECONDS)
 
     def backward_begins(self, loss, first):
         clock = self.probe.clock
@@ -93,9 +93,9 @@ class UnclearedLook(Look):
             self._clean[interval.owner] = clean + 1
         if interval.clean or not interval.left_over or not self._pace.due():
             return
-        named = [parameter for parameter in (ref() for ref in interval.left_over[:MOST_NAMES]) if parameter is not None]
+        named = [parameter for parameter in (ref() for ref in interval.left_over[:MAX_NAMES]) if parameter is not None]
         self.probe.emit(
-            "uncleared",
+            "stale-gradients",
             step=interval.step,
             tensors=len(interval.left_over),
             of=interval.looked_at,
@@ -164,8 +164,8 @@ def spread_out(optimizer, most, turn):
 def _largest(torch, gradient):
     """The largest magnitude, among the first elements of a large one: left-over gradients are rarely zero there."""
     values = gradient.detach()._values() if gradient.layout != torch.strided else local(gradient)
-    if values.numel() > MOST_ELEMENTS and values.is_contiguous():
-        values = values.view(-1)[:MOST_ELEMENTS]
+    if values.numel() > MAX_ELEMENTS and values.is_contiguous():
+        values = values.view(-1)[:MAX_ELEMENTS]
     if values.numel() == 0:
         return torch.zeros((), device=values.device)
     return values.abs().amax().to(torch.float32)

@@ -7,13 +7,13 @@ shape. A checkpoint may hold several copies of the weights (raw and averaged); t
 from ..param_names import parameters, plain
 from .tensors import bits_type, local
 
-MOST_THINGS = 50000
-MOST_DEPTH = 8
+MAX_THINGS = 50000
+MAX_DEPTH = 8
 DEAR_ELEMENTS = 1 << 22
-MOST_NAMES = 8
+MAX_NAMES = 8
 ORDER = ("equal", "cast", "average", "earlier", "near", "differs")
-LEAST_COSINE = 0.5
-MOST_TIMES_LONGER = 3.0
+MIN_COSINE = 0.5
+MAX_TIMES_LONGER = 3.0
 """Older weights and averages point the way that the live ones do, and are about as long. Other weights are not."""
 
 
@@ -22,13 +22,13 @@ def tensors_in(torch, thing):
     found = []
     waiting = [("", thing, 0)]
     seen = 0
-    while waiting and seen < MOST_THINGS:
+    while waiting and seen < MAX_THINGS:
         name, value, depth = waiting.pop()
         seen += 1
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             found.append((plain(name), value))
-        elif depth >= MOST_DEPTH:
+        elif depth >= MAX_DEPTH:
             continue
         elif issubclass(kind, dict):
             items = [(_joined(name, key), item, depth + 1) for key, item in value.items()]
@@ -46,7 +46,7 @@ def _joined(name, key):
 
 
 def compare(torch, saved, models, averages, most, earlier=None):
-    """The fields `tensors`, `compared`, `matches`, `differing` and `bad` of a `saved` event. `earlier` knows weights that
+    """The fields `tensors`, `compared`, `matches`, `differing` and `nonfinite` of a `saved` event. `earlier` knows weights that
     were live before.
     """
     answer = {"tensors": len(saved)}
@@ -65,8 +65,8 @@ def compare(torch, saved, models, averages, most, earlier=None):
     answer.update(
         compared=sum(copy.compared for copy in copies),
         matches=best.matches,
-        differing=best.differing[:MOST_NAMES],
-        bad=sum(copy.bad for copy in copies),
+        differing=best.differing[:MAX_NAMES],
+        nonfinite=sum(copy.nonfinite for copy in copies),
     )
     return answer
 
@@ -113,7 +113,7 @@ class Copy(object):
         self.matches = max((match for _, match in found), key=ORDER.index)
         self.differing = [name for name, match in found if match == "differs"]
         self._differing = [item for item, (_, match) in zip(chosen, found) if match == "differs"]
-        self.bad = sum(not is_finite(torch, tensor) for _, tensor, _ in chosen)
+        self.nonfinite = sum(not is_finite(torch, tensor) for _, tensor, _ in chosen)
 
     def try_averages(self, torch, saved, averages, most):
         names = {name for name, _, _ in self.prefixless}
@@ -128,7 +128,7 @@ class Copy(object):
         """Weights that were live before, or that are near the live ones, differ from them for a reason."""
         if earlier is not None and earlier.explains(self.prefixless):
             self.matches, self.differing = "earlier", []
-        elif not self.bad and all_near(torch, self._differing):
+        elif not self.nonfinite and all_near(torch, self._differing):
             self.matches, self.differing = "near", []
 
 
@@ -147,9 +147,9 @@ def is_near(torch, saved, live):
     saved = saved.to(torch.float64 if saved.is_cpu else torch.float32).to(live.device).to(wide).reshape(-1)
     live = live.to(wide).reshape(-1)
     product, lengths = float(saved @ live), (float(saved.norm()), float(live.norm()))
-    if not min(lengths) * MOST_TIMES_LONGER >= max(lengths) > 0:
+    if not min(lengths) * MAX_TIMES_LONGER >= max(lengths) > 0:
         return False
-    return product >= LEAST_COSINE * lengths[0] * lengths[1]
+    return product >= MIN_COSINE * lengths[0] * lengths[1]
 
 
 def comparable(saved, live):

@@ -11,19 +11,19 @@ from collections import deque
 
 from .tensors import bits_type, local, trainable
 
-MOST_MOMENTS = 64
+MAX_MOMENTS = 64
 TENSORS = 4
 PIECE_ELEMENTS = 1024
-MOST_MODELS = 32
+MAX_MODELS = 32
 
 
-class Earlier(object):
+class WeightHistory(object):
     name = "earlier weights"
 
     def __init__(self, probe):
         self._probe = probe
-        self._moments = deque(maxlen=MOST_MOMENTS)
-        self._models = deque(maxlen=MOST_MODELS)  # weak references to a few weights of each model that was trained
+        self._moments = deque(maxlen=MAX_MOMENTS)
+        self._models = deque(maxlen=MAX_MODELS)  # weak references to a few weights of each model that was trained
         self._known = {}  # id of an optimizer -> weak reference to it
         self._step = None
         self._wrap_state_dict(probe.torch.nn.Module)
@@ -68,7 +68,7 @@ class Earlier(object):
                 self._keep(chosen)
 
     def forked(self):
-        kept, self._moments = self._moments, deque(maxlen=MOST_MOMENTS)
+        kept, self._moments = self._moments, deque(maxlen=MAX_MOMENTS)
         return kept
 
     def _keep(self, parameters):

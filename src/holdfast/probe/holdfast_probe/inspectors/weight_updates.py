@@ -13,24 +13,24 @@ import time
 import weakref
 from collections import deque
 
-from . import Look
+from . import Inspector
 from .closures import Closures
 from .expected_update import kind_of
-from .rate_limit import Pace, Typical
+from .rate_limit import RateLimit, RunningMean
 from .row_compare import NUMBERS, UNKNOWN, Around
 from .tensors import bits_type, by_rows, local, trainable
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Copies held from before a step until after it. With what comparing takes on the way it stays below 32 MB."""
-MOST_ELEMENTS = 1 << 19
+MAX_ELEMENTS = 1 << 19
 """Larger tensors are looked at in parts of this size, the next part in the next turn."""
-FEWEST_TENSORS = 4
-MOST_TENSORS = 64
-MOST_POSITIONS = 512
+MIN_TENSORS = 4
+MAX_TENSORS = 64
+MAX_POSITIONS = 512
 SECONDS_PER_TENSOR = 60e-6
 SECONDS_PER_ELEMENT = 0.6e-9
 """A first guess, corrected by what it really takes."""
-MOST_NAMES = 32
+MAX_NAMES = 32
 ORDINARY_SECONDS = 30.0
 STUCK_SECONDS = 10.0
 HAD_TO_MOVE = 1.0
@@ -41,8 +41,8 @@ CONFIRM_AFTER = 20
 """So many steps later it is told again whether layers are still given nothing but zeros, as often as the above."""
 
 
-class MovementLook(Look):
-    name = "movement"
+class WeightUpdatesInspector(Inspector):
+    name = "weight-updates"
 
     def __init__(self, probe, names, turns):
         super().__init__(probe)
@@ -51,7 +51,7 @@ class MovementLook(Look):
         self._rotations = {}
         self._around = {}
         self._outcomes = {}
-        self._price = Typical(1.0)  # what it takes, over what the two figures above say
+        self._price = RunningMean(1.0)  # what it takes, over what the two figures above say
         self._next_cost = 0.0
         self._covered_once = False
         self._new_stuck = self._new_underflow = False
@@ -61,9 +61,9 @@ class MovementLook(Look):
         self._confirm_at = None
         self._confirmations = CONFIRMED
         self._closures = Closures()
-        self._ordinary = Pace(0, ORDINARY_SECONDS)
-        self._alarm = Pace(3, STUCK_SECONDS)
-        self._underflow = Pace(1, ORDINARY_SECONDS)
+        self._ordinary = RateLimit(0, ORDINARY_SECONDS)
+        self._alarm = RateLimit(3, STUCK_SECONDS)
+        self._underflow = RateLimit(1, ORDINARY_SECONDS)
 
     def backward_begins(self, loss, first):
         self._closures.backward_begins()
@@ -152,8 +152,8 @@ class MovementLook(Look):
             start, stop = rotation.span(position, rows)
             elements = max(1, rows.numel() // rows.shape[0]) * (stop - start)
             cost = (SECONDS_PER_TENSOR + SECONDS_PER_ELEMENT * elements) * (3 if suspected else 1)
-            full = len(chosen.around) >= MOST_TENSORS or held_bytes > MOST_BYTES
-            few = len(chosen.around) < FEWEST_TENSORS
+            full = len(chosen.around) >= MAX_TENSORS or held_bytes > MAX_BYTES
+            few = len(chosen.around) < MIN_TENSORS
             if full or not (few or self._turns.allows(self.name, (chosen.modelled + cost) * self._price.value)):
                 if suspected:
                     rotation.suspect(position, (start, stop))
@@ -163,7 +163,7 @@ class MovementLook(Look):
             if not by_closure:
                 around.read_gradient(parameter.grad)
             chosen.around.append((position, weakref.ref(parameter), suspected, (start, stop), around))
-            self._next_cost = FEWEST_TENSORS * cost * self._price.value
+            self._next_cost = MIN_TENSORS * cost * self._price.value
             chosen.modelled += cost
             held_bytes += around.bytes()
         return chosen
@@ -290,7 +290,7 @@ class MovementLook(Look):
         name = self._names.of
         # Those without an excuse first: there may be more than can be told.
         stuck = sorted((outcome for outcome in outcomes if outcome.stuck), key=lambda o: -(o.stuck["update_ulps"] or 0))
-        for outcome in stuck[:MOST_NAMES]:
+        for outcome in stuck[:MAX_NAMES]:
             outcome.told = True
             self._told_stuck.add(outcome.part)
         zero_input = self._with_zero_input(outcomes) if any(outcome.zero for outcome in outcomes) else []
@@ -299,17 +299,17 @@ class MovementLook(Look):
             self._confirmations -= 1
             self._confirm_at = self.probe.step + CONFIRM_AFTER
         self.probe.emit(
-            "movement",
+            "weight-updates",
             step=self.probe.step,
             checked=len(outcomes),
             of=self._held(),
             moved=sum(outcome.moved for outcome in outcomes),
             state_moved=sum(outcome.state_moved == 1 for outcome in outcomes),
-            no_gradient=[name(o.parameter) for o in outcomes if not o.gradient][:MOST_NAMES],
-            zero_gradient=[name(o.parameter) for o in outcomes if o.zero][:MOST_NAMES],
-            zero_input=zero_input[:MOST_NAMES],
-            stuck=[dict(o.stuck, name=name(o.parameter)) for o in stuck[:MOST_NAMES]],
-            moving_again=[name(o.parameter) for o in moving_again[:MOST_NAMES]],
+            no_gradient=[name(o.parameter) for o in outcomes if not o.gradient][:MAX_NAMES],
+            zero_gradient=[name(o.parameter) for o in outcomes if o.zero][:MAX_NAMES],
+            zero_input=zero_input[:MAX_NAMES],
+            stuck=[dict(o.stuck, name=name(o.parameter)) for o in stuck[:MAX_NAMES]],
+            moving_again=[name(o.parameter) for o in moving_again[:MAX_NAMES]],
         )
 
     def _with_zero_input(self, outcomes):
@@ -363,7 +363,7 @@ class Rotation(object):
         self._suspects = deque()
 
     def suspect(self, position, span):
-        if len(self._suspects) < MOST_TENSORS and (position, span) not in self._suspects:
+        if len(self._suspects) < MAX_TENSORS and (position, span) not in self._suspects:
             self._suspects.append((position, span))
 
     def positions(self, optimizer):
@@ -376,7 +376,7 @@ class Rotation(object):
                 again.add(position)
                 yield position, True
         first = None
-        for _ in range(MOST_POSITIONS):
+        for _ in range(MAX_POSITIONS):
             position = self._next_existing(optimizer)
             if position is None or position == first:
                 return
@@ -394,9 +394,9 @@ class Rotation(object):
     def span(self, position, rows):
         """The rows of a large tensor whose turn it is."""
         count = rows.shape[0]
-        if rows.numel() <= MOST_ELEMENTS:
+        if rows.numel() <= MAX_ELEMENTS:
             return 0, count
-        size = max(1, MOST_ELEMENTS * count // rows.numel())
+        size = max(1, MAX_ELEMENTS * count // rows.numel())
         start = self._starts.get(position, 0)
         start = start if start < count else 0
         self._starts[position] = start + size

@@ -29,7 +29,7 @@ import time
 
 from .. import protocol
 from ..event_writer import encoded
-from .dispatch_mode import Oracle, dispatch_mode
+from .dispatch_mode import OpChecker, dispatch_mode
 
 FILE = "oracle.jsonl"
 NOTHING = "nothing to compare: everything ran on the CPU"
@@ -123,7 +123,7 @@ class Session(object):
         self._notes = []
         self._modes = {}
         self.ended = False
-        self.oracle = Oracle(torch, self._tell, seconds, steps)
+        self.oracle = OpChecker(torch, self._tell, seconds, steps)
 
     def start(self):
         import atexit

@@ -1,11 +1,11 @@
 """One call that has run on a device, and its other run on the CPU."""
 
 from . import compare
-from .cpu_mirror import Copies, NotComparable, as_it_lies, replaced, tensors_in
+from .cpu_mirror import CpuMirror, NotComparable, as_it_lies, replaced, tensors_in
 from .findings import described
-from .index_ops import Selection
+from .index_ops import IndexOps
 from .precision import MATRIX
-from .tolerance import Noise
+from .tolerance import Tolerance
 
 PLAIN_TYPES = (bool, int, float, str)
 
@@ -50,8 +50,10 @@ class Call(object):
         torch = self._torch
         precision, name = self._precision, self.operator.name
         memories = [storage.before for storage in self._copies.storages]
-        noise = Noise(torch, run, memories, lambda dtype: precision.of(name, dtype), reference, self._oracle.generator)
-        selection = Selection(torch, self.operator, self.values(), precision)
+        noise = Tolerance(
+            torch, run, memories, lambda dtype: precision.of(name, dtype), reference, self._oracle.generator
+        )
+        selection = IndexOps(torch, self.operator, self.values(), precision)
         judge = compare.Judge(torch, self.operator, pairs, noise, precision, self._terms(pairs), selection)
         return judge.wrong()
 
@@ -166,7 +168,7 @@ class Call(object):
                 by_id[id(tensor)] = host.clone().to(tensor.device)
             args = [replaced(torch, value, by_id) for value in args]
             kwargs = {key: replaced(torch, value, by_id) for key, value in kwargs.items()}
-        copies = Copies(torch, args, kwargs, oracle._written(self.operator, args, kwargs))
+        copies = CpuMirror(torch, args, kwargs, oracle._written(self.operator, args, kwargs))
         result = self._function(*args, **kwargs)
         call = Call(oracle, self.operator, self._function, args, kwargs, copies, self._device)
         pairs, run, reference = call.pairs(result)

@@ -3,7 +3,7 @@
 `clone()` and `.cpu()` would make expanded and sliced tensors contiguous, and what is wrong with them would be gone.
 """
 
-WHOLE_AT_MOST = 256 << 20
+MAX_WHOLE = 256 << 20
 """Bytes of a storage up to which all of it is copied where a call writes to it; beyond, what the call itself can reach."""
 
 
@@ -80,7 +80,7 @@ class Storage(object):
         size = first.element_size()
         reaches = [(low * t.element_size(), high * t.element_size()) for t in tensors for low, high in [reach(t)]]
         low, high = min(a for a, _ in reaches), max(b for _, b in reaches)
-        if written and bytes_held(first) <= WHOLE_AT_MOST:
+        if written and bytes_held(first) <= MAX_WHOLE:
             low, high = 0, max(high, bytes_held(first) // size * size)
         self.start, self.stop = low // size, -(-high // size)
         self.before = read(torch, first, self.start, self.stop)
@@ -98,7 +98,7 @@ class Storage(object):
         return read(torch, self.tensor, self.start, self.stop)
 
 
-class Copies(object):
+class CpuMirror(object):
     """All storages of a call, taken before it runs."""
 
     def __init__(self, torch, args, kwargs, written):

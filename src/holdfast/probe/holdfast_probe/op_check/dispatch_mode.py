@@ -8,16 +8,16 @@ import time
 
 from .call import Call
 from .compare import Wrong
-from .cpu_mirror import Copies, NotComparable, tensors_in
+from .cpu_mirror import CpuMirror, NotComparable, tensors_in
 from .findings import Finding, smallest_workaround
 from .known_issues import Case, known_issue
 from .operators import Operator
 from .precision import Precision
-from .source_location import Whereabouts
+from .source_location import SourceLocation
 
 HOST = frozenset(["cpu", "meta"])
-LINES_AT_MOST = 200
-SIGNATURES_AT_MOST = 20000
+MAX_LINES = 200
+MAX_SIGNATURES = 20000
 OVERDRAWN = 2.0
 """Signatures that come for the first time are compared beyond the budget too, up to so many times of it."""
 
@@ -35,7 +35,7 @@ def dispatch_mode(torch, oracle):
     return OracleMode()
 
 
-class Oracle(object):
+class OpChecker(object):
     def __init__(self, torch, tell, seconds, steps):
         """`tell` takes each new finding."""
         self._torch = torch
@@ -57,7 +57,7 @@ class Oracle(object):
         self._operators = {}
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._generator = torch.Generator("cpu").manual_seed(20)
-        self._where = Whereabouts(torch)
+        self._where = SourceLocation(torch)
         self._where.remember_forward()
 
     # --- which calls ---------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Oracle(object):
         began = time.perf_counter()
         try:
             chosen = self._chosen(operator, tensors)
-            copies = Copies(self._torch, args, kwargs, self._written(operator, args, kwargs)) if chosen else None
+            copies = CpuMirror(self._torch, args, kwargs, self._written(operator, args, kwargs)) if chosen else None
             if chosen and device.type not in self.devices:
                 self.devices[device.type] = Precision(self._torch, device)
         except Exception as error:
@@ -123,7 +123,7 @@ class Oracle(object):
             tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() > 0) for t in tensors]),
         )
         seen = self.signatures.get(signature)
-        if seen is None and len(self.signatures) >= SIGNATURES_AT_MOST:
+        if seen is None and len(self.signatures) >= MAX_SIGNATURES:
             return False
         if seen:
             affordable = self.spent < self._seconds * min(1.0, self.step / self._steps)
@@ -180,7 +180,7 @@ class Oracle(object):
             workaround=smallest_workaround(operator.name, wrong.kind, known, helps, steady),
         )  # fmt: skip
         self.findings[key] = [finding, 1]
-        if len(self.findings) <= LINES_AT_MOST:
+        if len(self.findings) <= MAX_LINES:
             self._tell(finding)
 
     def _raised(self, operator, copies, device, function, error):

@@ -16,7 +16,7 @@ PLANES = {
 WHOLE_LANES = frozenset(["sort", "argsort", "topk"])
 
 
-class Selection(object):
+class IndexOps(object):
     def __init__(self, torch, operator, values, precision):
         """`values`: the call's arguments on the CPU, by name."""
         self._torch = torch

@@ -9,7 +9,7 @@ LIBRARIES = ("site-packages", "dist-packages")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-class Whereabouts(object):
+class SourceLocation(object):
     def __init__(self, torch):
         self._torch = torch
         self._torch_folder = os.path.dirname(os.path.abspath(torch.__file__))

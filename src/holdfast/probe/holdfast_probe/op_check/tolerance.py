@@ -1,7 +1,7 @@
 """How much a call's results move on the CPU when its inputs move by rounding: the measure of what may differ honestly."""
 
 
-class Noise(object):
+class Tolerance(object):
     """Of one call. Costs nothing until it is asked: results that agree need no tolerance."""
 
     def __init__(self, torch, run, memories, spacing_of, reference, generator):

@@ -10,7 +10,7 @@ FORGIVEN_SECONDS = 0.25
 """So much of such costs does not count, in a life: a single one would keep the next snapshots waiting until it is earned."""
 
 
-class Costs(object):
+class CostModel(object):
     def __init__(self):
         self._last = []
         self._spent = 0.0

@@ -22,7 +22,7 @@ SEQUENCES = {
 MAPPINGS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _NAMES = {kind: name for kinds in (SEQUENCES, MAPPINGS) for name, kind in kinds.items()}
 PLAIN = frozenset((bool, int, float, str))
-MOST_PATTERNS = 256
+MAX_PATTERNS = 256
 
 
 class NotPlain(TypeError):
@@ -101,7 +101,7 @@ class _Flatten(object):
     def _pattern_of(self, names):
         pattern = self._patterns.get(names)
         if pattern is None:
-            if len(self._patterns) >= MOST_PATTERNS:
+            if len(self._patterns) >= MAX_PATTERNS:
                 self._patterns.clear()
             pairs = ['[%s,["tensor",%%d]]' % quoted(name).replace("%", "%%") for name in names]
             pattern = self._patterns[names] = "[%s]" % ",".join(pairs)

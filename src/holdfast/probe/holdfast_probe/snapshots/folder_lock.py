@@ -12,7 +12,7 @@ NAME = "claim.rank-%d"
 FOLDERS_ABOVE = ("guard", ".holdfast")
 _ended: "dict[str, int]" = {}
 """How many trainings of this process came to their end, by folder."""
-_open: "list[Claim]" = []
+_open: "list[FolderLock]" = []
 
 
 class InUse(RuntimeError):
@@ -23,7 +23,7 @@ class NotOurs(RuntimeError):
     """The folder belongs to another user, who could change what the training goes on from."""
 
 
-class Claim(object):
+class FolderLock(object):
     def __init__(self, folder, rank):
         self._given = folder
         self._rank = rank

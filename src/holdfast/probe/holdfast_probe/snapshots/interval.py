@@ -9,7 +9,7 @@ gets, the fewer snapshots it needs, and most are taken when it is young and noth
 
 import math
 
-MOST_LOST_SECONDS = 120.0
+MAX_LOST_SECONDS = 120.0
 BUDGET = 0.01
 LOAN_SECONDS = 0.25
 """What a life may spend before it has earned it: it is when a training is young that it dies most. Where a run has died before, its
@@ -23,12 +23,12 @@ and YOLO11n: less than that.
 """
 LIFE_SECONDS = 60.0
 """How long a run is expected to live before anything is known of it."""
-LONGEST_LIFE_SECONDS = 4 * 3600.0
+MAX_LIFE_SECONDS = 4 * 3600.0
 
 
-def expected_life(known, age):
+def expected_attempt_seconds(known, age):
     """`known` is how long its lives were before; `age` how long this one has been."""
-    return min(LONGEST_LIFE_SECONDS, max(known, age))
+    return min(MAX_LIFE_SECONDS, max(known, age))
 
 
 def seconds_between(cost, life, most_lost=None, writing=0.0):
@@ -38,7 +38,7 @@ def seconds_between(cost, life, most_lost=None, writing=0.0):
     best = math.sqrt(2.0 * max(cost + BESIDE * writing, 1e-6) * life)
     if most_lost is not None:
         return min(best, most_lost)
-    return max(writing / WRITING, min(best, MOST_LOST_SECONDS))
+    return max(writing / WRITING, min(best, MAX_LOST_SECONDS))
 
 
 def loan_for(cost, known):

@@ -1,8 +1,8 @@
 """What of loaders outlives a pass over them: what they hold, and what their workers draw from, if those live on."""
 
 from .fingerprint import of_loader
-from .loader_state import Held, mark
-from .resumable_iter import Pass, generators_of
+from .loader_state import LoaderState, mark
+from .resumable_iter import ResumableIter, generators_of
 from .worker_state import finish
 
 
@@ -81,7 +81,7 @@ class Loaders(object):
         share a generator. Returns the loader's own place.
         """
         place = next((place for place, known in self._known.items() if known is loader), call)
-        held = Held(self._torch, loader, self._first.setdefault(place, {}))
+        held = LoaderState(self._torch, loader, self._first.setdefault(place, {}))
         now = {name: mark(state) for name, state in held.everything().items()}
         self._compare(place, now)
         if now or place in self._before or _lives_on(loader):
@@ -123,16 +123,16 @@ class Loaders(object):
             if not any(generator is known for known in self._back):
                 generator.set_state(was.clone())
 
-    def pass_over(self, place, loader, going_on):
+    def pass_over(self, place, loader, resuming):
         if not self._arrived:
             self.arrive()
         self._open = place
         like_before = self._like_before.pop(place, None)
         self._like[place] = of_loader(self._torch, loader)
-        if going_on is not None and "workers" in going_on:
-            self._workers[place] = dict(going_on["workers"])
+        if resuming is not None and "workers" in resuming:
+            self._workers[place] = dict(resuming["workers"])
         workers = self._workers.setdefault(place, {})
-        return Pass(self._torch, loader, going_on, workers, self._held.get(place), like_before)
+        return ResumableIter(self._torch, loader, resuming, workers, self._held.get(place), like_before)
 
     def passed(self, place, loader):
         self._open = None

@@ -15,10 +15,10 @@ from collections import deque
 
 from .rng import packed_python, unpacked_python
 
-MOST_LOOKED_AT = 1000
-DEEPEST = 6
-LONGEST_LOOKED_THROUGH = 64
-MOST_NUMBERS = 100_000
+MAX_LOOKED_AT = 1000
+MAX_DEPTH = 6
+MAX_LOOKED_THROUGH = 64
+MAX_NUMBERS = 100_000
 """Of a list that a sampler holds: `random.shuffle(self.indices)` makes each order from the one before."""
 NUMBERS = frozenset((bool, int, float, str))
 TORCHS = "torch."
@@ -39,7 +39,7 @@ class _Thing(object):
         self.value = value
 
 
-class Held(object):
+class LoaderState(object):
     """What one loader holds, as it stands; and set back to that."""
 
     def __init__(self, torch, loader, first=None):
@@ -73,7 +73,7 @@ class Held(object):
         return look
 
 
-class HeldInWorker(object):
+class WorkerState(object):
     """The same in a loader's worker, which has a dataset and a collate function of its own: as a tensor, for the way to the training."""
 
     def __init__(self, collate):
@@ -182,11 +182,11 @@ class _Look(object):
             if kind in NUMBERS:
                 if order and type(within) is dict:
                     self.things[name] = _Thing(within, key, value)
-            elif id(value) not in self._seen and len(self._seen) < MOST_LOOKED_AT:
+            elif id(value) not in self._seen and len(self._seen) < MAX_LOOKED_AT:
                 self._seen[id(value)] = value
                 if _is_generator(self._torch, value) or (order and _is_numbers(self._torch, value)):
                     self.things[name] = _Thing(within, key, value)
-                elif depth < DEEPEST and not isinstance(value, (self._torch.Tensor, *_OPAQUE)):
+                elif depth < MAX_DEPTH and not isinstance(value, (self._torch.Tensor, *_OPAQUE)):
                     self._into(name, value, depth + 1, order)
 
     def _into(self, name, value, depth, order):
@@ -204,7 +204,7 @@ class _Look(object):
 def _inside(value):
     """What can be reached from it, as a dictionary or a sequence."""
     if isinstance(value, _CONTAINERS):
-        return value if len(value) <= LONGEST_LOOKED_THROUGH and type(value) in _CONTAINERS else ()
+        return value if len(value) <= MAX_LOOKED_THROUGH and type(value) in _CONTAINERS else ()
     if isinstance(value, functools.partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, types.MethodType):
@@ -254,16 +254,16 @@ def _is_generator(torch, value):
 def _is_numbers(torch, value):
     """A list or array of whole numbers: an order of samples."""
     if type(value) is list:
-        kinds = {*map(type, value)} if len(value) <= MOST_NUMBERS else ()
-        if kinds == {list} and sum(map(len, value)) <= MOST_NUMBERS:
+        kinds = {*map(type, value)} if len(value) <= MAX_NUMBERS else ()
+        if kinds == {list} and sum(map(len, value)) <= MAX_NUMBERS:
             return {kind for one in value for kind in map(type, one)} <= {int}
         return kinds == {int}
     if type(value) is torch.Tensor:
-        return value.dtype == torch.int64 and value.is_cpu and value.dim() == 1 and len(value) <= MOST_NUMBERS
+        return value.dtype == torch.int64 and value.is_cpu and value.dim() == 1 and len(value) <= MAX_NUMBERS
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return False
-    return value.dtype.kind in "iu" and value.ndim == 1 and len(value) <= MOST_NUMBERS
+    return value.dtype.kind in "iu" and value.ndim == 1 and len(value) <= MAX_NUMBERS
 
 
 def _draws(state):

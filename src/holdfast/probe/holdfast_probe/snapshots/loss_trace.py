@@ -34,7 +34,7 @@ def _mapped(folder):
         os.close(descriptor)
 
 
-class Trace(object):
+class LossTrace(object):
     def __init__(self, folder, tell):
         """`tell(event, **fields)` writes to the run's record."""
         self._tell = tell

@@ -3,7 +3,7 @@
 import threading
 
 
-class ReadAhead(object):
+class Prefetch(object):
     def __init__(self, torch, store):
         self._found = None
         self._error = None

@@ -10,10 +10,10 @@ import inspect
 import types
 
 from .fingerprint import differences, of_loader
-from .loader_state import TORCHS, Held, HeldInWorker
+from .loader_state import TORCHS, LoaderState, WorkerState
 from .rng import draw_on_from, drawn_so_far
-from .sampler_replay import Draws
-from .worker_state import Carrying, Continuing, finish, turn_of, unwrap
+from .sampler_replay import SamplerReplay
+from .worker_state import ResumedDataset, StatefulCollate, finish, turn_of, unwrap
 
 _NOTHING = object()
 SEQUENCES = (list, tuple, range, str, bytes)
@@ -36,32 +36,32 @@ NOT_EXACT_WORKERS = "the loader's workers were there before run.batches was: wha
 OTHER_LOADER = "the loader is another than it was (%s)"
 
 
-class Pass(object):
+class ResumableIter(object):
     """Iterate over it once. `state()` between two batches is what another one goes on from."""
 
-    def __init__(self, torch, loader, going_on=None, workers=None, held=None, loader_before=None):
+    def __init__(self, torch, loader, resuming=None, workers=None, held=None, loader_before=None):
         """`loader_before` is what the loader was like in the life before, where this pass is the first over it since."""
         self._torch = torch
         self._loader = loader
-        self._going_on = going_on
-        self._held = Held(torch, loader) if held is None else held
-        self.batches = 0 if going_on is None else going_on["batches"]
+        self._going_on = resuming
+        self._held = LoaderState(torch, loader) if held is None else held
+        self.batches = 0 if resuming is None else resuming["batches"]
         self.workers = {} if workers is None else workers
         """Of each worker, what it draws from, as it was after its last batch that was used."""
         self._start = None
-        self._reused = False if going_on is None else going_on["reused"]
+        self._reused = False if resuming is None else resuming["reused"]
         """Whether workers of the pass before were used again: then no seed is drawn for new ones."""
-        kept_draws = None if going_on is None else going_on.get("draws")
+        kept_draws = None if resuming is None else resuming.get("draws")
         self._like = of_loader(torch, loader)
-        before = loader_before if going_on is None else going_on.get("like")
+        before = loader_before if resuming is None else resuming.get("like")
         self._other = differences(before, self._like) if before else []
         if self._other:
             if before.get("workers") != self._like.get("workers"):
                 self.workers.clear()
-            if going_on is not None and _samples_differ(before, self._like):
+            if resuming is not None and _samples_differ(before, self._like):
                 kept_draws = None
                 self.batches = _as_many_samples(self.batches, before, self._like)
-        self._draws = Draws(torch, kept_draws)
+        self._draws = SamplerReplay(torch, kept_draws)
         self._is_torchs = _is_torchs(torch, loader)
         self._watched = _draws_as_it_goes(torch, loader, self._is_torchs)
         self._why_not_exact = self._reasons()
@@ -162,10 +162,10 @@ class Pass(object):
         if not _workers(loader):
             return iter(loader)
         collate, init, generator = loader.collate_fn, loader.worker_init_fn, loader.generator
-        held = HeldInWorker(collate)
-        loader.collate_fn = Carrying(collate, held)
+        held = WorkerState(collate)
+        loader.collate_fn = StatefulCollate(collate, held)
         if continuing:
-            loader.worker_init_fn = Continuing(init, dict(self.workers), held.set)
+            loader.worker_init_fn = ResumedDataset(init, dict(self.workers), held.set)
             loader.generator = self._torch.Generator() if self._reused else generator
         try:
             with turn_of(self.batches if continuing else 0):

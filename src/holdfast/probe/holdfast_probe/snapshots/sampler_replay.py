@@ -6,10 +6,10 @@ It is looked at only where an order is not torch's own, which draw at their star
 
 from .rng import packed_source, same_source, set_source, sources
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 
 
-class Draws(object):
+class SamplerReplay(object):
     """What to draw each thing of an order from."""
 
     def __init__(self, torch, kept=None):
@@ -81,7 +81,7 @@ class Draws(object):
             self._sources.append(name)
             self._sizes.append(len(packed))
             self._states += packed
-        if len(self._states) > MOST_BYTES:
+        if len(self._states) > MAX_BYTES:
             self.too_many = True
             self._at, self._sources, self._sizes, self._states = [], [], [], bytearray()
 

@@ -22,15 +22,15 @@ _LENGTH = struct.Struct("<Q")
 _ALIGNED = 64
 _CHUNK = 1 << 22
 _DIGEST = 32
-MOST_HEADER = 1 << 28
-SMALLEST = len(MAGIC) + _LENGTH.size + _DIGEST + len(END)
+MAX_HEADER = 1 << 28
+MIN_VALUE = len(MAGIC) + _LENGTH.size + _DIGEST + len(END)
 
 
-class Torn(Exception):
+class CorruptSnapshot(Exception):
     """A file that is no whole snapshot; says why."""
 
 
-class NotOurs(Torn):
+class NotOurs(CorruptSnapshot):
     """One that another user put there: it may be whole, and is not used."""
 
 
@@ -63,11 +63,11 @@ def read(torch, path):
         typed = {}
         tensors = [place_in(torch, data, layout, typed) for layout in header["tensors"]]
         return header, unflatten(torch, header["tree"], tensors), digest
-    except Torn:
+    except CorruptSnapshot:
         raise
     except Exception as error:
         words = str(error).split("\n")[0][:300] or type(error).__name__
-        raise Torn("it cannot be understood: %s" % words) from None
+        raise CorruptSnapshot("it cannot be understood: %s" % words) from None
 
 
 def _header_of(block):
@@ -75,8 +75,8 @@ def _header_of(block):
     start = len(MAGIC) + _LENGTH.size
     length = _LENGTH.unpack(_bytes_of(block, len(MAGIC), start))[0]
     body = start + length + -(start + length) % _ALIGNED
-    if length > MOST_HEADER or body > block.numel():
-        raise Torn("its header is longer than the file")
+    if length > MAX_HEADER or body > block.numel():
+        raise CorruptSnapshot("its header is longer than the file")
     return json.loads(_bytes_of(block, start, start + length)), body
 
 
@@ -88,35 +88,35 @@ def _verified(torch, path):
             _refuse_others(file, size)
             room = available_memory()
             if room is not None and size > room:
-                raise Torn("it takes %d MiB of memory, and %d MiB are free" % (size >> 20, room >> 20))
+                raise CorruptSnapshot("it takes %d MiB of memory, and %d MiB are free" % (size >> 20, room >> 20))
             block = torch.empty(size, dtype=torch.uint8, device="cpu")
             into = _memory(block)
             filled = 0
             while filled < size:
                 got = file.readinto(into[filled:])
                 if not got:
-                    raise Torn("it ends after %d of %d bytes" % (filled, size))
+                    raise CorruptSnapshot("it ends after %d of %d bytes" % (filled, size))
                 filled += got
     except OfAnotherUser as error:
         raise NotOurs(error.strerror) from None
     except OSError as error:
-        raise Torn(error.strerror or str(error)) from None
+        raise CorruptSnapshot(error.strerror or str(error)) from None
     end = size - _DIGEST - len(END)
     digest = hashlib.sha256(into[:end])
     if bytes(into[end : end + _DIGEST]) != digest.digest():
-        raise Torn("its content is not what was written")
+        raise CorruptSnapshot("its content is not what was written")
     return block, digest.hexdigest()
 
 
 def _refuse_others(file, size):
     """Before anything of its size is read."""
-    if size < SMALLEST:
-        raise Torn("it has only %d bytes" % size)
+    if size < MIN_VALUE:
+        raise CorruptSnapshot("it has only %d bytes" % size)
     if file.read(len(MAGIC)) != MAGIC:
-        raise Torn("it is no snapshot of Holdfast's")
+        raise CorruptSnapshot("it is no snapshot of Holdfast's")
     file.seek(size - len(END))
     if file.read(len(END)) != END:
-        raise Torn("its end is missing")
+        raise CorruptSnapshot("its end is missing")
     file.seek(0)
 
 
@@ -131,15 +131,15 @@ def digest_of(path):
             while left:
                 chunk = file.read(min(left, _CHUNK))
                 if not chunk:
-                    raise Torn("it ends too soon")
+                    raise CorruptSnapshot("it ends too soon")
                 digest.update(chunk)
                 left -= len(chunk)
             if file.read(_DIGEST) != digest.digest():
-                raise Torn("its content is not what was written")
+                raise CorruptSnapshot("its content is not what was written")
     except OfAnotherUser as error:
         raise NotOurs(error.strerror) from None
     except OSError as error:
-        raise Torn(error.strerror or str(error)) from None
+        raise CorruptSnapshot(error.strerror or str(error)) from None
     return digest.hexdigest()
 
 
@@ -149,5 +149,5 @@ def _memory(block):
 
 def _bytes_of(block, start, stop):
     if not 0 <= start <= stop <= block.numel():
-        raise Torn("its header is longer than the file")
+        raise CorruptSnapshot("its header is longer than the file")
     return bytes(_memory(block)[start:stop])

@@ -7,13 +7,13 @@ import time
 from .. import protocol
 from ..gc_pause import NoCollection
 from .capture import Capture
-from .cost_model import Costs
+from .cost_model import CostModel
 from .encoding import NotPlain
 from .interval import (
     BUDGET,
     LIFE_SECONDS,
-    MOST_LOST_SECONDS,
-    expected_life,
+    MAX_LOST_SECONDS,
+    expected_attempt_seconds,
     loan_for,
     seconds_between,
     seconds_until_earned,
@@ -34,12 +34,12 @@ AGAIN_SECONDS = 30.0
 def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
     """As the supervisor wants them, where there is one. `most_lost` is the program's own bound."""
     if most_lost is None:
-        most_lost = _as_float(os.environ.get(protocol.MOST_LOST), None)
-    life = _as_float(os.environ.get(protocol.MEAN_LIFE), None)
-    return Snapshots(torch, store, tell, most_lost, budget, life, os.environ.get(protocol.SNAPSHOT_NOW))
+        most_lost = _as_float(os.environ.get(protocol.MAX_LOST_WORK), None)
+    life = _as_float(os.environ.get(protocol.MTBF), None)
+    return Snapshotter(torch, store, tell, most_lost, budget, life, os.environ.get(protocol.SNAPSHOT_NOW))
 
 
-class Snapshots(object):
+class Snapshotter(object):
     def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=None, asked_for=None):
         """`tell(event, **fields)` writes to the run's record. `life` is how long the lives before this one were; None for the first.
         `asked_for` is a file: where it is new, one is wanted now.
@@ -51,7 +51,7 @@ class Snapshots(object):
         self._budget = budget
         self._life = life
         self._born = time.monotonic()
-        self._costs = Costs()
+        self._costs = CostModel()
         self._write_seconds = 0.0
         self._making_room = None
         self._writing = None
@@ -100,7 +100,7 @@ class Snapshots(object):
 
     def may_wait(self):
         """Whether less would be lost by now than may be, although one is due."""
-        lost = MOST_LOST_SECONDS if self._most_lost is None else self._most_lost
+        lost = MAX_LOST_SECONDS if self._most_lost is None else self._most_lost
         asked = self._asked_for is not None and _mark(self._asked_for) != self._asked_seen
         return not asked and self._store.world_size == 1 and time.monotonic() - self._taken_at < lost
 
@@ -159,7 +159,7 @@ class Snapshots(object):
             self._writing.join(timeout)
 
     def _between(self, now):
-        life = expected_life(LIFE_SECONDS if self._life is None else self._life, now - self._born)
+        life = expected_attempt_seconds(LIFE_SECONDS if self._life is None else self._life, now - self._born)
         return seconds_between(self._costs.usual, life, self._most_lost, self._write_seconds)
 
     def _next_after(self, now):
@@ -254,8 +254,8 @@ def _mark(path):
         return None
 
 
-def _as_float(text, otherwise):
+def _as_float(text, default):
     try:
         return float(text)
     except (TypeError, ValueError):
-        return otherwise
+        return default

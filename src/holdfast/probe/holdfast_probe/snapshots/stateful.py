@@ -5,7 +5,7 @@ from .param_groups import GroupsDiffer, first_ones, make_as_then, names_in, told
 from .restore import as_it_was, numbers_of, set_gradients, set_values, to_module, to_optimizer, to_other
 
 
-class Objects(object):
+class StatefulObjects(object):
     """Objects by name, each with a `state_dict`."""
 
     def __init__(self, torch, parts):

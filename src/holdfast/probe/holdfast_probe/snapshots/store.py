@@ -12,7 +12,7 @@ from ..heartbeat import lives
 from . import snapshot_file
 from .fs import MAX_PID, TEMPORARY, Files, OfAnotherUser, is_own, make_folder, read_own, write_whole
 from .loss_trace import NAME as TRACE
-from .snapshot_file import NotOurs, Torn
+from .snapshot_file import CorruptSnapshot, NotOurs
 
 KEPT = 3
 AGREED = "agreed"
@@ -172,7 +172,7 @@ class Store(object):
         for position in self.positions():
             try:
                 return self._read(torch, position, holds)
-            except Torn as why:
+            except CorruptSnapshot as why:
                 path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
                 torn(path, str(why), isinstance(why, NotOurs))
         return None
@@ -181,9 +181,9 @@ class Store(object):
         own = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         header, state, digest = snapshot_file.read(torch, own)
         if not all(isinstance(header.get(name), int) for name in ("position", "step")):
-            raise Torn("it does not say where it belongs")
+            raise CorruptSnapshot("it does not say where it belongs")
         if holds and not (isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in holds)):
-            raise Torn("it is of something else")
+            raise CorruptSnapshot("it is of something else")
         if self.world_size > 1:
             self._check_the_others(position, own, digest)
         return Snapshot(own, header, state, digest)
@@ -196,13 +196,13 @@ class Store(object):
         except OfAnotherUser as error:
             raise NotOurs("what holds its parts together: %s" % error.strerror) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Torn("what holds its parts together cannot be read: %s" % error) from None
+            raise CorruptSnapshot("what holds its parts together cannot be read: %s" % error) from None
         for rank in range(self.world_size):
             name = part_name(position, rank, self.world_size)
             path = os.path.join(self.folder, name)
             found = digest if path == own else snapshot_file.digest_of(path)
             if parts.get(name) != found:
-                raise Torn("the part of rank %d is not what was written" % rank)
+                raise CorruptSnapshot("the part of rank %d is not what was written" % rank)
 
     def _names(self):
         try:

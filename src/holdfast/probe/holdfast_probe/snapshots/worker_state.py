@@ -10,7 +10,7 @@ import weakref
 from .rng import of_worker, set_in_worker
 
 
-class Carried(object):
+class BatchWithState(object):
     """A batch, and what its worker drew from after it."""
 
     __slots__ = ("batch", "drawn", "worker")
@@ -24,10 +24,10 @@ class Carried(object):
         from torch.utils.data._utils.pin_memory import pin_memory
 
         pinned = pin_memory(self.batch, device) if device is not None else pin_memory(self.batch)
-        return Carried(pinned, self.drawn, self.worker)
+        return BatchWithState(pinned, self.drawn, self.worker)
 
 
-class Carrying(object):
+class StatefulCollate(object):
     """A loader's collate function, in a worker. `also(dataset)` gives a tensor of what else the worker has to go on with, or None."""
 
     def __init__(self, collate, also=None):
@@ -46,10 +46,10 @@ class Carrying(object):
             more = self._also(worker.dataset)
             if more is not None:
                 drawn.append(more)
-        return Carried(batch, drawn, worker.id)
+        return BatchWithState(batch, drawn, worker.id)
 
 
-class Continuing(object):
+class ResumedDataset(object):
     """A worker's first act: to draw on from where it was. `also(dataset, tensor)` gives back what else it had."""
 
     def __init__(self, init, drawn, also=None):
@@ -112,7 +112,7 @@ def unwrap(iterator, workers):
     def next_data():
         self = of_iterator()
         data = type(self)._next_data(self)
-        if type(data) is Carried:
+        if type(data) is BatchWithState:
             workers[data.worker] = data.drawn
             data = data.batch
         return data
@@ -135,7 +135,7 @@ def finish(iterator, workers):
                 iterator._task_info[number] += (data,)
             ready[number] = data
         for number in sorted(ready):
-            if type(ready[number]) is Carried:
+            if type(ready[number]) is BatchWithState:
                 workers[ready[number].worker] = ready[number].drawn
     except Exception:  # a worker is gone: the next pass will say so
         pass

@@ -22,15 +22,15 @@ import os
 
 from ... import protocol
 from ...import_hooks import after_import
-from .callbacks import SOURCE, Watcher
-from .exact_resume import Exact
-from .overrides import Wishes, wished
+from .callbacks import SOURCE, Callbacks
+from .exact_resume import ExactResume
+from .overrides import Overrides, requested_overrides
 from .resume_last_pt import Resume
 from .settings import SettingsTold
 
 
 def install(probe):
-    watcher = Watcher(probe)
+    watcher = Callbacks(probe)
     after_import("ultralytics.engine.trainer", watcher.watch)
     if os.environ.get(protocol.OBSERVE_ONLY) != "1":
         _install_what_acts(probe, watcher)
@@ -38,16 +38,16 @@ def install(probe):
 
 
 def _install_what_acts(probe, watcher):
-    asked = wished(watcher.note)
-    exact = Exact(probe, watcher, asked.get("validation"))
+    asked = requested_overrides(watcher.note)
+    exact = ExactResume(probe, watcher, asked.get("validation"))
     watcher.followers.append(exact)
     after_import("ultralytics.engine.trainer", exact.watch)
     how, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
     if how == "snapshot":
-        checkpoint = os.environ.get(protocol.OTHERWISE)
+        checkpoint = os.environ.get(protocol.FALLBACK)
     if how in ("snapshot", SOURCE) and checkpoint:
         resume = Resume(probe.torch, checkpoint, watcher.note, probe.starts_over, exact.goes_on)
         after_import("ultralytics.engine.model", resume.watch)
-    wishes = Wishes(probe, watcher, asked)
+    wishes = Overrides(probe, watcher, asked)
     after_import("ultralytics.engine.trainer", wishes.watch)
     after_import("ultralytics.engine.model", wishes.watch_model)

@@ -13,7 +13,7 @@ import weakref
 SOURCE = "ultralytics"
 
 
-class Watcher(object):
+class Callbacks(object):
     def __init__(self, probe):
         self._probe = probe
         self._notes = []

@@ -8,11 +8,11 @@ from .callbacks import wrap_method
 
 
 class CacheClearing(object):
-    def __init__(self, torch, watcher, wished):
+    def __init__(self, torch, watcher, requested_overrides):
         self._torch = torch
         self._watcher = watcher
-        self._epochs = int(wished.get("epochs") or 0)
-        self._steps = int(wished.get("steps") or 0)
+        self._epochs = int(requested_overrides.get("epochs") or 0)
+        self._steps = int(requested_overrides.get("steps") or 0)
         self._done = 0
 
     def of(self, trainer_class):

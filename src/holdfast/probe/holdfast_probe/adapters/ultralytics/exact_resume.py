@@ -15,16 +15,16 @@ import weakref
 from ... import protocol
 from ...bootstrap import is_multiprocessing_helper
 from ...snapshots.fingerprint import differences
-from ...snapshots.loss_trace import Trace
-from ...snapshots.prefetch import ReadAhead
+from ...snapshots.loss_trace import LossTrace
+from ...snapshots.prefetch import Prefetch
 from ...snapshots.rng import draw_on_from, drawn_so_far
 from ...snapshots.snapshotter import snapshots_of_this_run
 from ...snapshots.store import Store
 from . import best_metric
 from .callbacks import SOURCE, wrap_method
 from .fingerprint import asked, changed_settings, fingerprint_of, why_another
-from .last_pt import Copies
-from .loader import Loading
+from .last_pt import LastPtCopies
+from .loader import ResumableLoader
 from .loop_frame import LOOP, advance_bar, frame_of, set_local
 from .supported_versions import why_not_exact
 from .trainer_state import TrainerState, give_csv_back
@@ -36,11 +36,11 @@ OF_THE_BEGINNING = ("pretrained", "seed")
 """Settings that nothing follows from any more, once a training has begun."""
 
 
-class CannotGoOn(RuntimeError):
+class CannotResume(RuntimeError):
     """The snapshot was given back by half: what would be trained from there is no state that this training ever had."""
 
 
-class Exact(object):
+class ExactResume(object):
     def __init__(self, probe, watcher, validation=None):
         """`validation` is what was wished for of it."""
         self._probe = probe
@@ -78,7 +78,7 @@ class Exact(object):
             self._off = True
             return
         if os.environ.get(protocol.RESUME) == "snapshot" and not is_multiprocessing_helper():
-            self._ahead = ReadAhead(self._torch, Store(self._run_folder))
+            self._ahead = Prefetch(self._torch, Store(self._run_folder))
         module.enumerate = self._enumerate
         wrap_method(module.BaseTrainer, "__init__", self._around_init)
         wrap_method(module.BaseTrainer, "save_model", self._around_save)
@@ -138,9 +138,9 @@ class Exact(object):
         self._fingerprint = fingerprint_of(self._torch, trainer, self._validation)
         self._position, self._saved = 0, None
         self._snapshots = snapshots_of_this_run(self._torch, Store(self._folder), self._tell)
-        self._copies = Copies(Store(self._folder))
+        self._copies = LastPtCopies(Store(self._folder))
         # On a device a loss is read later: asking for it here would make the training wait.
-        self._trace = Trace(self._folder, self._tell) if trainer.device.type == "cpu" else None
+        self._trace = LossTrace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
         self._begin(trainer)
         self._expected = (
@@ -207,7 +207,7 @@ class Exact(object):
         """What the loop reads instead of its loader."""
         first, count = 0, len(loader)
         if self._loading is None or self._loading.loader is not loader:
-            self._loading = Loading(self._torch, loader)
+            self._loading = ResumableLoader(self._torch, loader)
         loading = self._loading
         if self._going_on is not None:
             first = self._give_back(trainer, count)
@@ -348,7 +348,7 @@ class Exact(object):
         try:
             yield
         except Exception as error:
-            raise CannotGoOn(
+            raise CannotResume(
                 "Holdfast could not set this training to its snapshot %s (%s: %s), and ended it before anything was trained from half of it. "
                 "If that can be mended, go on with `holdfast resume`; or remove %s first: then it goes on from its last.pt, or from the start."
                 % (found.path, type(error).__name__, str(error)[:500], self._folder)
@@ -363,7 +363,7 @@ class Exact(object):
         if foreign:
             self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
         else:
-            self._tell("snapshot-torn", path=path, why=why)
+            self._tell("snapshot-corrupt", path=path, why=why)
 
     def _tell(self, event, **fields):
         self._probe.claim("ultralytics")

@@ -14,7 +14,7 @@ from ...snapshots.fs import replace_with
 NAME = re.compile(r"last-(\d{6})\.pt")
 
 
-class Copies(object):
+class LastPtCopies(object):
     """Those that go with the snapshots of one training, in the same folder."""
 
     def __init__(self, store):
@@ -36,7 +36,7 @@ class Copies(object):
         """Of what was just saved, while the training goes on."""
         self._spans, self._inherited = self._still_needed()
         needed = {trainer.epoch, *self._spans, *self._inherited}
-        self._keeping = Keeping(self._folder, str(trainer.last), trainer.epoch, needed)
+        self._keeping = CopyThread(self._folder, str(trainer.last), trainer.epoch, needed)
 
     def wait(self):
         """Until what was saved before is copied; it is to be waited for before the next save. Raises what went wrong."""
@@ -74,7 +74,7 @@ class Copies(object):
         return spans, self._inherited if earlier else frozenset()
 
 
-class Keeping(threading.Thread):
+class CopyThread(threading.Thread):
     def __init__(self, folder, path, epoch, needed):
         super().__init__(name="holdfast last.pt", daemon=True)
         self._folder = folder

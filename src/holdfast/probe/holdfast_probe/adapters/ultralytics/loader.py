@@ -8,10 +8,10 @@ the workers where there are any, and come back with each batch.
 
 import itertools
 
-from ...snapshots.worker_state import Carried, Carrying, Continuing, turn_of
+from ...snapshots.worker_state import BatchWithState, ResumedDataset, StatefulCollate, turn_of
 
 
-class Loading(object):
+class ResumableLoader(object):
     def __init__(self, torch, loader):
         self._torch = torch
         self.loader = loader
@@ -52,7 +52,7 @@ class Loading(object):
             self._pass, self._read = self._pass + 1, 0
             self._order.forget_before(self._pass)
         batch = next(loader.iterator)
-        if type(batch) is Carried:
+        if type(batch) is BatchWithState:
             self._workers[self._taken % loader.num_workers] = batch.drawn
             batch = batch.batch
         self._taken += 1
@@ -116,9 +116,9 @@ class Loading(object):
         if not loader.num_workers:
             return loader._get_iterator()
         collate, init = loader.collate_fn, loader.worker_init_fn
-        loader.collate_fn = Carrying(collate, carried_buffer)
+        loader.collate_fn = StatefulCollate(collate, carried_buffer)
         if continuing:
-            loader.worker_init_fn = Continuing(init, self._workers, fill_carried_buffer)
+            loader.worker_init_fn = ResumedDataset(init, self._workers, fill_carried_buffer)
         try:
             with turn_of(self._taken):
                 return loader._get_iterator()

@@ -22,7 +22,7 @@ from .validation import Validation
 OBJECTS = ("settings", "validation", "clear_cache")
 
 
-def wished(note):
+def requested_overrides(note):
     """What is in the variable; empty where there is nothing, or nothing that can be read."""
     text = os.environ.get(protocol.ULTRALYTICS)
     if not text:
@@ -37,18 +37,20 @@ def wished(note):
     return {}
 
 
-class Wishes(object):
-    def __init__(self, probe, watcher, wished):
+class Overrides(object):
+    def __init__(self, probe, watcher, requested_overrides):
         self._watcher = watcher
-        self._settings = Settings(watcher, wished["settings"]) if wished.get("settings") else None
+        self._settings = (
+            Settings(watcher, requested_overrides["settings"]) if requested_overrides.get("settings") else None
+        )
         self._parts = [] if self._settings is None else [self._settings]
-        if wished.get("validation"):
-            self._parts.append(Validation(probe.torch, watcher, wished["validation"]))
-        if wished.get("clear_cache"):
-            clearing = CacheClearing(probe.torch, watcher, wished["clear_cache"])
+        if requested_overrides.get("validation"):
+            self._parts.append(Validation(probe.torch, watcher, requested_overrides["validation"]))
+        if requested_overrides.get("clear_cache"):
+            clearing = CacheClearing(probe.torch, watcher, requested_overrides["clear_cache"])
             self._parts.append(clearing)
             watcher.followers.append(clearing)
-        if wished.get("assigner") == "cpu":
+        if requested_overrides.get("assigner") == "cpu":
             after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, watcher).watch)
 
     def watch_model(self, module):

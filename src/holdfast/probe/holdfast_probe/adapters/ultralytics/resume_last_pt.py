@@ -14,10 +14,10 @@ NOT_RESUMED = "the training starts over instead of going on from its checkpoint"
 
 
 class Resume(object):
-    def __init__(self, torch, checkpoint, note, starts_over, otherwise):
+    def __init__(self, torch, checkpoint, note, starts_over, fallback):
         """`otherwise(overrides)` says whether the training goes on from something better."""
         self._torch = torch
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._checkpoint = checkpoint
         self._note = note
         self._starts_over = starts_over
@@ -36,7 +36,7 @@ class Resume(object):
             # The model itself is the first; the `yolo` command names a setting `model` beside it.
             if self._waiting:
                 try:
-                    if not self._otherwise(kwargs):
+                    if not self._fallback(kwargs):
                         self._change(kwargs)
                 except Exception as error:
                     self._refuse("%s: %s" % (type(error).__name__, str(error)[:300]))

@@ -8,11 +8,11 @@ import random
 
 from ...snapshots.rng import draw_on_from, drawn_so_far
 
-MOST_FOR_ONE = 64
+MAX_DRAWS_OF_ONE = 64
 OTHERWISE = "a training with fewer validations is not the one with all of them: random numbers are drawn otherwise"
 
 
-class Drawing(object):
+class RngParity(object):
     def __init__(self, torch, note):
         self._torch = torch
         self._note = note
@@ -59,7 +59,7 @@ class Drawing(object):
 def _draws_between(before, after):
     drawing = random.Random()  # noqa: S311
     drawing.setstate(before)
-    for count in range(MOST_FOR_ONE + 1):
+    for count in range(MAX_DRAWS_OF_ONE + 1):
         if drawing.getstate() == after:
             return count
         drawing.random()

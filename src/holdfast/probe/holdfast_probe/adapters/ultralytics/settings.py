@@ -18,9 +18,9 @@ MOMENTUM_OF_AUTO = 0.9
 
 
 class Settings(object):
-    def __init__(self, watcher, wished):
+    def __init__(self, watcher, requested_overrides):
         self._watcher = watcher
-        self._wished = {name: value for name, value in wished.items() if not self._refused(name)}
+        self._wished = {name: value for name, value in requested_overrides.items() if not self._refused(name)}
         self._known = None
 
     def of_model(self, model_class):
@@ -72,11 +72,15 @@ class Settings(object):
         """`optimizer=auto` takes a learning rate of its own; one that is wished for holds."""
         optimizer = original(trainer, *args, **kwargs)
         with self._watcher.never_raising("the learning rate"):
-            wished = {name: self.known()[name] for name in ("lr0", "momentum") if name in self.known()}
+            requested_overrides = {name: self.known()[name] for name in ("lr0", "momentum") if name in self.known()}
             chosen = trainer.args.optimizer
-            if wished and str(kwargs.get("name")).lower() == "auto" and str(chosen).lower() != "auto":
-                trainer.args.lr0 = wished.get("lr0", trainer.args.lr0)
-                again = {"name": chosen, "lr": trainer.args.lr0, "momentum": wished.get("momentum", MOMENTUM_OF_AUTO)}
+            if requested_overrides and str(kwargs.get("name")).lower() == "auto" and str(chosen).lower() != "auto":
+                trainer.args.lr0 = requested_overrides.get("lr0", trainer.args.lr0)
+                again = {
+                    "name": chosen,
+                    "lr": trainer.args.lr0,
+                    "momentum": requested_overrides.get("momentum", MOMENTUM_OF_AUTO),
+                }
                 optimizer = original(trainer, *args, **dict(kwargs, **again))
         return optimizer
 

@@ -7,7 +7,7 @@ import time
 
 from ...snapshots.encoding import PLAIN
 from ...snapshots.fs import replace_content
-from ...snapshots.stateful import Objects
+from ...snapshots.stateful import StatefulObjects
 
 PLAIN_FIELDS = (
     "accumulate",
@@ -39,7 +39,7 @@ class TrainerState(object):
             "scheduler": trainer.scheduler,
             "scaler": trainer.scaler,
         }
-        self._objects = Objects(torch, parts)
+        self._objects = StatefulObjects(torch, parts)
 
     def bytes_expected(self):
         """Of a whole state, before there are gradients and moments of an optimizer."""

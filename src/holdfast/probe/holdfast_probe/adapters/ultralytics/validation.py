@@ -9,25 +9,25 @@ import random
 from ...snapshots.fs import replace_content
 from . import best_metric
 from .callbacks import wrap_method
-from .rng_parity import Drawing
+from .rng_parity import RngParity
 
 DEFAULTS = {"every": 1, "batch": None, "max_det": None, "best_by": "fitness"}
 
 
-def told_apart_by(wished):
+def told_apart_by(requested_overrides):
     """For a snapshot's fingerprint: with other validations best.pt and the metrics may be others, though the weights are not."""
-    parts = {name: wished.get(name, usual) for name, usual in DEFAULTS.items()}
+    parts = {name: requested_overrides.get(name, usual) for name, usual in DEFAULTS.items()}
     return {"validation " + name: str(value) for name, value in parts.items() if value not in (None, DEFAULTS[name])}
 
 
 class Validation(object):
-    def __init__(self, torch, watcher, wished):
+    def __init__(self, torch, watcher, requested_overrides):
         self._watcher = watcher
-        self._drawing = Drawing(torch, watcher.note)
-        self._every = max(1, int(wished.get("every") or 1))
-        self._batch = wished.get("batch")
-        self._max_det = wished.get("max_det")
-        self._by = wished.get("best_by")
+        self._drawing = RngParity(torch, watcher.note)
+        self._every = max(1, int(requested_overrides.get("every") or 1))
+        self._batch = requested_overrides.get("batch")
+        self._max_det = requested_overrides.get("max_det")
+        self._by = requested_overrides.get("best_by")
         if self._by not in best_metric.KNOWN:
             self._by = None
 
