@@ -1,4 +1,4 @@
-"""Rehearses a program in a fork, which costs no import: what the real one does inside of the training, without a copy of its folder."""
+"""Dry-runs a program in a fork, which costs no import: what the real one does inside of the training, without a copy of its folder."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _in_the_fork(program: Callable[[], None] | Path, attempt: Path, work: Path, 
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ[protocol.ATTEMPT_DIR] = str(attempt)
-        os.environ[protocol.CHECK] = json.dumps({"files": {"scratch": [str(work), str(attempt)]}, "rehearsal": asked})
+        os.environ[protocol.CHECK] = json.dumps({"files": {"scratch": [str(work), str(attempt)]}, "dry_run": asked})
         torch.set_num_threads(1)
         dry_run.begin()
         dry_run.before_probe(torch)

@@ -55,7 +55,7 @@ class StubProbe:
         self.awake, self.silent, self.heart = True, False, None
         self.watching = True
         self.told_models = []
-        self.looks = []
+        self.inspectors = []
         self.events = []
         self.seen = {}
         self.notes = []
@@ -89,30 +89,30 @@ class StubProbe:
     # --- what the core does ----------------------------------------------------------------------------------------
 
     def backward(self, loss, *, first=True):
-        for look in self.looks:
-            look.backward_begins(loss, first)
+        for inspector in self.inspectors:
+            inspector.backward_begins(loss, first)
         loss.backward()
 
     def take_step(self, optimizer):
         clock = not self.optimizers or self.optimizers[0] is optimizer
-        for look in self.looks:
-            look.step_begins(optimizer, clock)
+        for inspector in self.inspectors:
+            inspector.step_begins(optimizer, clock)
         optimizer.step()
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
         self.step += clock
-        for look in self.looks:
-            look.step_ended(optimizer, clock)
+        for inspector in self.inspectors:
+            inspector.step_ended(optimizer, clock)
 
     def ends(self):
-        for look in self.looks:
-            look.ends()
+        for inspector in self.inspectors:
+            inspector.ends()
 
 
 def with_look(make):
     """A stub probe with one look, made by `make(probe)`."""
     probe = StubProbe()
-    probe.looks.append(make(probe))
+    probe.inspectors.append(make(probe))
     return probe
 
 

@@ -1,6 +1,6 @@
-"""Runs a lab training under the operator oracle in a process of its own, and hands back what it wrote.
+"""Runs a lab training under the operator check in a process of its own, and hands back what it wrote.
 
-The oracle ends the process that it checks, so each case is a fork, which costs no imports. The device is registered before:
+The operator check ends the process that it checks, so each case is a fork, which costs no imports. The device is registered before:
 that is done once a process, and stays for its children.
 """
 
@@ -37,7 +37,7 @@ ROUNDING = 2.0**-23
 
 @dataclass(frozen=True)
 class Checked:
-    """What one training under the oracle, or under the recording of steps, left behind."""
+    """What one training under the operator check, or under the recording of steps, left behind."""
 
     lines: Sequence[Mapping[str, Any]]
     fired: bool
@@ -47,11 +47,11 @@ class Checked:
 
     @property
     def findings(self) -> list[Mapping[str, Any]]:
-        return [line for line in self.lines if line["event"] == "oracle-operator"]
+        return [line for line in self.lines if line["event"] == "op-check-operator"]
 
     @property
     def ended(self) -> Mapping[str, Any]:
-        return next((line for line in self.lines if line["event"] == "oracle-ended"), {})
+        return next((line for line in self.lines if line["event"] == "op-check-ended"), {})
 
     @property
     def records(self) -> list[StepRecord]:
@@ -73,7 +73,7 @@ def import_yolo() -> None:
 
 
 def check(program: Callable[[], None], fault: Fault | None, steps: int = 3, seconds: float = 40.0) -> Checked:
-    """Under the oracle."""
+    """Under the operator check."""
     return _forked(program, fault, lambda probe: op_check.install(torch, probe, steps=steps, seconds=seconds))
 
 
@@ -138,7 +138,7 @@ def _in_the_child(program: Callable[[], None], fault: Fault | None, begin: Calla
         os.environ[fault_log.FIRED] = str(folder / "fired.jsonl")
         torch.set_num_threads(1)
         accelerator.switch_on(*([fault] if fault is not None else []))
-        session = begin(SimpleNamespace(attempt_dir=str(folder), looks=[]))
+        session = begin(SimpleNamespace(attempt_dir=str(folder), inspectors=[]))
         try:
             program()
         finally:

@@ -50,7 +50,7 @@ def test_check_that_raises_is_not_checked_and_the_next_one_runs():
 
     first, second = results_of(made(broken), made(passes))
     assert (first.status, second.status) == ("not checked", "passed")
-    assert "ZeroDivisionError: a bug" in first.says
+    assert "ZeroDivisionError: a bug" in first.message
 
 
 def test_check_that_never_ends_is_given_up(monkeypatch):
@@ -59,7 +59,7 @@ def test_check_that_never_ends_is_given_up(monkeypatch):
     first, second = results_of(made(lambda _: let_go.wait(60), seconds=0.05), made(passes))
     let_go.set()
     assert first.status == "not checked"
-    assert "had not ended" in first.says
+    assert "had not ended" in first.message
     assert second.status == "passed"
 
 
@@ -85,11 +85,11 @@ def test_no_check_begins_when_the_time_is_over():
 
     first, second = results_of(made(takes_all), made(passes), seconds=60.0, clock=lambda: now[0])
     assert (first.status, second.status) == ("passed", "not checked")
-    assert "--seconds" in second.says
+    assert "--seconds" in second.message
 
 
 @pytest.mark.parametrize(
-    ("need", "context", "says"),
+    ("need", "context", "message"),
     [
         (
             "torch",
@@ -102,13 +102,13 @@ def test_no_check_begins_when_the_time_is_over():
         ("plan", linux(), "PLAN.toml"),
     ],
 )
-def test_check_is_not_run_without_what_it_needs(need, context, says):
+def test_check_is_not_run_without_what_it_needs(need, context, message):
     def never(context):
         raise AssertionError
 
     (result,) = results_of(made(never, needs=(need,)), context=context)
     assert result.status == "not checked"
-    assert says in result.says
+    assert message in result.message
 
 
 def test_gravest_finding_decides_and_stands_first():
@@ -130,7 +130,7 @@ def test_not_checked_is_no_reason_to_stop():
         raise NotChecked("nothing to look at")
 
     results = results_of(made(cannot))
-    assert results[0].says == "nothing to look at"
+    assert results[0].message == "nothing to look at"
     assert Report(linux(), tuple(results), 0.0).exit_status == 0
 
 
@@ -454,17 +454,17 @@ def test_first_field_report_is_told_to_stop(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--only", "versions"), "versions-known-bad"),
         (("--", "pyton", "train.py"), "not on the PATH"),
         (("missing.toml",), "missing.toml"),
     ],
 )
-def test_wrong_words_say_what_is_right(words, says, tmp_path):
+def test_wrong_words_say_what_is_right(words, message, tmp_path):
     done = run_check(tmp_path, *words)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -476,7 +476,7 @@ def test_said_of_a_program_that_ended_well():
 RACES = """
 import argparse
 import torch
-from holdfast.lab import accelerator
+from holdfast.simulator import accelerator
 from holdfast.simulator.accelerator.op_faults import CopyRaces
 
 options = argparse.ArgumentParser()

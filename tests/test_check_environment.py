@@ -19,12 +19,12 @@ ENVIRONMENT = [check for check in all_checks() if check.kind == "environment"]
 CASES = [(check, case) for check in all_checks() for case in check.cases]
 
 
-@pytest.mark.parametrize(("check", "case"), CASES, ids=[f"{check.id}: {case.says}" for check, case in CASES])
+@pytest.mark.parametrize(("check", "case"), CASES, ids=[f"{check.id}: {case.description}" for check, case in CASES])
 def test_check_keeps_its_cases(check, case):
     """A check speaks on bad grounds with the right severity, with evidence, and passes on good ones."""
     (result,) = run_all([check], case.context)
     assert result.status == case.expected, result
-    assert result.says
+    assert result.message
     for found in result.findings:
         assert found.rule == check.id
         assert found.evidence
@@ -61,7 +61,7 @@ def test_torchvision_is_named_with_its_source():
 
 def test_device_auto_names_the_fastest_that_works():
     lines = ({"device": "mps", "problem": None, "seconds": 0.02}, {"device": "cpu", "problem": None, "seconds": 0.01})
-    assert "cpu is the fastest" in result_of("device-usable", mac(device="auto", said=Reply(lines))).says
+    assert "cpu is the fastest" in result_of("device-usable", mac(device="auto", said=Reply(lines))).message
 
 
 def test_devices_are_asked_for_as_torch_calls_them():

@@ -21,7 +21,7 @@ from holdfast.preflight.checks.forecast_trial import ShortRun, images_of
 from holdfast.preflight.checks.runner import chosen, run_all
 from holdfast.preflight.cost_estimate import Counted, largest_of, memory_of, times_of, total_of
 from holdfast.preflight.short_run import Measurement
-from holdfast.preflight.short_run_metrics import Pace
+from holdfast.preflight.short_run_metrics import ShortRunTiming
 from holdfast.preflight.validate_plan import survey
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan, Stage, Validation
@@ -29,7 +29,7 @@ from holdfast.storage.plan.load import read
 from holdfast.supervisor.child_env import overrides_for
 
 FORECASTS = chosen(["forecast"], ["forecast-pace"])
-PACE = Pace(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
+PACE = ShortRunTiming(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
 ONE = Measurement(16, 320, training=2 * GIB, validation=GIB, wall=PACE, images=128, validated=40, closes=True)
 
 
@@ -141,8 +141,8 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
         "forecast-time": "passed",
     }
     assert tried == [(320, "cpu")]
-    assert "small: 50 epochs of 1 batches" in results["forecast-time"].says
-    assert "reckoned from another stage" in results["forecast-time"].says
+    assert "small: 50 epochs of 1 batches" in results["forecast-time"].message
+    assert "reckoned from another stage" in results["forecast-time"].message
 
 
 def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monkeypatch):
@@ -150,14 +150,14 @@ def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monk
     save(tmp_path, "val", "2.jpg", drawn(2, size=(64, 48)))
     monkeypatch.setattr(forecast_trial, "measure", None)
     context = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
-    assert {result.says for result in run_all(FORECASTS, context)} == {
+    assert {result.message for result in run_all(FORECASTS, context)} == {
         "all of it is 79 batches, which take little longer than a trial would"
     }
 
 
 def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
     plan = Plan(cwd="/", command=["python", "train.py"])
-    assert {result.says for result in run_all(FORECASTS, linux(plan=plan))} == {
+    assert {result.message for result in run_all(FORECASTS, linux(plan=plan))} == {
         "it is no training of Ultralytics: forecast-pace tells what can be told"
     }
 
@@ -206,10 +206,10 @@ def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     context, asker = build_context(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
     (result,) = run_all(chosen(["forecast-pace"]), replace(context, cwd=tmp_path), seconds=60.0)
     asker.close()
-    assert result.status == "passed", result.says
-    assert "an epoch has 100 batches" in result.says
-    assert "ms (" in result.says
-    assert re.search(r"held \d+ MiB; [\d.]+ GiB are what can be had now of", result.says)
+    assert result.status == "passed", result.message
+    assert "an epoch has 100 batches" in result.message
+    assert "ms (" in result.message
+    assert re.search(r"held \d+ MiB; [\d.]+ GiB are what can be had now of", result.message)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -218,9 +218,9 @@ def test_where_something_is_fatal_nothing_is_foretold():
     wrong = replace(
         FORECASTS[0], id="made-up", kind="data", run=lambda _: Answer("", (finding("made-up", "fatal", "x"),))
     )
-    results = list(run_all([wrong, *FORECASTS], linux(tried=recorded(), plan=planned())))
+    results = list(run_all([wrong, *FORECASTS], linux(short_run_of=recorded(), plan=planned())))
     assert [result.status for result in results] == ["fatal", *["not checked"] * 3]
-    assert results[1].says == "what made-up found comes first: mend it, and check again"
+    assert results[1].message == "what made-up found comes first: mend it, and check again"
 
 
 def test_what_would_fit_is_told(monkeypatch):
@@ -241,9 +241,11 @@ def test_what_would_fit_is_told(monkeypatch):
 
 def test_trial_that_did_not_come_to_validate_says_so():
     found = recorded()
-    cut = ShortRun(found.plan, found.plan, Measurement(16, 640, training=GIB, wall=Pace(batch=1.0)), found.counted)
-    (result,) = run_all(chosen(["forecast-time"]), linux(tried=cut, plan=found.plan))
-    assert "did not come to a validation" in result.says
+    cut = ShortRun(
+        found.plan, found.plan, Measurement(16, 640, training=GIB, wall=ShortRunTiming(batch=1.0)), found.counted
+    )
+    (result,) = run_all(chosen(["forecast-time"]), linux(short_run_of=cut, plan=found.plan))
+    assert "did not come to a validation" in result.message
 
 
 def test_forecasts_stand_last():

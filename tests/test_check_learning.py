@@ -1,6 +1,6 @@
 """The learning checks on real trainings: silent on sound ones of many styles, and on those that cannot learn, not.
 
-Each rehearsal is a fork of one process that has torch imported: see dry_run_programs. The device of the first field report is the
+Each dry run is a fork of one process that has torch imported: see dry_run_programs. The device of the first field report is the
 simulated one, which is registered once a process and for ever; so this file runs itself for it.
 """
 
@@ -51,7 +51,7 @@ def test_a_sound_training_passes(tmp_path, name):
     results = of_program(tmp_path, "healthy", name)
     assert [result for result in results.values() if result.status in ("warn", "fatal")] == []
     assert results["learning-first-steps"].status == "passed"
-    assert results["device-operators"].says == "nothing to compare: everything ran on the CPU"
+    assert results["device-operators"].message == "nothing to compare: everything ran on the CPU"
     assert (results["learning-one-batch"].status == "passed") == (name in LEARNED_BY_HEART), results
 
 
@@ -117,7 +117,7 @@ def told_of(lab, program, **asked) -> dict[str, str]:
     results = lab.results_of(CHECKS, come)
     findings = [found.message for result in results.values() for found in result.findings]
     return {
-        **{name: f"{it.status}: {it.says}" for name, it in results.items()},
+        **{name: f"{it.status}: {it.message}" for name, it in results.items()},
         "findings": " ".join(findings),
         "caches": str(caches),
     }
@@ -176,16 +176,16 @@ def test_steps_that_agree_pass_and_say_what_was_not_compared():
     assert device_steps_agree.answer(agreement(), asked_cpu=True, got_cpu=True).findings == ()
     alone = device_steps_agree.answer(agreement(cpu=None), asked_cpu=False, got_cpu=False)
     assert alone.findings == ()
-    assert "they were not run on the CPU: its device is no setting that Holdfast can change" in alone.says
+    assert "they were not run on the CPU: its device is no setting that Holdfast can change" in alone.message
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [({"again": 1.2}, "came out differently"), ({"cpu": 0.8}, "not where the CPU is")]
+    ("more", "message"), [({"again": 1.2}, "came out differently"), ({"cpu": 0.8}, "not where the CPU is")]
 )
-def test_steps_that_do_not_agree_stop_it(more, says):
+def test_steps_that_do_not_agree_stop_it(more, message):
     (found,) = device_steps_agree.answer(agreement(**more), asked_cpu=True, got_cpu=True).findings
     assert found.severity == "fatal"
-    assert says in found.message
+    assert message in found.message
     assert found.evidence
 
 

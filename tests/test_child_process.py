@@ -418,7 +418,7 @@ raise ValueError("the cause")
 
 
 @pytest.mark.parametrize(
-    ("make", "command", "says", "next_step"),
+    ("make", "command", "message", "next_step"),
     [
         (None, ["no-such-program"], "not on the PATH", "check the spelling"),
         (None, ["./missing.py"], "no such file", "check the spelling"),
@@ -432,7 +432,7 @@ raise ValueError("the cause")
         (None, ["python train.py"], "as one word", "holdfast run -- python train.py"),
     ],
 )
-def test_a_command_that_cannot_start_says_what_to_type(tmp_path, make, command, says, next_step):
+def test_a_command_that_cannot_start_says_what_to_type(tmp_path, make, command, message, next_step):
     """What happened, why, and what to do next; and nothing is left open."""
     if make is not None:
         path, content, mode = tmp_path / make[0], make[1], make[2]
@@ -448,7 +448,7 @@ def test_a_command_that_cannot_start_says_what_to_type(tmp_path, make, command, 
             stderr_log=tmp_path / "stderr.log",
             terminal=terminal,
         )
-    assert says in caught.value.what
+    assert message in caught.value.what
     assert next_step in caught.value.next_step
     assert psutil.Process().num_fds() == descriptors
 

@@ -98,7 +98,7 @@ def test_hostile_stages(tmp_path, command):
         events.StageStarted(at=7, stage=1, of=2, name=HOSTILE, folder="1-a", weights=HOSTILE, expects=HOSTILE)
     )
     journal.append(events.StageEnded(at=8, stage=1, name=HOSTILE, verdict=HOSTILE, reason=HOSTILE, metric=HOSTILE, reached=0.5,
-                                     gate_says=HOSTILE, best=HOSTILE))  # fmt: skip
+                                     gate_message=HOSTILE, best=HOSTILE))  # fmt: skip
     journal.append(events.StageLeftOut(at=8, stage=2, name=HOSTILE, why=HOSTILE))
     journal.close()
     for words in (

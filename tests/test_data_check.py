@@ -28,7 +28,7 @@ def severities(judged):
 
 def test_images_that_are_all_fine_need_one_line():
     judged = readable.judge(surveyed(image("a.jpg"), image("b.jpg")), RULE)
-    assert judged.says == "2 images (JPEG), all readable"
+    assert judged.message == "2 images (JPEG), all readable"
     assert not judged.findings
 
 
@@ -52,7 +52,7 @@ def test_what_is_only_unusual_is_a_note():
 
 
 def test_a_look_that_ended_early_says_so():
-    assert "1 of 50 images (evenly chosen" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).says
+    assert "1 of 50 images (evenly chosen" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).message
 
 
 # Labels
@@ -131,7 +131,7 @@ def test_a_class_on_a_image_that_is_left_out_is_not_shown():
 
 def test_objects_that_are_large_enough_need_one_line():
     judged = sizes.judge(surveyed(*(image(f"{at}.jpg", size=0.1) for at in range(20))), 640, RULE)
-    assert judged.says == "20 objects at imgsz 640: median 64 px, 0% under 8 px, 0% under 16 px"
+    assert judged.message == "20 objects at imgsz 640: median 64 px, 0% under 8 px, 0% under 16 px"
     assert not judged.findings
 
 
@@ -227,7 +227,7 @@ def test_numbers_alone_make_no_video(form):
 def test_numbered_images_that_look_alike_are_scenes():
     """Taken in one go, with three changes of place."""
     images = [
-        image(f"IMG_{at:04}.jpg", look=f"{int(look(f'place {at // 10}'), 16) ^ (1 << at) ^ (1 << 2 * at):032x}")
+        image(f"IMG_{at:04}.jpg", image_hash=f"{int(look(f'place {at // 10}'), 16) ^ (1 << at) ^ (1 << 2 * at):032x}")
         for at in range(40)
     ]
     assert [len(video.frames) for video in videos(images, "/data")] == [10, 10, 10, 10]
@@ -272,7 +272,7 @@ def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed(
 def test_videos_that_are_apart_are_no_leak():
     survey = surveyed(*film(lambda video, _frame: "val" if video == 5 else "train"))
     judged, split = leakage.judge(survey, RULE)
-    assert judged.says.endswith("0 of 20 in val (0%) have a twin or a neighbouring frame in train")
+    assert judged.message.endswith("0 of 20 in val (0%) have a twin or a neighbouring frame in train")
     assert not judged.findings
     assert split is None
 

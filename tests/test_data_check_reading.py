@@ -286,7 +286,7 @@ def test_without_pillow_labels_are_looked_at_all_the_same(tmp_path):
     found = read(tmp_path, python=str(python))
     assert not found.decoded
     assert found.images[0].seen.classes == (0,)
-    assert found.images[0].seen.oddities == ("not-looked-at",)
+    assert found.images[0].seen.oddities == ("not-scanned",)
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\necho out of order >&2; exit 3\n", None])

@@ -60,15 +60,15 @@ def test_a_healthy_data_set_passes_but_for_its_split(found):
         "data-images-readable": "passed",
         "data-validation-apart": "warn",
     }
-    assert found["data-images-readable"].says == "40 images (JPEG), all readable"
-    assert found["data-labels-sound"].says == "40 objects on 40 of 40 images"
+    assert found["data-images-readable"].message == "40 images (JPEG), all readable"
+    assert found["data-labels-sound"].message == "40 objects on 40 of 40 images"
     assert "100% of validation (10 of 10 images)" in found["data-validation-apart"].findings[0].message
 
 
 def test_the_split_that_is_written_has_no_leak(filmed, found):
     """Nothing is lost, the class names come along, and the same check passes on it."""
     split = filmed.parent / "apart" / "data.yaml"
-    assert f"train with data={split}" in found["data-validation-apart"].says
+    assert f"train with data={split}" in found["data-validation-apart"].message
     data = read(split)
     assert data.names == ["thing"]
     assert sorted(path for paths in data.splits.values() for path in paths) == sorted(
@@ -130,17 +130,17 @@ def test_the_largest_image_size_of_all_stages_counts(tmp_path):
             save(tmp_path, split, f"{split}{at}q.png", Image.new("RGB", (160, 120), (at * 20, 0, 0)), lines)
     data = described(tmp_path)
 
-    def says(**more):
+    def message(**more):
         return answers(data, **more)["data-objects-visible"]
 
-    assert says(settings={"imgsz": 160}).status == "warn"
-    assert "imgsz=800" in says(settings={"imgsz": 160}).findings[0].remedies[0]
+    assert message(settings={"imgsz": 160}).status == "warn"
+    assert "imgsz=800" in message(settings={"imgsz": 160}).findings[0].remedies[0]
     stages = Plan(
         cwd=str(tmp_path), trainer="ultralytics", stages=[Stage(settings={"imgsz": size}) for size in (160, 1280)]
     )
-    assert says(settings={"imgsz": 160}, plan=stages).says.startswith("48 objects at imgsz 1280: median 26 px")
-    assert says(settings={"imgsz": "[120, 160]"}).says.startswith("48 objects at imgsz 160")
-    assert says().says.startswith("48 objects at imgsz 640")
+    assert message(settings={"imgsz": 160}, plan=stages).message.startswith("48 objects at imgsz 1280: median 26 px")
+    assert message(settings={"imgsz": "[120, 160]"}).message.startswith("48 objects at imgsz 160")
+    assert message().message.startswith("48 objects at imgsz 640")
 
 
 def test_progress_is_told_and_no_reader_is_left_behind(tmp_path):

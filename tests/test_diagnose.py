@@ -276,7 +276,7 @@ def test_exit_code_out_of_range():
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("empty.csv", b"", "is empty"),
         ("empty.log", b" \n\n", "is empty"),
@@ -290,11 +290,11 @@ def test_exit_code_out_of_range():
         ("trainer_state.json", b'{"log_history": [', "nothing was logged"),
     ],
 )
-def test_what_is_no_record_is_said_to_be_none(tmp_path, name, content, says):
+def test_what_is_no_record_is_said_to_be_none(tmp_path, name, content, message):
     """What, why, what to do next; never a traceback."""
     with pytest.raises(UsageError) as refused:
         diagnose(written(tmp_path, name, content))
-    assert says in refused.value.what
+    assert message in refused.value.what
     assert refused.value.next_step
 
 

@@ -1,4 +1,4 @@
-"""A rehearsal changes nothing of the user's, ends when it is to, and leaves nothing behind."""
+"""A dry run changes nothing of the user's, ends when it is to, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def project(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(scratch, "FILE_BYTES", 1000)
-    monkeypatch.setattr(scratch, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(scratch, "MAX_ENTRIES", 10)
 
 
 @pytest.mark.usefixtures("small")
@@ -90,7 +90,7 @@ def test_small_files_are_copied_and_large_ones_linked(project, tmp_path):
 
 
 def test_what_is_copied_is_bounded(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(scratch, "MOST_FILES", 3)
+    monkeypatch.setattr(scratch, "MAX_FILES", 3)
     made = scratch.make(project, tmp_path / "scratch")
     assert made.copied == 3
     assert len(made.linked) == 15 - 3
@@ -119,7 +119,7 @@ def test_the_device_is_changed_where_the_command_names_it():
     assert device_word(["python", "t.py", "--devices", "2"]) is None
 
 
-def test_a_large_data_set_is_rehearsed_on_a_few_of_its_images(tmp_path, monkeypatch):
+def test_a_large_data_set_is_dry_run_on_a_few_of_its_images(tmp_path, monkeypatch):
     """With links: Ultralytics would read every label before its first batch."""
     monkeypatch.setattr(environment, "FEW", {"train": 3, "val": 2})
     for split in ("train", "val"):
@@ -133,7 +133,7 @@ def test_a_large_data_set_is_rehearsed_on_a_few_of_its_images(tmp_path, monkeypa
     asked = replace(context(tmp_path, "yolo", "train"), data=yaml)
     made = scratch.Scratch(tmp_path, tmp_path / "scratch")
     assert "data" not in environment.ultralytics_settings(asked, tmp_path / "small", made)
-    monkeypatch.setattr(environment, "MANY_PICTURES", 10)
+    monkeypatch.setattr(environment, "MANY_IMAGES", 10)
     few = Path(environment.ultralytics_settings(asked, tmp_path / "root", made)["data"])
     read = yolo_data.read(few)
     assert [len(read.splits[split]) for split in ("train", "val")] == [3, 2]
@@ -157,7 +157,7 @@ def test_what_exists_outside_is_kept_and_what_is_new_is_told(tmp_path):
     assert keeper.may_write(inside / "link", "os.remove"), "of a link, the link itself is removed"
     assert not keeper.may_write(outside, "shutil.rmtree")
     assert keeper.may_write("/dev/null", "open")
-    with pytest.raises(PermissionError, match="rehearsal"):
+    with pytest.raises(PermissionError, match="dry_run"):
         keeper("open", (str(outside / "mine"), "a", 0))
     keeper("open", (str(outside / "mine"), "rb", 0))
     said = (inside / "log").read_text()
@@ -206,7 +206,7 @@ def test_a_copy_of_a_batch_is_its_own_and_its_input_is_known():
     assert array.all()
 
 
-# --- whole rehearsals -------------------------------------------------------------------------------------------------
+# --- whole dry runs -------------------------------------------------------------------------------------------------
 
 
 def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path):
@@ -231,7 +231,7 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
         + "  except BaseException: pass\n"
     )
     free = replace(context(log.parent, sys.executable, "train.py"), confines=False)
-    come = run_in_scratch(free, {"rehearsal": {**ASKED, "curve_steps": 12}}, 60.0)
+    come = run_in_scratch(free, {"dry_run": {**ASKED, "curve_steps": 12}}, 60.0)
     assert (come.code, come.ended["why"]) == (0, "all experiments are made"), come
     assert log.read_text() == "yesterday"
     assert kept.read_text() == "weights of last week"
@@ -248,7 +248,7 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
 
 def test_a_script_that_never_steps_is_ended_in_time(tmp_path):
     (tmp_path / "train.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
-    come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"rehearsal": ASKED}, 3.0)
+    come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"dry_run": ASKED}, 3.0)
     assert come.code is None
     assert not any(lives(int(line)) for line in come.words)
     results = run_all(
@@ -257,7 +257,7 @@ def test_a_script_that_never_steps_is_ended_in_time(tmp_path):
     )
     for result in results:
         assert result.status == "not checked"
-        assert "no step in" in result.says
+        assert "no step in" in result.message
 
 
 def test_a_script_that_ends_before_its_first_step_says_why(tmp_path):
@@ -271,4 +271,4 @@ def test_a_script_that_ends_before_its_first_step_says_why(tmp_path):
 def test_a_command_that_cannot_be_started_is_not_checked(tmp_path):
     (result,) = run_all([by_id()["learning-first-steps"]], context(tmp_path, "no-such-program"), seconds=10.0)
     assert result.status == "not checked"
-    assert "could not be started" in result.says
+    assert "could not be started" in result.message

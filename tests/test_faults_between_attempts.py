@@ -41,7 +41,9 @@ def boom(*_args, **_more):
     raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize("name", ["saved_files", "how_to_go_on", "remedy_for", "spoiled_since", "applied", "cause_of"])
+@pytest.mark.parametrize(
+    "name", ["saved_files", "find_resume_point", "remedy_for", "corrupt_from_step", "applied", "cause_of"]
+)
 def test_the_run_goes_on(tmp_path, monkeypatch, name):
     """Whatever raises between the attempts: the second one starts, and the run ends with a verdict."""
     monkeypatch.setattr(supervisor, name, boom)
@@ -88,7 +90,7 @@ def test_resume_goes_on_too(tmp_path, monkeypatch):
     )
     attempt = events.AttemptStarted(at=2.0, attempt=1, pid=2**22 + 1, command=["x"])
     run.journal.write_bytes(b"".join(events.encode(event) + b"\n" for event in (started, attempt)))
-    for name in ("end_leftovers", "saved_files", "how_to_go_on", "not_to_go_on_from"):
+    for name in ("end_leftovers", "saved_files", "find_resume_point", "corrupt_from_of_last_attempt"):
         monkeypatch.setattr(supervisor, name, boom)
     assert supervisor.take_over(run, plan_for(tmp_path)).exit_status == 0
     assert len([remark for remark in remarks(run) if "boom" in remark.detail]) >= 4

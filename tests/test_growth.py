@@ -193,7 +193,7 @@ def test_fourth_field_report_is_told_days_ahead():
     """70 hours and 94 epochs on 16 GB until it was killed: from a tenth of the way on the forecast is right."""
     dice = random.Random(4)
     history = life(
-        looks=94 * 40,
+        samples=94 * 40,
         every=67.0,
         steps=10,
         epoch_of=400,

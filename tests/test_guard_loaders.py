@@ -276,7 +276,7 @@ def test_only_what_may_differ_is_said_to(tmp_path, things, word):
 
 
 def test_an_order_that_draws_more_than_is_kept_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampler_replay, "MOST_BYTES", 1000)
+    monkeypatch.setattr(sampler_replay, "MAX_BYTES", 1000)
 
     def drawing():
         for _ in range(8):

@@ -47,15 +47,15 @@ import os, sys
 from pathlib import Path
 import typer
 from holdfast.preflight.checks import by_id
-from holdfast.preflight.checks.check import Ground
+from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
 from holdfast.launch.interrupts import ends_what_it_started
 from holdfast.machine import this_machine
 
-ground = Ground(cwd=Path(sys.argv[1]), machine=this_machine(), environment=dict(os.environ), command=(sys.executable, "train.py"))
+context = CheckContext(cwd=Path(sys.argv[1]), machine=this_machine(), environment=dict(os.environ), command=(sys.executable, "train.py"))
 try:
     with ends_what_it_started():
-        list(run_all([by_id()["learning-first-steps"]], ground, seconds=120.0))
+        list(run_all([by_id()["learning-first-steps"]], context, seconds=120.0))
 except typer.Exit as done:
     sys.exit(done.exit_code)
 """

@@ -49,7 +49,7 @@ HOSTILE = {
 READS = """
 import json, resource, sys
 from pathlib import Path
-from holdfast.observe import yolo_data
+from holdfast.preflight import yolo_data
 from holdfast.schema.errors import DataSetInvalid
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 for path in map(Path, sys.argv[1:]):
@@ -128,10 +128,10 @@ def test_a_pipe_as_a_label_or_a_image_is_not_waited_for(folder):
     os.mkfifo(folder / "labels/train/a.txt")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
     look = yolo_labels.look(yolo_data.read(folder / "data.yaml"), "train")
-    assert [wrong.says for wrong in look.wrong] == ["cannot be read: not a regular file"]
-    looker = image_scan.Looker()
-    assert looker.look(str(folder / "pipe")) == {"problem": "not-a-file"}
-    assert looker.look("a\0b")["problem"] == "refused"
+    assert [wrong.message for wrong in look.wrong] == ["cannot be read: not a regular file"]
+    scanner = image_scan.ImageScanner()
+    assert scanner.scan(str(folder / "pipe")) == {"problem": "not-a-file"}
+    assert scanner.scan("a\0b")["problem"] == "refused"
     for path in ("pipe", "a\0b", "/dev/zero"):
         assert image_scan.Labels(1, None, (1, 1)).read(path) == "unreadable"
 

@@ -7,7 +7,7 @@ from diagnosed import FIXTURES, of, read, written
 
 from holdfast.importers import text
 from holdfast.importers.diagnose import diagnose
-from holdfast.importers.log_lines import said_by
+from holdfast.importers.log_lines import parse_line
 from holdfast.schema import events
 
 
@@ -30,14 +30,14 @@ from holdfast.schema import events
     ],
 )
 def test_lines_of_many_kinds(line, epoch, epochs, batch, batches, losses):
-    said = said_by(line)
+    said = parse_line(line)
     assert (said.epoch, said.epochs, said.batch, said.batches) == (epoch, epochs, batch, batches)
     assert losses.items() <= said.losses.items()
 
 
 @pytest.mark.parametrize("line", ["", "hello", "Downloading model: done", "lossless compression", "epochs are long"])
 def test_lines_that_say_nothing(line):
-    assert said_by(line) is None
+    assert parse_line(line) is None
 
 
 def test_console_of_ultralytics():
@@ -80,7 +80,7 @@ def test_losses_of_the_trainer_belong_to_the_bar_before_them(tmp_path):
     )
     _, found = read(written(tmp_path, "train.log", lines))
     assert [event.last for event in of(events.Steps, found)] == list(range(10, 100, 10))
-    assert all(event.loss.bad == 1 for event in of(events.Steps, found))
+    assert all(event.loss.nonfinite == 1 for event in of(events.Steps, found))
 
 
 def test_epoch_summaries_are_metrics_by_epoch(tmp_path):

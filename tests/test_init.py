@@ -103,7 +103,7 @@ class TestDataSet:
             yolo_data.read(tmp_path / "cells.yaml")
 
     @pytest.mark.parametrize(
-        ("yaml", "says"),
+        ("yaml", "message"),
         [
             ("val: images/val\nnames: [a]", ["add train: images/train"]),
             ("train: images/train\nval: images/vall\nnames: [a]", ["images/vall does not exist"]),
@@ -118,12 +118,12 @@ class TestDataSet:
             ("train: images/x\nval: images/y\nnames: []", ["images/x", "images/y", "names no classes"]),
         ],
     )
-    def test_what_is_missing_is_told(self, tmp_path, yaml, says):
+    def test_what_is_missing_is_told(self, tmp_path, yaml, message):
         path = data_set(tmp_path)
         path.write_text(yaml)
         with pytest.raises(DataSetInvalid) as caught:
             yolo_data.read(path)
-        for part in says:
+        for part in message:
             assert part in caught.value.what
 
     def test_what_is_no_file(self, tmp_path):
@@ -135,7 +135,7 @@ class TestDataSet:
 
 class TestLabels:
     @pytest.mark.parametrize(
-        ("label", "says", "class_id"),
+        ("label", "message", "class_id"),
         [
             ("2 0.5 0.5 0.1 0.1", "has class 2, but the yaml names 2 (0 to 1)", True),
             ("-1 0.5 0.5 0.1 0.1", "no class number", True),
@@ -147,12 +147,12 @@ class TestLabels:
             ("a 0.5 0.5 0.1 0.1", "no number", False),
         ],
     )
-    def test_wrong_lines(self, tmp_path, label, says, class_id):
+    def test_wrong_lines(self, tmp_path, label, message, class_id):
         data = yolo_data.read(data_set(tmp_path, label=f"1 0.5 0.5 0.1 0.1\n\n{label}"))
         look = yolo_labels.look(data, "val")
         assert (look.looked_at, look.boxes, len(look.wrong)) == (2, 4, 2)
         assert look.wrong[0].line == 3
-        assert says in look.wrong[0].says
+        assert message in look.wrong[0].message
         assert look.wrong[0].class_id is class_id
 
     def test_polygons_corners_and_poses_are_labels(self, tmp_path):

@@ -21,7 +21,7 @@ def trained(monkeypatch):
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe = StubProbe()
-    probe.looks.append(CheckpointSavesInspector(probe, ParamNames(probe)))
+    probe.inspectors.append(CheckpointSavesInspector(probe, ParamNames(probe)))
     model = small_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     train(probe, model, optimizer, 2)
@@ -40,7 +40,7 @@ def test_saving_the_live_weights_is_equal(trained, tmp_path):
     torch.save({"epoch": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     event = saved(probe)
     assert (event.step, event.path, event.bytes) == (2, str(path), path.stat().st_size)
-    assert (event.matches, event.compared, event.bad, event.differing) == ("equal", 4, 0, [])
+    assert (event.matches, event.compared, event.nonfinite, event.differing) == ("equal", 4, 0, [])
     assert event.tensors > 4
     assert event.seconds > 0
     assert sum(probe.pauses) >= event.seconds, "saving is not step time"
@@ -61,7 +61,7 @@ def test_saving_a_part_of_a_larger_model(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe = StubProbe()
-    probe.looks.append(CheckpointSavesInspector(probe, ParamNames(probe)))
+    probe.inspectors.append(CheckpointSavesInspector(probe, ParamNames(probe)))
     whole = torch.nn.Sequential(small_model())
     train(probe, whole, torch.optim.SGD(whole.parameters(), lr=0.1), 2)
     torch.save(whole[0].state_dict(), str(tmp_path / "a.pt"))
@@ -92,7 +92,7 @@ def test_an_average_is_near_unless_it_is_known_as_one(trained, tmp_path):
             parameter.mul_(0.9)
     torch.save(average.half().state_dict(), tmp_path / "a.pt")
     assert (saved(probe).matches, saved(probe).differing) == ("near", [])
-    probe.looks[0].averages.append(lambda: average)
+    probe.inspectors[0].averages.append(lambda: average)
     torch.save({"ema": average}, tmp_path / "a.pt")
     assert probe.of(Saved)[-1].matches == "average"
 
@@ -110,7 +110,7 @@ def test_non_finite_weights_are_counted_and_equal_themselves(trained, tmp_path):
     with torch.no_grad():
         model[0].bias[2] = math.nan
     torch.save(model.state_dict(), tmp_path / "a.pt")
-    assert (saved(probe).matches, saved(probe).bad) == ("equal", 1)
+    assert (saved(probe).matches, saved(probe).nonfinite) == ("equal", 1)
 
 
 def test_nothing_to_compare(trained, tmp_path):
@@ -143,10 +143,10 @@ def test_a_save_that_fails_raises_as_ever_and_is_not_told(trained, tmp_path):
 def test_saves_into_memory_can_get_their_file_later(trained):
     """An adapter that knows which file a buffer becomes collects the save and tells it."""
     probe, model, _ = trained
-    with probe.looks[0].held_back() as held:
+    with probe.inspectors[0].held_back() as held:
         torch.save(model.state_dict(), io.BytesIO())
     assert probe.of(Saved) == []
-    probe.looks[0].tell(dict(held[0], path="/run/last.pt"))
+    probe.inspectors[0].tell(dict(held[0], path="/run/last.pt"))
     assert (saved(probe).path, saved(probe).matches) == ("/run/last.pt", "equal")
 
 
@@ -169,7 +169,7 @@ def test_the_weights_before_the_first_step_are_known_again(monkeypatch, tmp_path
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
     probe, model = StubProbe(), small_model()
-    probe.looks.append(CheckpointSavesInspector(probe, ParamNames(probe)))
+    probe.inspectors.append(CheckpointSavesInspector(probe, ParamNames(probe)))
     initial = copy.deepcopy(model.state_dict())
     train(probe, model, torch.optim.SGD(model.parameters(), lr=5.0), 9)
     torch.save(initial, tmp_path / "initial.pt")

@@ -37,20 +37,20 @@ def test_only_replicated_weights_are_summed(monkeypatch):
 
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Replicated)
     probe = StubProbe()
-    look = ChecksumInspector(probe)
+    inspector = ChecksumInspector(probe)
     probe.world_size, probe.step = 2, 1
-    look.step_ended(None, True)
+    inspector.step_ended(None, True)
     assert probe.events == []
     assert probe.seen["rank checksums"].startswith("not seen: no DistributedDataParallel")
     replica = torch.nn.parallel.DistributedDataParallel(small_model())
     for step in (2, 3, 4):
         probe.step = step
-        look.step_ended(None, True)
+        inspector.step_ended(None, True)
     told = probe.of(Checksum)
     assert [(event.step, event.tensors, event.rank) for event in told] == [(2, 4, 0), (4, 4, 0)]
     assert told[0].value == told[1].value
     with torch.no_grad():
         replica.module[0].bias += 1
     probe.step = 8
-    look.step_ended(None, True)
+    inspector.step_ended(None, True)
     assert probe.of(Checksum)[-1].value != told[0].value

@@ -24,7 +24,7 @@ def test_the_norm_is_the_one_that_torch_computes():
     train(probe, model, optimizer, 5)
     (event,) = probe.of(Gradients)
     assert math.isclose(event.norm, expected, rel_tol=1e-5)
-    assert (event.step, event.tensors, event.missing, event.zero, event.bad) == (1, 4, 0, 0, 0)
+    assert (event.step, event.tensors, event.missing, event.zero, event.nonfinite) == (1, 4, 0, 0, 0)
     assert len(probe.steps.record.norms) == 6
 
 
@@ -39,7 +39,7 @@ def test_non_finite_gradients_are_told_at_once_with_their_names():
     probe.take_step(optimizer)
     event = probe.of(Gradients)[-1]
     assert math.isnan(as_number(event.norm))
-    assert (event.step, event.bad, event.bad_names) == (3, 1, ["2.bias"])
+    assert (event.step, event.nonfinite, event.nonfinite_names) == (3, 1, ["2.bias"])
 
 
 def test_gradients_that_are_all_zero_are_told_at_once():
@@ -73,7 +73,7 @@ def test_half_precision_norms_do_not_overflow():
     probe.take_step(optimizer)
     (event,) = probe.of(Gradients)
     assert math.isclose(event.norm, 1e5, rel_tol=1e-3)
-    assert event.bad == 0
+    assert event.nonfinite == 0
 
 
 def test_sparse_gradients_have_a_norm():
@@ -90,14 +90,14 @@ def test_gradients_that_a_closure_computes_are_read_after_the_step():
     """Before such a step there are none, and that means nothing."""
     probe, model = gradients_probe(), small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    look = probe.looks[0]
+    inspector = probe.inspectors[0]
     for _ in range(4):
         optimizer.zero_grad()
-        look.step_begins(optimizer, True)
+        inspector.step_begins(optimizer, True)
         probe.backward(model(torch.randn(4, 4)).square().mean())
         optimizer.step()
         probe.step += 1
-        look.step_ended(optimizer, True)
+        inspector.step_ended(optimizer, True)
     (event,) = probe.of(Gradients)
     assert (event.step, event.tensors, event.missing, event.zero) == (1, 4, 0, 0)
 
@@ -117,7 +117,7 @@ def test_gradients_of_a_further_optimizer_are_told_as_such():
     probe, model, other = gradients_probe(), small_model(), small_model(1)
     train(probe, model, torch.optim.SGD(model.parameters(), lr=0.1), 1)
     train(probe, other, torch.optim.SGD(other.parameters(), lr=0.1), 1)
-    assert [event.other_steps for event in probe.of(Gradients)] == [False, True]
+    assert [event.other_optimizer for event in probe.of(Gradients)] == [False, True]
 
 
 def test_gradients_that_died_are_found_where_looks_cannot_be_paid_for(monkeypatch):
@@ -146,8 +146,8 @@ def test_scaled_gradients_of_a_fused_step_are_finite_as_long_as_they_are():
     optimizer = torch.optim.AdamW([weight], lr=1e-3, fused=True)
     weight.grad = torch.full((10,), 2.0**120)
     optimizer.grad_scale = torch.tensor([2.0**118])
-    for look in probe.looks:
-        look.step_begins(optimizer, True)
+    for inspector in probe.inspectors:
+        inspector.step_begins(optimizer, True)
     (event,) = probe.of(Gradients)
     assert math.isclose(event.norm, 4 * math.sqrt(10), rel_tol=1e-5)
-    assert event.bad == 0
+    assert event.nonfinite == 0

@@ -27,29 +27,29 @@ class Broken(Inspector):
 def test_without_credit_few_steps_are_watched():
     """The first ones and now and then one; all of them once there is something to spend."""
     probe = StubProbe()
-    look = Counts(probe)
+    inspector = Counts(probe)
     turns = FairShare(probe, ("counts",))
     turns.paid("counts", 0.001)
-    watch = SampledInspectors(probe, [look], turns)
+    watch = SampledInspectors(probe, [inspector], turns)
     probe.budget.credit = -1.0
     for _ in range(4 * EVERY):
         watch.step_begins(None, True)
         probe.step += 1
         watch.step_ended(None, True)
-    assert look.steps == [*range(1, FIRST_STEPS + 1), 3 * EVERY, 4 * EVERY]
+    assert inspector.steps == [*range(1, FIRST_STEPS + 1), 3 * EVERY, 4 * EVERY]
     probe.budget.credit = 1.0
     watch.step_ended(None, True)
     watch.step_begins(None, True)
-    assert look.steps[-1] == probe.step + 1
+    assert inspector.steps[-1] == probe.step + 1
 
 
 def test_a_look_that_raises_is_switched_off_alone():
     """The others go on, and the probe is told which one failed."""
     probe, failures = StubProbe(), []
     probe.failed = lambda where, error: failures.append((where, str(error)))
-    look = Counts(probe)
-    watch = SampledInspectors(probe, [Broken(probe), look], FairShare(probe, ("counts",)))
+    inspector = Counts(probe)
+    watch = SampledInspectors(probe, [Broken(probe), inspector], FairShare(probe, ("counts",)))
     for _ in range(3):
         watch.step_begins(None, True)
-    assert len(look.steps) == 3
+    assert len(inspector.steps) == 3
     assert failures == [("the look 'broken', which is off from here on", "of the look's own")]

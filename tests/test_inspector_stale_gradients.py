@@ -90,8 +90,8 @@ def test_gradients_that_are_assigned_are_not_left_over():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(4):
         loss = model(torch.randn(4, 4)).square().mean()
-        for look in probe.looks:
-            look.backward_begins(loss, True)
+        for inspector in probe.inspectors:
+            inspector.backward_begins(loss, True)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient
@@ -103,7 +103,7 @@ def test_gradients_that_are_copied_over_are_not_left_over():
     """Master weights in float32: the losses use the 16-bit ones, and each gradient is written over the one before."""
     probe, model = StubProbe(), small_model().to(torch.bfloat16)
     graph = GraphInspector(probe, ParamNames(probe))
-    probe.looks = [graph, StaleGradientsInspector(probe, ParamNames(probe), graph)]
+    probe.inspectors = [graph, StaleGradientsInspector(probe, ParamNames(probe), graph)]
     masters = [parameter.detach().clone().float().requires_grad_() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(masters, lr=0.01)
     for _ in range(6):

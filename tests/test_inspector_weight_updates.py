@@ -243,16 +243,16 @@ def test_a_large_tensor_is_looked_at_in_parts():
     optimizer = LeavesOneOut([table], lr=0.1)
     optimizer.left_out = [(table, slice(50, 51))]
     held = []
-    look = probe.looks[0]
+    inspector = probe.inspectors[0]
     for _ in range(8):
         optimizer.zero_grad()
         probe.backward(table.square().sum())
-        look.step_begins(optimizer, True)
-        held.append(sum(around.bytes() for chosen in look._around.values() for *_, around in chosen.around))
+        inspector.step_begins(optimizer, True)
+        held.append(sum(around.bytes() for chosen in inspector._around.values() for *_, around in chosen.around))
         optimizer.step()
         probe.optimizers = [optimizer]
         probe.step += 1
-        look.step_ended(optimizer, True)
+        inspector.step_ended(optimizer, True)
     assert max(held) <= MAX_BYTES
     stuck = [tensor for event in told(probe) for tensor in event.stuck]
     assert {(tensor.rows, tensor.stuck) for tensor in stuck} == {(16, 1)}
@@ -260,17 +260,17 @@ def test_a_large_tensor_is_looked_at_in_parts():
 
 def steps_with_a_closure(probe, optimizer, model, *, steps, backwards=1):
     """Each step computes its own gradient; what lies there before it is of other numbers, or nothing."""
-    look = probe.looks[0]
+    inspector = probe.inspectors[0]
     for _ in range(steps):
         optimizer.zero_grad()
-        look.step_begins(optimizer, True)
+        inspector.step_begins(optimizer, True)
         for _ in range(backwards):
             probe.backward(model(torch.randn(4, 4)).square().mean())
         optimizer.step()
         if optimizer not in probe.optimizers:
             probe.optimizers.append(optimizer)
         probe.step += 1
-        look.step_ended(optimizer, True)
+        inspector.step_ended(optimizer, True)
 
 
 def test_a_closure_is_judged_by_the_gradient_that_it_computed():
@@ -324,7 +324,7 @@ def test_lbfgs_is_said_not_to_be_seen():
     """An LBFGS step uses many gradients: the relation does not hold there."""
     probe, model = movement_probe(), small_model()
     optimizer = torch.optim.LBFGS(model.parameters())
-    probe.looks[0].step_begins(optimizer, True)
+    probe.inspectors[0].step_begins(optimizer, True)
     assert probe.seen["weight-updates"].startswith("not seen: an LBFGS")
 
 

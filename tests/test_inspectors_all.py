@@ -29,7 +29,7 @@ def test_looks_change_no_number_and_draw_none(monkeypatch):
     monkeypatch.setattr(parallel, "__init__", parallel.__init__)
     bare, bare_random = trained_weights(StubProbe())
     probe = StubProbe()
-    probe.looks = all_inspectors(probe)
+    probe.inspectors = all_inspectors(probe)
     seen, seen_random = trained_weights(probe)
     assert all(torch.equal(one, other) for one, other in zip(bare, seen, strict=True))
     assert torch.equal(bare_random, seen_random)
@@ -42,7 +42,7 @@ def test_a_healthy_training_raises_no_alarm(monkeypatch):
     parallel = torch.nn.parallel.DistributedDataParallel
     monkeypatch.setattr(parallel, "__init__", parallel.__init__)
     probe = StubProbe()
-    probe.looks = all_inspectors(probe)
+    probe.inspectors = all_inspectors(probe)
     trained_weights(probe)
     assert [len(probe.of(kind)) for kind in (Graph, WeightUpdates, Gradients, StaleGradients)] == [1, 1, 1, 0]
     assert probe.of(WeightUpdates)[0].stuck == []

@@ -116,7 +116,7 @@ def test_replay_puts_ranks_where_they_belong(run):
     assert order == [
         ("RunStarted", 0, None),
         ("AttemptStarted", 1, None),
-        ("Hello", 1, 0),
+        ("ProbeAttached", 1, 0),
         ("Step", 1, 0),
         ("Step", 1, 1),
         ("Step", 1, 0),
@@ -163,7 +163,7 @@ def test_full_disk_loses_nothing(run, tmp_path):
             import resource, signal, sys
             from pathlib import Path
             from holdfast.storage.journal import JournalWriter
-            from holdfast.words import events
+            from holdfast.schema import events
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             journal = JournalWriter(Path({str(run.journal)!r}))
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))

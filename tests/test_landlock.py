@@ -199,8 +199,8 @@ def test_a_training_that_must_write_elsewhere_is_not_called_broken(tmp_path):
     come = run_in_scratch(asked, {}, 30.0)
     result = judged(asked, come)
     assert (result.status, come.unconfined) == ("not checked", "")
-    assert str(place) in result.says
-    assert "--no-confine" in result.says
+    assert str(place) in result.message
+    assert "--no-confine" in result.message
     assert not place.exists()
 
 
@@ -232,7 +232,7 @@ def test_what_is_not_prevented_is_told(tmp_path, monkeypatch):
     come = run_in_scratch(asked, {}, 30.0)
     assert come.unconfined == "there is no Landlock on this system"
     assert come.beyond_python == ["true", "a.db"]
-    steps = tuple({"event": "rehearsed-step", "phase": "first", "step": n, "loss": 1.0 / n} for n in (1, 2, 3))
+    steps = tuple({"event": "dry-run-step", "phase": "first", "step": n, "loss": 1.0 / n} for n in (1, 2, 3))
     result = judged(asked, replace(come, lines=(*come.lines, *steps)))
     assert any(found.message.startswith("Not prevented on this system") for found in result.findings)
     assert any("true, a.db" in found.message for found in result.findings)
@@ -269,14 +269,14 @@ def test_rights_by_version_and_by_place():
 
 
 @pytest.mark.parametrize(
-    ("known", "says"), [(7, None), (2, None), (1, "too old"), (0, "no Landlock"), (-1, "no Landlock")]
+    ("known", "message"), [(7, None), (2, None), (1, "too old"), (0, "no Landlock"), (-1, "no Landlock")]
 )
-def test_versions_that_are_of_use(monkeypatch, known, says):
+def test_versions_that_are_of_use(monkeypatch, known, message):
     """The first cannot move a file to another folder at all, which breaks programs."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(landlock, "version", lambda: known)
     why = landlock.why_not()
-    assert why is None if says is None else says in why
+    assert why is None if message is None else message in why
 
 
 def test_other_systems_have_none(monkeypatch):

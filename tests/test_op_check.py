@@ -1,6 +1,6 @@
-"""The operator oracle: each lie of a single operator is found and named, and honest devices are left alone.
+"""The operator check: each lie of a single operator is found and named, and honest devices are left alone.
 
-A device is registered once a process and for ever, and the oracle ends the process that it checks. So this file runs itself
+A device is registered once a process and for ever, and the check ends the process that it checks. So this file runs itself
 as a program, which forks for each case and prints what came out. The whole matrix is bench/op_check.
 """
 
@@ -139,7 +139,7 @@ def other_process(asked):
 def seen(tmp_path_factory):
     """Once for all workers of a test run: whoever comes second waits and reads."""
     folder = tmp_path_factory.getbasetemp()
-    shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "oracle.json"
+    shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "op_check.json"
     with shared.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not shared.exists():
@@ -174,7 +174,7 @@ def test_an_honest_device_is_left_alone(seen, name):
     assert shown["ended"]["compared"] == shown["ended"]["calls"] > 500
     assert shown["ended"]["signatures_compared"] == shown["ended"]["signatures"]
     assert (
-        shown["ended"]["says"]
+        shown["ended"]["message"]
         == f"{shown['ended']['calls']} of {shown['ended']['calls']} calls in 2 steps were compared"
     )
 
@@ -216,7 +216,7 @@ def test_a_race_shows_in_whole_steps_and_not_operator_by_operator(seen):
     """Comparing each operator waits for each, and the copy is done by then."""
     assert seen["race"]["by operators"]["findings"] == []
     assert seen["race"]["by steps"]["wrong"]
-    assert "non_blocking" in seen["race"]["by steps"]["says"]
+    assert "non_blocking" in seen["race"]["by steps"]["message"]
 
 
 def test_whole_steps_of_a_device_that_is_right_agree_with_the_cpu(seen):
@@ -238,7 +238,7 @@ def test_a_compiled_program_is_checked_as_it_is_written_and_that_is_said(seen):
 
 
 def test_a_default_device_and_type_do_not_mislead_it(seen):
-    """What the oracle makes for itself stays on the CPU."""
+    """What the checker makes for itself stays on the CPU."""
     shown = seen["by default"]
     assert [(found["operator"], found["kind"]) for found in shown["findings"]] == [("aten.mm.default", "zero")]
     assert shown["ended"]["compared"] == shown["ended"]["calls"], shown["ended"]
@@ -250,7 +250,7 @@ def test_an_operator_that_the_device_lacks_is_a_finding(seen):
 
 
 def test_a_training_on_the_cpu_has_nothing_to_compare(seen):
-    assert seen["cpu"]["ended"]["says"] == "nothing to compare: everything ran on the CPU"
+    assert seen["cpu"]["ended"]["message"] == "nothing to compare: everything ran on the CPU"
     assert seen["cpu"]["ended"]["steps"] == 2
 
 
@@ -278,20 +278,20 @@ def test_when_time_runs_short_what_is_new_comes_first():
     from holdfast.probe.holdfast_probe.op_check.dispatch_mode import OpChecker
     from holdfast.probe.holdfast_probe.op_check.operators import Operator
 
-    oracle = OpChecker(torch, None, seconds=10.0, steps=2)
+    checker = OpChecker(torch, None, seconds=10.0, steps=2)
     torch.autograd.set_detect_anomaly(False)
     add = Operator(torch, torch.ops.aten.add.Tensor)
     old, new = [torch.ones(2)], [torch.ones(3)]
-    assert oracle._chosen(add, old)
-    oracle.spent = 6.0
-    assert not oracle._chosen(add, old), "half of the time is for the second step"
-    oracle.step = 2
-    assert oracle._chosen(add, old)
-    oracle.spent = 15.0
-    assert not oracle._chosen(add, old)
-    assert oracle._chosen(add, new)
-    oracle.spent = 20.0
-    assert not oracle._chosen(add, [torch.ones(4)]), "not for ever"
+    assert checker._chosen(add, old)
+    checker.spent = 6.0
+    assert not checker._chosen(add, old), "half of the time is for the second step"
+    checker.step = 2
+    assert checker._chosen(add, old)
+    checker.spent = 15.0
+    assert not checker._chosen(add, old)
+    assert checker._chosen(add, new)
+    checker.spent = 20.0
+    assert not checker._chosen(add, [torch.ones(4)]), "not for ever"
 
 
 SCRIPT = """
@@ -324,11 +324,11 @@ def checked(folder, **asked):
 
 def test_the_check_ends_a_training_that_catches_everything(tmp_path):
     """Status 0 after two steps, and the attempt's folder says so."""
-    done = checked(tmp_path, oracle={"steps": 2, "seconds": 5})
+    done = checked(tmp_path, op_check={"steps": 2, "seconds": 5})
     assert (done.returncode, done.stdout.split()) == (0, ["survived"]), done.stderr
-    ended = json.loads((tmp_path / "oracle.jsonl").read_text().splitlines()[-1])
-    assert (ended["event"], ended["steps"]) == ("oracle-ended", 2)
-    assert ended["says"].startswith("nothing to compare")
+    ended = json.loads((tmp_path / "op_check.jsonl").read_text().splitlines()[-1])
+    assert (ended["event"], ended["steps"]) == ("op-check-ended", 2)
+    assert ended["message"].startswith("nothing to compare")
     goodbye = json.loads((tmp_path / "rank-0.jsonl").read_text().splitlines()[-1])
     assert (goodbye["event"], goodbye["reason"]) == ("process-exiting", "checked")
 
@@ -391,7 +391,7 @@ def test_a_device_that_does_not_repeat_itself_races():
     noise = [[record(loss=1.00001, norm=2.00001)]]
     shown = step_agreement([record()], [record(norm=3.0)], [record()], noise)
     assert not shown.agrees
-    assert "when they were repeated" in shown.says
+    assert "when they were repeated" in shown.message
     assert shown.races[0].kind == "gradient"
     assert step_agreement([record()], [record()], [record()], noise).agrees
 

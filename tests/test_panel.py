@@ -27,7 +27,7 @@ from holdfast.schema import events
 from holdfast.schema.errors import RunExists
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import Entry, JournalWriter
-from holdfast.supervisor.event_pipeline import Recorder
+from holdfast.supervisor.event_pipeline import EventPipeline
 from holdfast.testing.histories import GIB, ended, losses, started, trains
 
 LONG = "/data/someone/experiments/2026/detect/shapes-large/attempts/weights/best-of-all-epochs.pt"
@@ -249,28 +249,28 @@ def test_a_killed_supervisor_is_told_in_every_list(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "code", "says", "not_this"),
+    ("verdict", "code", "message", "not_this"),
     [
         ("learned", 0, "choose another --dir; to see what that one came to: holdfast report", "holdfast resume"),
         ("failed", 1, "holdfast resume", "holdfast report"),
     ],
 )
-def test_a_folder_that_is_taken_says_what_can_be_done_with_its_run(tmp_path, verdict, code, says, not_this):
+def test_a_folder_that_is_taken_says_what_can_be_done_with_its_run(tmp_path, verdict, code, message, not_this):
     """A resume of one that has finished would only be refused."""
     over = events.RunEnded(at=120.0, verdict=verdict, reason="x", exit_status=code)
     recorded(tmp_path, started(), trains(), losses(1.0), ended(code), [over])
     with pytest.raises(RunExists) as taken:
         claim(["python", "x.py"], root=tmp_path, name=None, folder=tmp_path)
-    assert says in taken.value.next_step
+    assert message in taken.value.next_step
     assert not_this not in taken.value.next_step
 
 
 # --- what it leaves -----------------------------------------------------------------------------------------------------
 
 
-def trained_into(folder, matches="equal", bad=0):
+def trained_into(folder, matches="equal", nonfinite=0):
     best = events.Saved(
-        at=5.0, step=9, path=f"{folder}/weights/best.pt", tensors=4, compared=4, matches=matches, bad=bad
+        at=5.0, step=9, path=f"{folder}/weights/best.pt", tensors=4, compared=4, matches=matches, nonfinite=nonfinite
     )
     return [events.Settings(at=0.5, source="ultralytics", values={"save_dir": folder}), best]
 
@@ -283,7 +283,7 @@ def test_a_command_leaves_its_best_and_its_results(tmp_path):
 
 
 def test_a_best_that_cannot_be_used_is_not_offered(tmp_path):
-    history = [*started(), *trains(), *trained_into("runs/e", bad=4), *losses(1.0), *ended(0)]
+    history = [*started(), *trains(), *trained_into("runs/e", nonfinite=4), *losses(1.0), *ended(0)]
     shown = _unframed(printed(panel(RunFolder(tmp_path), seen(history))))
     assert "unusable runs/e/weights/best.pt" in shown
     assert " best runs/e" not in shown
@@ -301,6 +301,8 @@ def test_another_folder_is_said(tmp_path):
     assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")
     narrator = ConsoleReporter(RunFolder(tmp_path), stream)
-    Recorder(journal, Engine(state), [narrator], lambda: 101.0).saw([Entry(settings, 2, 0)])  # as the probe writes it
+    EventPipeline(journal, Engine(state), [narrator], lambda: 101.0).saw(
+        [Entry(settings, 2, 0)]
+    )  # as the probe writes it
     journal.close()
     assert f"holdfast: {told}\n" in stream.getvalue()

@@ -26,17 +26,17 @@ def test_plan_survives_toml():
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"command": []}, "no command"),
         ({"budget": {"attempts": 0}}, "no attempt"),
         ({"resume_with": "--resume {checkpoint}"}, "--checkpoint"),
     ],
 )
-def test_senseless_plan_says_what_to_do(settings, says):
+def test_senseless_plan_says_what_to_do(settings, message):
     with pytest.raises(PlanInvalid) as caught:
         msgspec.convert({"command": ["x"], "cwd": "/", **settings}, Plan)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.next_step
 
 

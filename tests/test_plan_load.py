@@ -39,7 +39,7 @@ def mistakes_of(folder, text, **known):
         plan_of(folder, text, **known)
     told = re.findall(r"^  line (\d+): (.*)$", caught.value.what, re.MULTILINE)
     assert told, caught.value.what
-    return [(int(line), says) for line, says in told]
+    return [(int(line), message) for line, message in told]
 
 
 def only_mistake(folder, text, **known):
@@ -157,8 +157,8 @@ evry = 2
         "no stage comes before",
     ]
     wanted += ["letters", "32 or more", "[budget]?", "every?"]
-    for (_, says), part in zip(found, wanted, strict=True):
-        assert part in says
+    for (_, message), part in zip(found, wanted, strict=True):
+        assert part in message
 
 
 @pytest.mark.parametrize(
@@ -219,19 +219,19 @@ evry = 2
     ],
 )  # fmt: skip
 def test_one_mistake(tmp_path, text, line, parts):
-    found_at, says = only_mistake(tmp_path, text, rules={"loss-all-zero": ("steps",)})
+    found_at, message = only_mistake(tmp_path, text, rules={"loss-all-zero": ("steps",)})
     assert found_at == line
     for part in parts:
-        assert part in says
+        assert part in message
 
 
 def test_lr0_counts_where_its_own_stage_names_an_optimizer(tmp_path):
     """The second stage may set both; the first is still told of what it would ignore."""
     own = NEEDED + "[[stages]]\n[[stages]]\nsettings = { optimizer = 'SGD', lr0 = 0.1 }"
     assert plan_of(tmp_path, own).stages[1].settings["lr0"] == 0.1
-    line, says = only_mistake(tmp_path, NEEDED + "lr0 = 0.1\n[[stages]]\n[[stages]]\nsettings.optimizer = 'SGD'")
+    line, message = only_mistake(tmp_path, NEEDED + "lr0 = 0.1\n[[stages]]\n[[stages]]\nsettings.optimizer = 'SGD'")
     assert line == 4
-    assert "ignored" in says
+    assert "ignored" in message
 
 
 def test_settings_of_a_newer_version_are_taken_where_it_is_installed(tmp_path):
@@ -419,7 +419,7 @@ def test_settings_are_those_of_the_installed_version():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-ORACLE = """
+REFERENCE = """
 import json, sys
 from ultralytics.cfg import check_cfg
 rejected = []
@@ -437,7 +437,7 @@ def test_what_ultralytics_rejects_is_a_mistake():
     values = [-3, -1, 0, 1, 2, 70, -0.5, 0.0, 0.3, 1.5, 100.0, True, "x", "true", "fp16", [0.5, 2.0], [1, 2, 3, 4], []]
     asked = [(name, value) for name in SETTINGS for value in values]
     done = subprocess.run(
-        [sys.executable, "-c", ORACLE], input=json.dumps(asked), capture_output=True, text=True, check=True,
+        [sys.executable, "-c", REFERENCE], input=json.dumps(asked), capture_output=True, text=True, check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "YOLO_VERBOSE": "false"},
     )  # fmt: skip
     rejected = json.loads(done.stdout.strip().splitlines()[-1])
@@ -482,4 +482,6 @@ def test_whatever_is_in_the_file_it_is_a_plan_or_a_sentence(tmp_path):
     assert "" in outcomes
     told = [outcome for outcome in outcomes if outcome]
     assert len(told) > 100
-    assert not [says for says in told if "cannot be used" in says]  # what the frozen types alone would have found
+    assert not [
+        message for message in told if "cannot be used" in message
+    ]  # what the frozen types alone would have found

@@ -248,7 +248,7 @@ def test_known_mistake_before_the_first_step_is_not_repeated(last_words, again):
 
 
 @pytest.mark.parametrize(
-    ("says", "inside"),
+    ("message", "inside"),
     [
         ("Once more as it is: it may be chance.", "once more as it is: it may be chance"),
         ("A fresh process goes on.", "a fresh process goes on"),
@@ -256,9 +256,9 @@ def test_known_mistake_before_the_first_step_is_not_repeated(last_words, again):
         ("MPS lacks it.", "MPS lacks it"),
     ],
 )
-def test_a_remedy_is_part_of_a_sentence(says, inside):
+def test_a_remedy_is_part_of_a_sentence(message, inside):
     now = seen(started(), trains(), losses(1.0), ended(signal="SIGSEGV"))
-    told = after_end(now, PLAN, attempts_left=2, resume=OVER, remedy=Remedy("r", says))
+    told = after_end(now, PLAN, attempts_left=2, resume=OVER, remedy=Remedy("r", message))
     assert f"; {inside}; going on from the start: not known" in told.why
 
 

@@ -365,7 +365,7 @@ def test_a_fork_frees_nothing_that_it_inherited(tmp_path):
             + """
 import gc, os, sys, weakref
 probe = sys.modules["holdfast_probe.probe"]._probe
-movement = next(look for look in probe.looks[0].looks if look.name == "weight-updates")
+movement = next(one for one in probe.inspectors[0].inspectors if one.name == "weight-updates")
 train(2)
 probe.scalars.later(torch.zeros(1, device="meta"), print)
 waiting = next(iter(probe.scalars._waiting.values()))[0][0]

@@ -363,7 +363,7 @@ def test_a_step_that_raised_keeps_nothing_alive(tmp_path):
                 optimizer.step(fail)
             else:
                 Fails.apply(model(data)).sum().backward()
-        movement = next(look for look in sys.modules["holdfast_probe.probe"]._probe.looks[0].looks if look.name == "weight-updates")
+        movement = next(one for one in sys.modules["holdfast_probe.probe"]._probe.inspectors[0].inspectors if one.name == "weight-updates")
         for in_step in (True, False):
             alive = []
             try:

@@ -74,8 +74,8 @@ def test_states_of_a_bar_count_as_lines(tmp_path, monkeypatch):
     """One line of many states is read from both ends; words that a rule knows are found in between all the same."""
     monkeypatch.setattr(plain_log, "MAX_LINES", 100)
     taken = []
-    real = plain_log.said_by
-    monkeypatch.setattr(plain_log, "said_by", lambda line: (taken.append(line), real(line))[1])
+    real = plain_log.parse_line
+    monkeypatch.setattr(plain_log, "parse_line", lambda line: (taken.append(line), real(line))[1])
     bar = "".join(f"\rEpoch 1: step {n}/5000 loss=0.{n:04d}" for n in range(1, 5001))
     middle = bar.replace("step 2500/5000", "No labels found in x.cache, training may not work correctly")
     diagnosis = judged(written(tmp_path, "train.log", middle), exit_code=1)

@@ -298,7 +298,7 @@ def test_finding_is_marked_where_its_evidence_is():
     finding = told.findings[0]
     assert finding.rule == "loss-not-finite"
     assert [(mark.x, mark.number) for mark in charts["loss"].marks] == [(21, 1)]
-    assert charts["loss"].bad == ((21.0, 30.0),)
+    assert charts["loss"].nonfinite == ((21.0, 30.0),)
     assert charts["pace"].marks == ()
     page = as_html(told)
     assert 'class="badge fatal" href="#finding-1"' in page
@@ -349,7 +349,7 @@ def test_any_numbers_can_be_drawn(values):
     plot = draw(chart)
     assert plot.up
     assert len(plot.up) <= 12
-    assert len({tick.says for tick in plot.up}) == len(plot.up)
+    assert len({tick.message for tick in plot.up}) == len(plot.up)
     assert not re.search(r"nan|inf", plot.svg)
     coordinates = [int(word) for word in re.findall(r'(?<=[ML ])-?\d+(?=[ LMZh"])', plot.svg)]
     assert all(-600 <= value <= 1600 for value in coordinates)
@@ -506,9 +506,9 @@ def test_command_prints_json(recorded):
 def test_report_is_light():
     """At the end of a run, in the supervisor: no plotting library, no torch, no numpy."""
     code = (
-        "import sys; from pathlib import Path; import tempfile; from holdfast.diagnosis.run_state import Image; "
+        "import sys; from pathlib import Path; import tempfile; from holdfast.diagnosis.run_state import RunState; "
         "from holdfast.render.report import write_report; before = 'jinja2' in sys.modules; "
-        "write_report(Image(), Path(tempfile.mkdtemp()), title='x'); "
+        "write_report(RunState(), Path(tempfile.mkdtemp()), title='x'); "
         "print(before, {'matplotlib', 'numpy', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -27,7 +27,7 @@ def findings_of(history, rules=None):
 CASES = [(rule, case) for rule in all_rules() for case in rule.cases]
 
 
-@pytest.mark.parametrize(("rule", "case"), CASES, ids=[f"{rule.id}: {case.says}" for rule, case in CASES])
+@pytest.mark.parametrize(("rule", "case"), CASES, ids=[f"{rule.id}: {case.description}" for rule, case in CASES])
 def test_rule_keeps_its_cases(rule, case):
     """A rule speaks on its failing histories with the right severity, and is silent on the healthy ones."""
     found = findings_of(case.history, [rule])
@@ -46,7 +46,7 @@ def test_every_finding_says_what_to_look_at():
     """A finding carries evidence and attempt and step, so that nothing is claimed without its reason."""
     for rule, case in CASES:
         for finding in findings_of(case.history, [rule]):
-            assert finding.evidence, (rule.id, case.says)
+            assert finding.evidence, (rule.id, case.description)
             assert finding.attempt == 1
             assert finding.step is not None
 
@@ -171,7 +171,7 @@ def test_rules_can_be_switched_off_capped_and_tuned(settings, said):
 
 
 @pytest.mark.parametrize(
-    ("setting", "says"),
+    ("setting", "message"),
     [
         ("loss-al-zero=off", "loss-all-zero"),
         ("loss-all-zero.step=3", "steps"),
@@ -180,10 +180,10 @@ def test_rules_can_be_switched_off_capped_and_tuned(settings, said):
         ("loss-all-zero", "ID=off"),
     ],
 )
-def test_wrong_setting_names_the_right_one(setting, says):
+def test_wrong_setting_names_the_right_one(setting, message):
     with pytest.raises(UsageError) as caught:
         rule_config.parse([setting])
-    assert says in caught.value.next_step
+    assert message in caught.value.next_step
 
 
 def test_all_zero_is_found_within_twenty_steps():

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from holdfast.diagnosis.aggregators import Losses, Metrics, Rates
+from holdfast.diagnosis.aggregators import LearningRates, Losses, Metrics
 from holdfast.diagnosis.aggregators.metrics import best_of, is_known_score, is_score, over_attempts
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rules.loss_constant import has_few_digits
@@ -37,7 +37,7 @@ def test_values_that_are_not_finite_are_counted_apart():
     series = Series()
     for step, value in enumerate([1.0, math.nan, math.inf, 2.0, -math.inf], 1):
         series.add(step, value)
-    assert (series.count, series.bad, series.first_bad_step, series.bad_in_a_row) == (2, 3, 2, 1)
+    assert (series.count, series.nonfinite, series.first_nonfinite_step, series.nonfinite_in_a_row) == (2, 3, 2, 1)
 
 
 def test_fall_is_measured_against_its_own_noise():
@@ -64,7 +64,7 @@ def test_fall_of_negative_losses():
 
 
 def folded(*steps):
-    losses, rates = Losses(), Rates()
+    losses, rates = Losses(), LearningRates()
     for event in steps:
         losses.fold(event)
         rates.fold(event)

@@ -251,7 +251,7 @@ def test_fastest_is_chosen_and_the_others_are_told_why():
         [Candidate("cuda:0", batch_s=0.1), Candidate("mps", "torch does not see it"), Candidate("cpu", batch_s=3.2)]
     )
     assert choice.device == "0"
-    assert choice.says == [
+    assert choice.message == [
         "cuda:0: the fastest, 100 ms a batch",
         "cpu: slower, 3.2 s a batch",
         "mps: torch does not see it",
@@ -313,7 +313,7 @@ class Sees:
 
 
 def chosen(monkeypatch, devices, *, lies=(), seconds=None, plan=None):
-    monkeypatch.setattr(device_selection, "ground_for", Sees(devices, lies))
+    monkeypatch.setattr(device_selection, "build_context", Sees(devices, lies))
     tried = []
 
     def trial(stage, *, device, **_):
@@ -334,7 +334,7 @@ def test_only_a_cpu_is_taken_at_once(monkeypatch):
 def test_device_that_lies_leaves_the_cpu_without_a_trial(monkeypatch):
     choice, tried = chosen(monkeypatch, ["mps", "cpu"], lies=["F01"])
     assert (choice.device, tried) == ("cpu", [])
-    assert "F01" in choice.says[1]
+    assert "F01" in choice.message[1]
 
 
 def test_honest_devices_are_timed(monkeypatch):
@@ -348,14 +348,14 @@ def test_trial_that_learns_nothing_is_no_fast_device(monkeypatch):
     seconds = {"mps": {"suspect": "all losses are 0 (loss-all-zero)", "wall": ShortRunTiming(batch=0.1)}, "cpu": 1.0}
     choice, _ = chosen(monkeypatch, ["mps", "cpu"], seconds=seconds)
     assert choice.device == "cpu"
-    assert "mps: a short trial did not learn: all losses are 0 (loss-all-zero)" in choice.says
+    assert "mps: a short trial did not learn: all losses are 0 (loss-all-zero)" in choice.message
 
 
 def test_policy_that_names_no_device_that_is_there(monkeypatch):
     plan = Plan(cwd="/", trainer="ultralytics", settings={"data": "d"}, policy=Policy(devices=["cuda"]))
     choice, tried = chosen(monkeypatch, ["cpu"], plan=plan)
     assert (choice.device, tried) == ("cpu", [])
-    assert "cuda: torch does not see it" in choice.says
+    assert "cuda: torch does not see it" in choice.message
 
 
 # --- for real ---------------------------------------------------------------------------------------------------------

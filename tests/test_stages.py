@@ -61,7 +61,11 @@ def test_a_stage_begun_again_has_not_ended():
         ([begun(1), ended(1, verdict="unproven")], "unproven", 0),
         ([begun(1), ended(1), begun(2), ended(2, verdict="failed", exit_status=4)], "failed", 4),
         ([begun(1), ended(1, verdict="interrupted", exit_status=143)], "interrupted", 143),
-        ([begun(1), ended(1, gate="closed", gate_says="mAP50 reached 0.1; the plan asks for 0.5")], "not-learned", 3),
+        (
+            [begun(1), ended(1, gate="closed", gate_message="mAP50 reached 0.1; the plan asks for 0.5")],
+            "not-learned",
+            3,
+        ),
         ([], "failed", 4),
     ],
 )

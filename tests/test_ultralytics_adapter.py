@@ -121,7 +121,7 @@ def test_checkpoints_have_their_paths_and_are_known_as_averages(folder, killed):
     saved = of(events.Saved, killed)
     assert {event.path for event in saved} == {str(weights / "last.pt"), str(weights / "best.pt")}
     assert {event.matches for event in saved} <= {"average", "cast"}
-    assert all(event.bad == 0 and event.compared > 0 for event in saved)
+    assert all(event.nonfinite == 0 and event.compared > 0 for event in saved)
 
 
 def test_nothing_of_the_adapter_failed(killed, resumed):

@@ -26,8 +26,8 @@ def validations(*values, name="metrics/mAP50-95(B)", final=None):
     return told
 
 
-def saved(path, step, matches="equal", bad=0):
-    return events.Saved(at=50.0, step=step, path=path, tensors=4, compared=4, matches=matches, bad=bad)
+def saved(path, step, matches="equal", nonfinite=0):
+    return events.Saved(at=50.0, step=step, path=path, tensors=4, compared=4, matches=matches, nonfinite=nonfinite)
 
 
 def answers(state):
@@ -55,7 +55,7 @@ def test_metrics_prove_what_they_can(values, final, rose, reproduced):
     ("reloaded", "answer"),
     [
         ({"loads": True, "tensors": 4}, "holds"),
-        ({"loads": True, "tensors": 4, "bad": ["head.weight"]}, "fails"),
+        ({"loads": True, "tensors": 4, "nonfinite": ["head.weight"]}, "fails"),
         ({"loads": False, "why": "RuntimeError: file is cut off"}, "fails"),
         (None, "does not apply"),
     ],
@@ -87,7 +87,7 @@ def test_checkpoints_from_before_the_fault_are_good():
         losses(*[1.0] * 10),
         [saved("a.pt", 10)],
         losses(*["nan"] * 10, first=11),
-        [saved("b.pt", 15), saved("c.pt", 20, bad=4)],
+        [saved("b.pt", 15), saved("c.pt", 20, nonfinite=4)],
         ended(signal="SIGTERM", last_step=20, stopped_by="loss-not-finite"),
     )
     assert [(c.path, c.usable) for c in checkpoints(state)] == [("a.pt", True), ("b.pt", False), ("c.pt", False)]

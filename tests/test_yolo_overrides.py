@@ -20,7 +20,7 @@ from yolo_attempts import Lives, import_ultralytics
 
 from holdfast.probe.holdfast_probe.adapters.ultralytics import best_metric
 from holdfast.probe.holdfast_probe.adapters.ultralytics.assigner import AssignerOnCpu
-from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import CheckProgress, wrap_method
+from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import Callbacks, wrap_method
 from holdfast.probe.holdfast_probe.adapters.ultralytics.empty_cache import CacheClearing
 from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import requested_overrides
 from holdfast.probe.holdfast_probe.adapters.ultralytics.rng_parity import RngParity
@@ -167,7 +167,7 @@ def test_a_wished_learning_rate_holds_under_auto(tmp_path):
 def watcher():
     notes = []
     probe = SimpleNamespace(awake=True, note=lambda what, detail="": notes.append(what), notes=notes)
-    return CheckProgress(probe)
+    return Callbacks(probe)
 
 
 def at(epoch, *, of=20, best_epoch=0, patience=100, stop=False, ranks=0):

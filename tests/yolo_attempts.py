@@ -55,7 +55,7 @@ class Probe:
         self.told = told
         self.awake = True
         self.step = 0
-        self.looks: list = []
+        self.inspectors: list = []
         self.loaders = SimpleNamespace(epochs_known_by=None, instances_of=None)
 
     def claim(self, by: str) -> bool:

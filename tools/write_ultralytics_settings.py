@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-TARGET = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "words" / "ultralytics_settings.py"
+TARGET = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "schema" / "ultralytics_settings.py"
 HEAD = '''"""The settings of Ultralytics that a training knows: what each may hold, and what it is where nobody sets it.
 
 Made by tools/write_ultralytics_settings.py from Ultralytics {version}; a test compares it with the version that is installed.
@@ -39,12 +39,12 @@ OF_OTHER_MODES = frozenset(
 """Settings of prediction, export and tracking: a training takes them and does nothing with them."""
 
 OPTIMIZERS = ({optimizers})
-PICTURES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     {{
-{pictures}
+{images}
     }}
 )
-"""Endings of the files that it takes for pictures."""
+"""Endings of the files that it reads as images."""
 '''
 BY_HAND: dict[str, dict[str, Any]] = {
     "task": {"kinds": ("text",)},
@@ -157,13 +157,13 @@ def text() -> str:
         given = ", ".join(f"{key}={what!r}" for key, what in value.items() if key != "kinds" and what is not None)
         lines.append(f"    {name!r}: Value({value['kinds']!r}{', ' + given if given else ''}),")
     version = importlib.metadata.version("ultralytics")
-    pictures = sorted(tables(folder / "data" / "utils.py")["IMG_FORMATS"])
+    formats = sorted(tables(folder / "data" / "utils.py")["IMG_FORMATS"])
     made = HEAD.format(
         version=version,
         settings="\n".join(lines),
         others="\n".join(f"        {name!r}," for name in of_other_modes(folder)),
         optimizers=", ".join(repr(name) for name in names),
-        pictures="\n".join(f"        {ending!r}," for ending in pictures),
+        images="\n".join(f"        {ending!r}," for ending in formats),
     )
     ruff = Path(sys.executable).with_name("ruff")
     command = [str(ruff), "format", "--quiet", "--stdin-filename", str(TARGET), "-"]

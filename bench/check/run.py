@@ -1,8 +1,8 @@
-"""`holdfast check` on trainings that are known to be sound, or known to be faulty: what a rehearsal of each says.
+"""`holdfast check` on trainings that are known to be sound, or known to be faulty: what a dry run of each says.
 
 .venv/bin/python bench/check/run.py                    all healthy programs of bench/detection: none may be warned of
 .venv/bin/python bench/check/run.py --only 'gan|yolo'
-.venv/bin/python bench/check/run.py --faulty           the faulty ones: how many a rehearsal alone stops or warns of
+.venv/bin/python bench/check/run.py --faulty           the faulty ones: how many a dry run alone stops or warns of
 .venv/bin/python bench/check/run.py --check            exit status 1 where a healthy program is warned of
 """
 
@@ -82,7 +82,7 @@ def dry_run_result(program: Path) -> dict[str, Any]:
         "seconds": seconds,
         "passed": [check["id"] for check in told if check["status"] == "passed"],
         "spoke": spoke,
-        "unchecked": {check["id"]: check["says"] for check in told if check["status"] == "not checked"},
+        "unchecked": {check["id"]: check["message"] for check in told if check["status"] == "not checked"},
     }
 
 

@@ -23,7 +23,7 @@ from holdfast.preflight import yolo_data
 from holdfast.preflight.checks.forecast_trial import images_of
 from holdfast.preflight.cost_estimate import memory_of, settings_of, times_of, total_of
 from holdfast.preflight.short_run import measure
-from holdfast.preflight.short_run_metrics import figures_of
+from holdfast.preflight.short_run_metrics import metrics_of
 from holdfast.schema import events
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import replay
@@ -133,7 +133,7 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
         flush=True,
     )
     told, tree, took = trained(path, folder)
-    real = figures_of(told, alike=False)
+    real = metrics_of(told, alike=False)
     started = next((event.at for event in told if isinstance(event, events.AttemptStarted)), 0.0)
     ends = [event for event in told if isinstance(event, events.AttemptEnded)]
     ended = ends[-1].at if ends else 0.0
@@ -165,8 +165,8 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
         counts = others <= BUSY or "wall" not in name
         good = abs(off) <= bound
         kept &= good or not counts
-        says = "" if good else " (others computed too: not counted)" if not counts else f" beyond {bound:.0%}"
-        print(f"{name:32s}{forecast / scale:10.2f}{happened / scale:10.2f}{off:+8.1%}{says}")
+        message = "" if good else " (others computed too: not counted)" if not counts else f" beyond {bound:.0%}"
+        print(f"{name:32s}{forecast / scale:10.2f}{happened / scale:10.2f}{off:+8.1%}{message}")
     print("every promise is kept" if kept else "not every promise is kept")
     return int(args.check and not kept)
 

@@ -1,4 +1,4 @@
-"""Every lie of a single operator and every honest device, under the operator oracle. See README.md beside this file.
+"""Every lie of a single operator and every honest device, under the operator check. See README.md beside this file.
 
 python bench/op_check/run.py [--only REGEX] [--program plain|yolo] [--check]
 """
@@ -99,7 +99,7 @@ def of_race(program: str, lie: OpFault) -> Row:
     elif checked.findings:
         unmet = f"{checked.findings[0]['operator']} was accused"
     elif not clean.agrees:
-        unmet = f"a clean device disagrees: {clean.says}"
+        unmet = f"a clean device disagrees: {clean.message}"
     named = "" if worst is None else f"whole steps: {worst.kind} {worst.name}, {worst.times:.0f} times the tolerance"
     row = row_of(program, lie.name, named, "", str(worst.step if worst else ""), checked, unmet or too_long(seconds))
     return replace(row, seconds=seconds)

@@ -242,10 +242,10 @@ def work_of(case: Case, folder: Path):
     def image() -> None:
         from holdfast.probe.holdfast_probe import image_scan
 
-        looker = image_scan.Looker()
+        scanner = image_scan.ImageScanner()
         for path in sorted((folder / "images").rglob("*.*")):
             label = Path(str(path).replace("/images/", "/labels/")).with_suffix(".txt")
-            json.dumps(image_scan.answer(looker, [0, str(path), str(label)], 2, None))
+            json.dumps(image_scan.answer(scanner, [0, str(path), str(label)], 2, None))
 
     return {"command": command, "checkpoint": checkpoint, "snapshot": snapshot, "image": image}[case.reader]
 

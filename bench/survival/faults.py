@@ -121,7 +121,7 @@ def survived(fault: Fault, folder: Path) -> Row:
 
 
 def judged(fault: Fault, summary: dict[str, Any], code: int, wall: float, folder: Path) -> Row:
-    changes = [f"{c['what']} {c['before']}->{c['after']}" for a in summary["attempts"] for c in a["changes"]]
+    changes = [f"{c['setting']} {c['before']}->{c['after']}" for a in summary["attempts"] for c in a["changes"]]
     found = sorted({finding["rule"] for finding in summary["findings"] if finding["severity"] != "note"})
     missing = [f"finding {rule}" for rule in fault.finds if rule not in found]
     missing += [f"change of {what}" for what in fault.changes if not any(c.startswith(what) for c in changes)]

@@ -140,7 +140,7 @@ def with_holdfast(settings: dict[str, Any], leak: dict[str, float], truth: Any, 
         raise SystemExit(summary["error"])
     kills = sum(attempt["exit"]["signal"] == "SIGKILL" and not attempt["stopped_by"] for attempt in summary["attempts"])
     planned = sum(attempt["stopped_by"] == "planned restart" for attempt in summary["attempts"])
-    changes = [change["what"] for attempt in summary["attempts"] for change in attempt["changes"]]
+    changes = [change["setting"] for attempt in summary["attempts"] for change in attempt["changes"]]
     made = batches(folder)
     again = made - int(truth["batches"])
     note = f"{planned} planned restarts, {kills} kills; goodput {summary['goodput']['ratio']:.0%}"

@@ -28,10 +28,10 @@ def check(
 ) -> None:
     """Say before hours are spent whether they are worth it: environment, data, device and learning, each with what to do.
 
-    The training's own Python is asked, not Holdfast's. The training itself is rehearsed: its first steps, in a scratch copy of
+    The training's own Python is asked, not Holdfast's. The training itself is dry-run: its first steps, in a scratch copy of
     its folder, with trackers off (leave it out: --skip device --skip learning --skip forecast).
 
-    On Linux 5.19 or newer the rehearsal, and all that it starts, cannot write outside of the scratch copy, temporary folders and the tools' caches;
+    On Linux 5.19 or newer the dry run, and all that it starts, cannot write outside of the scratch copy, temporary folders and the tools' caches;
     elsewhere Python is kept from changing files of yours, and what libraries and other programs write is not prevented, but
     looked for in the folder afterwards. Details: docs/dry_run.md. The short trial of a plan (forecast) writes to a scratch folder, and is not confined.
 

@@ -29,7 +29,7 @@ UNKNOWN = 1e-2
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step, as the child wrote it (`oracle/recording.py`)."""
+    """One step, as the child wrote it (`op_check/step_recorder.py`)."""
 
     step: int
     losses: Sequence[float]
@@ -87,7 +87,7 @@ class Disagreement:
 class StepAgreement:
     """What two runs on the device and those on the CPU say together."""
 
-    says: str
+    message: str
     races: Sequence[Disagreement] = field(default=())
     """Where the device's two runs are apart."""
     wrong: Sequence[Disagreement] = field(default=())
@@ -140,21 +140,21 @@ def step_agreement(
     compared = sum(1 for record in first[:steps] for _ in record.figures())
     if races:
         at = races[0]
-        says = (
+        message = (
             f"the same steps came out differently when they were repeated, from step {at.step} on ({at.kind} {at.name}: {at.one:.6g}, "
             f"then {at.other:.6g}): the device does not wait for its own work. Try without non_blocking copies"
         )
     elif wrong:
         at = wrong[0]
-        says = (
+        message = (
             f"the device repeats itself but is not where the CPU is, from step {at.step} on ({at.kind} {at.name}: {at.one:.6g}, on the "
             f"CPU {at.other:.6g}). If each operator by itself agrees, work is used before it is done: try without non_blocking copies"
         )
     elif not cpu:
-        says = f"{steps} steps repeat themselves on the device; they were not run on the CPU"
+        message = f"{steps} steps repeat themselves on the device; they were not run on the CPU"
     else:
-        says = f"{steps} steps agree: twice on the device, and with the CPU, within what rounding does"
-    return StepAgreement(says, tuple(races), tuple(wrong), compared)
+        message = f"{steps} steps agree: twice on the device, and with the CPU, within what rounding does"
+    return StepAgreement(message, tuple(races), tuple(wrong), compared)
 
 
 def _more_than_few(found: Sequence[Disagreement], records: Sequence[StepRecord]) -> list[Disagreement]:

@@ -249,12 +249,14 @@ def _goes_on(memory: Memory, leak: Leak) -> bool | None:
     too young to tell.
     """
     newest, evaluated = memory.epochs[-1], list(memory.evaluations)[-1:]
-    looks = [look for look in memory.looks if look.step > newest.last and not is_in_evaluation(look.at, evaluated)]
-    if len(looks) < MIN_SAMPLES:
+    windows = [
+        window for window in memory.windows if window.step > newest.last and not is_in_evaluation(window.at, evaluated)
+    ]
+    if len(windows) < MIN_SAMPLES:
         return None
-    middle = looks[len(looks) // 2]
+    middle = windows[len(windows) // 2]
     passed = middle.step - (newest.before + newest.last) / 2.0
-    now = median(getattr(look.mean, leak.series) for look in looks)
+    now = median(getattr(window.mean, leak.series) for window in windows)
     return bool(now - getattr(newest.held, leak.series) >= STILL_GROWING * leak.growth.rate * passed)
 
 
@@ -288,13 +290,13 @@ def _places(
 ) -> list[Repeat]:
     """How far each place of an epoch stands above the line, in the middle one of the newest epochs."""
     highest: dict[int, list[float]] = defaultdict(list)
-    for epoch, looks in shapes:
+    for epoch, windows in shapes:
         above: dict[int, float] = {}
-        meanwhile = [one for one in evaluations if looks[0].at <= one.during.ended and one.during.began <= epoch.at]
-        for look in looks:
-            if not is_in_evaluation(look.at, meanwhile):
-                place = round(PLACES * (look.step - epoch.before) / (epoch.last - epoch.before))
-                high = getattr(look.most, leak.series) - _line(leak.growth, look.step)
+        meanwhile = [one for one in evaluations if windows[0].at <= one.during.ended and one.during.began <= epoch.at]
+        for window in windows:
+            if not is_in_evaluation(window.at, meanwhile):
+                place = round(PLACES * (window.step - epoch.before) / (epoch.last - epoch.before))
+                high = getattr(window.most, leak.series) - _line(leak.growth, window.step)
                 above[place] = max(high, above.get(place, -math.inf))
         for place, high in above.items():
             highest[place].append(high)

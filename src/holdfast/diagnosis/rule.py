@@ -24,7 +24,7 @@ Kind = Literal["learning", "resources", "exit", "proof", "watching"]
 class Case:
     """A short history of events, and what the rule must make of it."""
 
-    says: str
+    description: str
     history: list[AnyEvent]
     expected: Severity | None
     """The severity of the finding, or None when the rule must stay silent."""

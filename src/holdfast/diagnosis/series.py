@@ -41,10 +41,10 @@ class Series:
         self.nonfinite = 0
         """Values that were not finite."""
         self.nonfinite_in_a_row = 0
-        self.first_bad_step: int | None = None
-        self.bad_since: int | None = None
+        self.first_nonfinite_step: int | None = None
+        self.nonfinite_since: int | None = None
         """Where the values up to the newest stopped being finite; None where the newest is."""
-        self.last_bad_step: int | None = None
+        self.last_nonfinite_step: int | None = None
         self.last: float | None = None
         """The last value, finite or not."""
 
@@ -70,7 +70,7 @@ class Series:
         else:
             self.same_in_a_row = self.same_in_a_row + n if low == self.last and not self.nonfinite_in_a_row else n
         self.nonfinite_in_a_row = 0
-        self.bad_since = None
+        self.nonfinite_since = None
         self.first = (low if low == high else mean) if self.first is None else self.first
         self.highest, self.lowest = max(self.highest, high), min(self.lowest, low)
         self.count += n
@@ -112,10 +112,10 @@ class Series:
     def _add_nonfinite(self, step: int, nonfinite: int) -> None:
         self.nonfinite += nonfinite
         self.nonfinite_in_a_row += nonfinite
-        self.first_bad_step = step if self.first_bad_step is None else self.first_bad_step
-        self.bad_since = step if self.bad_since is None else self.bad_since
-        if self.last_bad_step is None or step > self.last_bad_step:
-            self.last_bad_step = step
+        self.first_nonfinite_step = step if self.first_nonfinite_step is None else self.first_nonfinite_step
+        self.nonfinite_since = step if self.nonfinite_since is None else self.nonfinite_since
+        if self.last_nonfinite_step is None or step > self.last_nonfinite_step:
+            self.last_nonfinite_step = step
 
     def _join_or_append(self, point: Point) -> None:
         if self.points and self.points[-1].n + point.n <= self._per_point:

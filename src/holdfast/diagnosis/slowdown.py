@@ -40,7 +40,7 @@ class Slowdown(NamedTuple):
 
 class Cause(NamedTuple):
     name: str
-    says: str
+    message: str
     """For the message, a clause."""
     evidence: str
     remedies: tuple[str, ...]

@@ -182,7 +182,7 @@ def verdict_of(staged_run: StagedRun) -> Verdict:
         reason = f"stage {last.name}: {last.reason}"
         return Verdict(outcome=Outcome(last.verdict), reason=reason, exit_status=last.exit_status)
     if last.gate == "closed":
-        reason = f"the gate of stage {last.name} stayed closed: {last.gate_says}"
+        reason = f"the gate of stage {last.name} stayed closed: {last.gate_message}"
         return Verdict(outcome=Outcome.NOT_LEARNED, reason=reason, exit_status=3)
     outcome = Outcome.LEARNED if any(each.verdict == Outcome.LEARNED for each in ended) else Outcome.UNPROVEN
     return Verdict(outcome=outcome, reason=_story(staged_run, ended), exit_status=0)

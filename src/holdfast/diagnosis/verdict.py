@@ -234,7 +234,7 @@ def _losses_finite(state: RunState) -> Proof:
     if not loss.count and not loss.nonfinite:
         return Proof(name="losses-finite", answer="missing", detail="no loss was seen")
     if loss.nonfinite_in_a_row:
-        return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.bad_since}")
+        return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.nonfinite_since}")
     detail = (
         "every loss was finite" if not loss.nonfinite else f"{loss.nonfinite} losses were not finite, but it recovered"
     )

@@ -90,7 +90,7 @@ def with_a_device(plan: Plan) -> Plan:
         return plan
     with ends_what_it_started():
         chosen = choose(plan, tell=lambda words: say(f"{words} ..."))
-    for line in chosen.says:
+    for line in chosen.message:
         say(line)
     if chosen.device is None:
         raise PlanInvalid("No device here can be trusted with this training.", next_step="name one: device = 'cpu'")

@@ -1,4 +1,4 @@
-"""Recorded rehearsals, for the cases of checks that ask about one."""
+"""Recorded dry runs, for the cases of checks that ask about one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FALLING = [2.3 * 0.93**n for n in range(24)]
 LEVEL = [2.3 + 0.01 * (-1) ** n for n in range(24)]
 
 
-def rehearsal(
+def recorded_dry_run(
     *lines: Mapping[str, Any],
     losses: Sequence[float] = (2.3, 2.2, 2.1),
-    oracle: Sequence[Mapping[str, Any]] = (),
+    op_check: Sequence[Mapping[str, Any]] = (),
     **more: Any,
 ) -> DryRunResult:
     """One that made these steps, and said these lines."""
-    steps = [{"event": "rehearsed-step", "phase": "first", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    steps = [{"event": "dry-run-step", "phase": "first", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
     told = [events.Step(at=float(n), step=n, seconds=0.1, loss=loss) for n, loss in enumerate(losses, 1)]
-    end = {"event": "rehearsal-ended", "why": "all experiments are made", "steps": len(losses), "seconds": 5.0}
+    end = {"event": "dry-run-ended", "why": "all experiments are made", "steps": len(losses), "seconds": 5.0}
     known = {
         "command": COMMAND,
         "lines": (*steps, *lines, *([end] if losses else [])),
-        "oracle": tuple(oracle),
+        "op_check": tuple(op_check),
         "events": tuple(told),
         "python_started": True,
         "code": 0,

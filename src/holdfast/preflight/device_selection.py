@@ -38,7 +38,7 @@ TRIAL_S = 120.0
 class Choice:
     device: str | None
     """As Ultralytics takes it; None where there is none that can be trusted."""
-    says: list[str]
+    message: list[str]
     """Why this one, and why not each other."""
 
 

@@ -182,25 +182,25 @@ def draft(data: DataSet, here: MachineInfo, *, model: str, data_path: str) -> st
         _comment("[stages.gate]"),
         *_rest(BY_NAME["stages.gate"], set()),
         "",
-        _comment(BY_NAME["budget"].says),
+        _comment(BY_NAME["budget"].description),
         "[budget]",
         _line("attempts", 10, "starts of each stage; planned restarts cost none"),
         _line("memory", f"{SHARE}%", f'{size(allowed)} of {size(here.memory)}; also "12 GB"'),
         *_rest(BY_NAME["budget"], {"attempts", "memory"}),
         "",
-        _comment(BY_NAME["policy"].says),
+        _comment(BY_NAME["policy"].description),
         "[policy]",
         _line("devices", _devices(here), "in the order in which they are tried"),
         *_rest(BY_NAME["policy"], {"devices"}),
         "",
-        _comment(BY_NAME["validation"].says),
+        _comment(BY_NAME["validation"].description),
         "[validation]",
         _line("every", 1, "epochs from one to the next; the last epoch is always validated"),
         *_rest(BY_NAME["validation"], {"every"}),
     ]
     for name in ("clear_cache", "environment", "rules", "hang"):
         table = BY_NAME[name]
-        parts += ["", _comment(table.says), f"# [{name}]", *_rest(table, set())]
+        parts += ["", _comment(table.description), f"# [{name}]", *_rest(table, set())]
     return "\n".join([*parts, ""])
 
 
@@ -252,9 +252,9 @@ def _as_seen_from(folder: Path, path: Path) -> str:
     return str(whole.relative_to(folder)) if whole.is_relative_to(folder) else str(whole)
 
 
-def _line(key: str, value: object, says: str = "") -> str:
+def _line(key: str, value: object, description: str = "") -> str:
     text = f"{key} = {written(value, most=sys.maxsize)}"
-    return f"{text:<30} # {says}" if says else text
+    return f"{text:<30} # {description}" if description else text
 
 
 def _comment(text: str) -> str:
@@ -265,8 +265,8 @@ def _rest(table: Table, but: set[str]) -> list[str]:
     """The keys that were not set, each with what it is for and an example, as comments."""
     if table.keys is None:
         return [f"# {line}" for line in table.example.split("\n")]
-    return [f"# {key.example:<28} # {_first_sentence(key.says)}" for key in table.keys if key.name not in but]
+    return [f"# {key.example:<28} # {_first_sentence(key.description)}" for key in table.keys if key.name not in but]
 
 
-def _first_sentence(says: str) -> str:
-    return says.replace("`", "").partition(". ")[0].rstrip(".")
+def _first_sentence(description: str) -> str:
+    return description.replace("`", "").partition(". ")[0].rstrip(".")

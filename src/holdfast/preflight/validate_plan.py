@@ -233,13 +233,13 @@ def _labels(data: DataSet, split: str, settings: Mapping[str, Any], said: Survey
     if classes:
         said.problems.append(
             f"{_files(len(classes))} for {split} {_have(len(classes))} a class that does not exist ({look.counted} were "
-            f"looked at): {classes[0].label}, line {classes[0].line}, {classes[0].says}: mend names in {data.path}, or the "
+            f"looked at): {classes[0].label}, line {classes[0].line}, {classes[0].message}: mend names in {data.path}, or the "
             "labels; Ultralytics would leave out those images."
         )
     if others:
         sentence = (
             f"{_files(len(others))} for {split} cannot be used ({look.counted} were looked at): {others[0].label}, line "
-            f"{others[0].line}, {others[0].says}; Ultralytics would leave out those images. Mend the labels."
+            f"{others[0].line}, {others[0].message}; Ultralytics would leave out those images. Mend the labels."
         )
         (said.problems if len(others) > MANY * look.looked_at else said.notes).append(sentence)
 

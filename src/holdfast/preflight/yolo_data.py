@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.schema.errors import DataSetInvalid
 from holdfast.schema.shell_text import shell_quoted
-from holdfast.schema.ultralytics_settings import IMAGES
+from holdfast.schema.ultralytics_settings import IMAGE_SUFFIXES
 from holdfast.storage.safe_files import FileTooLarge, exists, expand_user, is_dir, is_file, open_regular, read_bytes
 from holdfast.storage.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
 
@@ -308,4 +308,4 @@ def _devices_of(folders: Iterable[str]) -> set[int]:
 
 
 def _is_image(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in IMAGES
+    return name.rpartition(".")[2].lower() in IMAGE_SUFFIXES

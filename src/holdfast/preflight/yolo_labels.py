@@ -28,7 +28,7 @@ OUTSIDE = 0.01
 class Wrong(NamedTuple):
     label: Path
     line: int
-    says: str
+    message: str
     class_id: bool = False
     """A class that there is not, which is seldom one file's mistake alone."""
 

@@ -45,11 +45,11 @@ def _of_ultralytics(now: RemedyContext, id_: str) -> Remedy | None:
     if after.nbs != before.nbs:
         changes.append(now.change("nbs", after.nbs, why=f"Ultralytics accumulates {after.accumulate} batches: {why}"))
         changes += _same_decay(now, before, after)
-    says = f"A smaller micro-batch: {after.accumulate} batches of {after.batch} make an update, {before.accumulate} of {before.batch} did; {why}."
+    description = f"A smaller micro-batch: {after.accumulate} batches of {after.batch} make an update, {before.accumulate} of {before.batch} did; {why}."
     if same:
-        return whole_remedy(id_, says, *changes)
+        return whole_remedy(id_, description, *changes)
     rate, said = scaled_rate(now, after.effective / before.effective)
-    return whole_remedy(id_, f"{says} {said}", *changes, *rate)
+    return whole_remedy(id_, f"{description} {said}", *changes, *rate)
 
 
 def _same_decay(now: RemedyContext, before: Update, after: Update) -> list[Change | None]:
@@ -71,17 +71,17 @@ def _of_command(now: RemedyContext, id_: str) -> Remedy | None:
         why = f"the effective batch stays {after}" if after == before else _changed(before, after)
         changes.append(now.change("accumulation", more, why=why))
     parts = (f"{more} x {smaller}", f"{times or 1} x {batch}") if accumulates else (f"{smaller}", f"{batch}")
-    says = f"A smaller micro-batch: {parts[0]} in place of {parts[1]}; "
+    description = f"A smaller micro-batch: {parts[0]} in place of {parts[1]}; "
     if after == before:
-        return whole_remedy(id_, f"{says}the effective batch stays {after}.", *changes)
+        return whole_remedy(id_, f"{description}the effective batch stays {after}.", *changes)
     rate, said = scaled_rate(now, after / before)
-    says += _changed(before, after)
-    says += (
+    description += _changed(before, after)
+    description += (
         ""
         if accumulates
         else ", as this command has no flag for accumulation that is known (a plan can name it: flags)"
     )
-    return whole_remedy(id_, f"{says}. {said}", *changes, *rate)
+    return whole_remedy(id_, f"{description}. {said}", *changes, *rate)
 
 
 def _changed(before: int, after: int) -> str:

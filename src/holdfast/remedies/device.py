@@ -42,8 +42,8 @@ def _move(now: RemedyContext) -> Remedy | None:
         if kind_of(device) == "cpu"
         else f", {device}"
     )
-    says = f"On to the next device{full}: {_why(now)}."
-    return remedy("next-device", says, change, *back)
+    description = f"On to the next device{full}: {_why(now)}."
+    return remedy("next-device", description, change, *back)
 
 
 def _hide_cuda(now: RemedyContext, device: str) -> Remedy | None:

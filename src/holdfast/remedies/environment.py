@@ -67,8 +67,8 @@ def _both_watermarks(now: RemedyContext) -> Remedy | None:
     low = round(0.8 * high, 3)
     why = "the low mark must not be above the high one"
     limits = [now.change(f"environment.{name}", f"{value:g}", why=why) for name, value in ((_HIGH, high), (_LOW, low))]
-    says = f"Both marks of MPS memory are set, {_HIGH}={high:g} and {_LOW}={low:g}: {why}."
-    return remedy("both-watermarks", says, *limits)
+    description = f"Both marks of MPS memory are set, {_HIGH}={high:g} and {_LOW}={low:g}: {why}."
+    return remedy("both-watermarks", description, *limits)
 
 
 BOTH_WATERMARKS = RemedyStep(

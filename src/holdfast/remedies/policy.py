@@ -112,7 +112,7 @@ def after_end(
         wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
     why = [planned or f"attempt {attempt.number} ended {where(attempt)}"]
-    why += [_inside_a_sentence(remedy.says)] if remedy is not None and remedy.says else []
+    why += [_inside_a_sentence(remedy.description)] if remedy is not None and remedy.description else []
     return Decision(
         action=Action.RETRY if changes else Action.RESTART,
         attempt=attempt.number,
@@ -125,11 +125,11 @@ def after_end(
     )
 
 
-def _inside_a_sentence(says: str) -> str:
+def _inside_a_sentence(description: str) -> str:
     """A name such as PYTORCH_MPS_PREFER_METAL or amp=False keeps its letters."""
-    word = says.partition(" ")[0]
+    word = description.partition(" ")[0]
     is_plain = word.isalpha() and word[1:] == word[1:].lower()
-    return (says[:1].lower() if is_plain else says[:1]) + says[1:].rstrip(".")
+    return (description[:1].lower() if is_plain else description[:1]) + description[1:].rstrip(".")
 
 
 def is_over(state: RunState) -> bool:

@@ -17,7 +17,7 @@ class Remedy:
     """The least change that answers a finding."""
 
     id: str
-    says: str
+    description: str
     """What is done and why, for people."""
     changes: list[Change] = field(default_factory=list)
     """Empty: a fresh process goes on, with nothing changed."""
@@ -39,13 +39,13 @@ class RemedyStep:
     """When it stands at this place of a ladder, where that is not always."""
 
 
-def remedy(id_: str, says: str, *changes: Change | None) -> Remedy | None:
+def remedy(id_: str, description: str, *changes: Change | None) -> Remedy | None:
     """Of these changes those that there are to make; None where there is none."""
     made = [change for change in changes if change is not None]
-    return Remedy(id_, says, made) if made else None
+    return Remedy(id_, description, made) if made else None
 
 
-def whole_remedy(id_: str, says: str, *changes: Change | None) -> Remedy | None:
+def whole_remedy(id_: str, description: str, *changes: Change | None) -> Remedy | None:
     """All of these changes or none: they make sense together only."""
     made = [change for change in changes if change is not None]
-    return Remedy(id_, says, made) if len(made) == len(changes) else None
+    return Remedy(id_, description, made) if len(made) == len(changes) else None

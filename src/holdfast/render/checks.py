@@ -159,7 +159,7 @@ def as_builtins(report: Report) -> dict[str, Any]:
                 "id": result.check.id,
                 "kind": result.check.kind,
                 "status": result.status,
-                "says": result.says,
+                "message": result.message,
                 "findings": [msgspec.to_builtins(finding) for finding in result.findings],
                 "seconds": result.seconds,
             }
@@ -194,10 +194,10 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     for result in report.results:
         name = result.check.id
         if result.status == "not checked":
-            unchecked.setdefault(result.says, []).append(name)
+            unchecked.setdefault(result.message, []).append(name)
             continue
         if result.status == "passed":
-            yield result.status, name, result.says, ""
+            yield result.status, name, result.message, ""
         for n, found in enumerate(result.findings[:MAX_FINDINGS]):
             told = name if n == 0 and result.status != "passed" else ""
             yield found.severity, told, found.message, "; ".join(found.remedies[:2])
@@ -242,5 +242,5 @@ def as_markdown() -> str:
     for check in all_checks():
         parts += [f"## {check.id}", "", f"*{check.kind}*", "", check.page.strip(), ""]
         if check.cases:
-            parts += ["Its cases:", "", *(f"- {case.says}: {case.expected}" for case in check.cases), ""]
+            parts += ["Its cases:", "", *(f"- {case.description}: {case.expected}" for case in check.cases), ""]
     return "\n".join(parts)

@@ -130,7 +130,7 @@ _SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
     events.SupervisorNote: _remark,
     events.StageStarted: _stage_started,
     events.StageEnded: lambda event: (
-        f"stage {event.stage}, {event.name}: {event.verdict}; {event.gate_says or event.reason}"
+        f"stage {event.stage}, {event.name}: {event.verdict}; {event.gate_message or event.reason}"
     ),
     events.StageLeftOut: lambda event: f"stage {event.stage}, {event.name}, is left out: {event.why}",
     events.Signalled: lambda event: (

@@ -20,7 +20,7 @@ def print_list(drills: list[dict[str, Any]], *, as_json: bool) -> None:
         print_json(drills)
         return
     for drill in drills:
-        print_line(f"{drill['name']:{WIDTH}}{drill['says']}")
+        print_line(f"{drill['name']:{WIDTH}}{drill['description']}")
     print_lines(["", "holdfast drill NAME runs one of them, holdfast drill all runs all."])
 
 
@@ -81,7 +81,7 @@ def _sum(outcomes: list[Outcome]) -> list[str]:
 
 def _in_full(outcome: Outcome) -> list[str]:
     lines = [
-        f"{outcome['name']}: {outcome['says']}",
+        f"{outcome['name']}: {outcome['description']}",
         f"  reproduces  {outcome['reproduces']}",
         f"  fault       {outcome['fault']}",
     ]

@@ -26,10 +26,13 @@ def keys_as_markdown() -> str:
 
 def _section(table: Table) -> list[str]:
     titles = {"": "At the top", "stages": "`[[stages]]`", "stages.gate": "`[stages.gate]`"}
-    lines = [f"### {titles.get(table.name, f'`[{table.name}]`')}", "", table.says, ""]
+    lines = [f"### {titles.get(table.name, f'`[{table.name}]`')}", "", table.description, ""]
     if table.keys is None:
         return [*lines, "```toml", f"[{table.name}]", table.example, "```", ""]
-    rows = [f"| `{key.name}` | {_holds(key)} | {_default(key)} | {key.says} | `{key.example}` |" for key in table.keys]
+    rows = [
+        f"| `{key.name}` | {_holds(key)} | {_default(key)} | {key.description} | `{key.example}` |"
+        for key in table.keys
+    ]
     return [*lines, "| key | holds | default | what it is for | example |", "|---|---|---|---|---|", *rows, ""]
 
 

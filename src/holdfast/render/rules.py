@@ -23,7 +23,7 @@ def print_rules(asked: str | None, *, as_json: bool) -> None:
             {
                 "id": rule.id,
                 "kind": rule.kind,
-                "says": headline(rule),
+                "description": headline(rule),
                 "limits": rule.limits,
                 "page": rule.page.strip(),
             }
@@ -48,7 +48,7 @@ def as_markdown() -> str:
         if rule.limits:
             parts += [f"Limits: {limits_of(rule)}.", ""]
         parts += ["Its cases:", ""]
-        parts += [f"- {case.says}: {case.expected or 'silent'}" for case in rule.cases]
+        parts += [f"- {case.description}: {case.expected or 'silent'}" for case in rule.cases]
         parts.append("")
     return "\n".join(parts)
 

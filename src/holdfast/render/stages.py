@@ -94,7 +94,7 @@ def _stage(each: StageView) -> dict[str, Any]:
     if stage.ended is not None:
         ended = stage.ended
         said |= {"verdict": ended.verdict, "reason": ended.reason, "metric": ended.metric, "reached": ended.reached}
-        said |= {"gate": ended.gate, "gate_says": ended.gate_says, "best": ended.best, "last": ended.last}
+        said |= {"gate": ended.gate, "gate_message": ended.gate_message, "best": ended.best, "last": ended.last}
         said |= {"results": ended.results}
     if stage.left_out is not None:
         said["why"] = stage.left_out.why
@@ -135,7 +135,7 @@ def said_of(stage: StageState) -> str:
     if stage.ended is None:
         return ""
     ended = stage.ended
-    return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_says or ended.reason
+    return ended.reason if ended.verdict not in ("learned", "unproven") else ended.gate_message or ended.reason
 
 
 def stages_panel(run: RunFolder, plan: Plan | None = None) -> Box:
@@ -176,7 +176,11 @@ def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str
         for change in (
             change for made in summary["attempts"] if made["stage"] == stage.name for change in made["changes"]
         ):
-            yield "  changed", "", f"{change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
+            yield (
+                "  changed",
+                "",
+                f"{change['setting']} {change['before']} -> {change['after']}: {change.get('why', '')}",
+            )
     if count_of(staged_run) > len(staged_run.stages):
         yield "", "", f"{plural(count_of(staged_run) - len(staged_run.stages), 'stage')} not begun"
     files = summary["deliverables"]

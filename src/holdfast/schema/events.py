@@ -623,7 +623,7 @@ class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
     """The best of what stages are compared by, whatever their gates ask for."""
     gate: Literal["open", "closed", ""] = "open"
     """Empty where the stage did not come to its end."""
-    gate_says: str = ""
+    gate_message: str = ""
     best: str | None = None
     last: str | None = None
     results: str | None = None

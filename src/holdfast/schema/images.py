@@ -22,9 +22,9 @@ Problem = Literal[
 """Why an image cannot be trained on. `refused`: the system does not let it be read; `too-small`: under 10 pixels, which
 Ultralytics leaves out; `too-many-pixels`: beyond what Pillow, and so Ultralytics, opens at all."""
 
-Oddity = Literal["extension", "cmyk", "16-bit", "tail", "not-decoded", "not-looked-at"]
+Oddity = Literal["extension", "cmyk", "16-bit", "tail", "not-decoded", "not-scanned"]
 """`extension`: of another format than its name says; `tail`: a JPEG that goes on after its end mark; `not-decoded`: so large that only
-the header was read; `not-looked-at`: there was no Pillow, or no plugin for the format."""
+the header was read; `not-scanned`: there was no Pillow, or no plugin for the format."""
 
 LabelState = Literal["there", "empty", "missing", "unreadable", "too-large"]
 
@@ -65,7 +65,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     oddities: tuple[Oddity, ...] = ()
     digest: str = ""
     """Of the file's bytes."""
-    look: str = ""
+    image_hash: str = ""
     """128 bits in hexadecimal that change little when the image changes little; empty where it is all of one colour."""
     label: LabelState = "missing"
     faults: dict[LineFault, int] = {}

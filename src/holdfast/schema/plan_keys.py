@@ -18,7 +18,7 @@ _BOOL: tuple[Kind, ...] = ("bool",)
 class Key(NamedTuple):
     name: str
     holds: Value
-    says: str
+    description: str
     example: str
 
 
@@ -26,7 +26,7 @@ class Table(NamedTuple):
     """A part of the file; `keys` is None where the names are the user's own."""
 
     name: str
-    says: str
+    description: str
     keys: tuple[Key, ...] | None
     example: str = ""
 

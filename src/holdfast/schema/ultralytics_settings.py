@@ -153,7 +153,7 @@ OF_OTHER_MODES = frozenset(
 """Settings of prediction, export and tracking: a training takes them and does nothing with them."""
 
 OPTIMIZERS = ("Adam", "AdamW", "Adamax", "MuSGD", "NAdam", "RAdam", "RMSprop", "SGD", "auto")
-IMAGES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     {
         "avif",
         "bmp",
@@ -170,4 +170,4 @@ IMAGES = frozenset(
         "webp",
     }
 )
-"""Endings of the files that it takes for images."""
+"""Endings of the files that it reads as images."""

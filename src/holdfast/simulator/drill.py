@@ -14,7 +14,7 @@ MachineFactory = Literal["as it is", "unified memory", "falls asleep"]
 @dataclass(frozen=True)
 class Drill:
     name: str
-    says: str
+    description: str
     """One line: what goes wrong."""
     reproduces: str
     """The field report or the signature, with its sources."""

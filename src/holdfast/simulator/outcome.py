@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def described(drill: Drill) -> dict[str, Any]:
     return {
         "name": drill.name,
-        "says": drill.says,
+        "description": drill.description,
         "reproduces": drill.reproduces,
         "fault": drill.fault,
         "finds": dict(drill.finds),

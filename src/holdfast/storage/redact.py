@@ -74,7 +74,18 @@ VOCABULARY = frozenset(
 """Fields whose words are ours, a program's version, or the name that the user gave to a run or a stage: they stay as they are."""
 SENTENCES = frozenset(
     (
-        *("message", "evidence", "remedies", "text", "last_words", "detail", "why", "reason", "gate_says", "expects"),
+        *(
+            "message",
+            "evidence",
+            "remedies",
+            "text",
+            "last_words",
+            "detail",
+            "why",
+            "reason",
+            "gate_message",
+            "expects",
+        ),
         *("planned", "left_out", "costs"),
     )
 )

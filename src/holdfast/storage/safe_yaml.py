@@ -20,8 +20,8 @@ MAX_NUMBER = 64
 class YamlRefused(ValueError):
     """It is no YAML, or more than the bounds allow: `line` counts from 1, None where it is not known."""
 
-    def __init__(self, says: str, line: int | None = None) -> None:
-        super().__init__(says)
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
         self.line = line
 
 
@@ -48,8 +48,8 @@ def load_yaml(data: bytes) -> Any:
     ) as error:
         # Values with a tag that they do not fit (!!float "") make PyYAML raise whatever it comes upon.
         mark = getattr(error, "problem_mark", None)
-        says = getattr(error, "problem", None) or f"a value cannot be read ({type(error).__name__})"
-        raise YamlRefused(says, None if mark is None else mark.line + 1) from None
+        message = getattr(error, "problem", None) or f"a value cannot be read ({type(error).__name__})"
+        raise YamlRefused(message, None if mark is None else mark.line + 1) from None
 
 
 @functools.cache

@@ -180,7 +180,7 @@ def message_for(event: events.Event) -> dict[str, Any] | None:
         decision = event.decision
         return {"event": "restart", "message": decision.why, "decision": msgspec.to_builtins(decision)}
     if isinstance(event, events.StageEnded):
-        said = f"Stage {event.name}: {event.gate_says or event.reason}"
+        said = f"Stage {event.name}: {event.gate_message or event.reason}"
         return {"event": "stage-end", "message": said, "stage": event.name, "verdict": event.verdict}
     if isinstance(event, events.StageLeftOut):
         return {"event": "stage-end", "message": f"Stage {event.name} is left out: {event.why}", "stage": event.name}

@@ -149,10 +149,10 @@ class Stages:
         why, mend = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
         if last.ended.verdict in FINISHED:
             asked = self._plan.stages[last.number - 1].gate
-            is_open, says = gate(asked, result_of(state, asked.metric), staged_run.best_before(last.number))
+            is_open, message = gate(asked, result_of(state, asked.metric), staged_run.best_before(last.number))
             if is_open:
                 return
-            why = f"the gate of stage {last.name} stays closed: {says}"
+            why = f"the gate of stage {last.name} stays closed: {message}"
             mend = f"ask for less in the plan, then: holdfast resume {self._run.shell_reference} PLAN.toml; or start"
         raise RunIsOver(
             f"The run {self._run.name} cannot go on: {why}.",
@@ -207,7 +207,7 @@ class Stages:
             reason=reached.reason,
             exit_status=reached.exit_status,
             gate="closed" if reached.outcome.value in FINISHED else "",
-            gate_says="what it reached could not be read: see the notes in the record",
+            gate_message="what it reached could not be read: see the notes in the record",
         )
         ended = self._unharmed(
             journal,
@@ -247,7 +247,7 @@ class Stages:
         self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, reached: Verdict
     ) -> events.StageEnded:
         result = result_of(load_run_state(replay(folder)), stage.gate.metric)
-        is_open, says = gate(stage.gate, result, staged_run.best_before(number))
+        is_open, message = gate(stage.gate, result, staged_run.best_before(number))
         finished = reached.outcome.value in FINISHED
         return events.StageEnded(
             at=self._world.clock(),
@@ -260,7 +260,7 @@ class Stages:
             reached=result.reached,
             score=result.score,
             gate=("open" if is_open else "closed") if finished else "",
-            gate_says=says if finished else "",
+            gate_message=message if finished else "",
             best=_there(result.best),
             last=_there(result.last),
             results=_there(result.folder),

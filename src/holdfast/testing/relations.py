@@ -35,7 +35,7 @@ def steps(
     ]
 
 
-def look(step: int, *, norm: float | str = 1.0, tensors: int = 4, **more: int) -> list[events.AnyEvent]:
+def sample(step: int, *, norm: float | str = 1.0, tensors: int = 4, **more: int) -> list[events.AnyEvent]:
     """One look at the gradients of a step."""
     return [events.Gradients(at=float(step), step=step, norm=norm, tensors=tensors, **more)]  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ def at(value: float | Callable[[float], float], part: float) -> float:
 
 def life(
     *,
-    looks: int = 240,
+    samples: int = 240,
     every: float = 30.0,
     steps: int = 15,
     epoch_of: int | None = 150,
@@ -38,8 +38,8 @@ def life(
     part of it that has passed, from 0 to 1.
     """
     history = [*started(), *trains()]
-    for look in range(1, looks + 1):
-        part, now, last = look / looks, look * every, look * steps
+    for sample in range(1, samples + 1):
+        part, now, last = sample / samples, sample * every, sample * steps
         fetched = steps if epoch_of else 0
         history.append(
             events.Steps(

@@ -31,14 +31,14 @@ class Gradients:
         self.seen_nonzero = False
         """Whether a gradient was ever seen that is not zero."""
         self.latest: events.Gradients | None = None
-        self.looks = 0
+        self.samples = 0
         self.zero = Streak()
         """Steps in a row at which every gradient was seen to be exactly zero and the loss was not."""
         self.missing = Streak()
         """Looks in a row at which the run's optimizer had parameters and not one of them a gradient."""
         self.fewest_missing: int | None = None
         """So many of its tensors had no gradient at every look that saw any."""
-        self.looks_with_some = 0
+        self.samples_with_some = 0
         self.nonfinite = Streak()
         """Looks in a row, in steps that were taken, at which some gradient was not finite."""
         self.nonfinite_others = Streak()
@@ -118,7 +118,7 @@ class Gradients:
 
     def fold_look(self, event: events.Gradients) -> None:
         self.latest = event
-        self.looks += 1
+        self.samples += 1
         nonfinite = self.nonfinite_others if event.other_optimizer else self.nonfinite
         if event.nonfinite:
             nonfinite.add(event.step)
@@ -128,7 +128,7 @@ class Gradients:
             return
         if event.tensors:
             self.missing.end()
-            self.looks_with_some += 1
+            self.samples_with_some += 1
             fewest = self.fewest_missing
             self.fewest_missing = event.missing if fewest is None else min(fewest, event.missing)
         elif event.missing:

@@ -116,9 +116,9 @@ class Memory:
         """The newest epochs, with their looks."""
         self._driver_above_rss = False
         self._first_seen_step: int | None = None
-        self.looks: list[MemoryWindow] = []
+        self.windows: list[MemoryWindow] = []
         """Since the last epoch in `shapes`."""
-        self._epochs_in_looks = 0
+        self._epochs_in_windows = 0
         self._epoch_began_after: int | None = None
         self._per_epoch = 1
         self._per_point = 1
@@ -176,18 +176,18 @@ class Memory:
 
     def fold_epoch(self, event: events.Epoch) -> None:
         """An epoch's looks are all since the epoch before: where it is validated does not matter, as it comes each time."""
-        self._epochs_in_looks += 1
-        if len(self.looks) < MIN_SAMPLES or event.step <= (self._epoch_began_after or 0):
+        self._epochs_in_windows += 1
+        if len(self.windows) < MIN_SAMPLES or event.step <= (self._epoch_began_after or 0):
             return
         done = EpochMemory(
-            self._epochs_in_looks,
-            self._epoch_began_after or self.looks[0].step,
+            self._epochs_in_windows,
+            self._epoch_began_after or self.windows[0].step,
             event.step,
             event.at,
-            HeldMemory(*(median(values) for values in zip(*(look.mean for look in self.looks), strict=True))),
+            HeldMemory(*(median(values) for values in zip(*(window.mean for window in self.windows), strict=True))),
         )
-        self.shapes.append((done, self.looks))
-        self.looks, self._epochs_in_looks, self._epoch_began_after = [], 0, event.step
+        self.shapes.append((done, self.windows))
+        self.windows, self._epochs_in_windows, self._epoch_began_after = [], 0, event.step
         if self.epochs and self.epochs[-1].epochs < self._per_epoch:
             self.epochs[-1] = _joined_epochs(self.epochs[-1], done)
             return
@@ -224,12 +224,12 @@ class Memory:
             rest = self.points[len(self.points) // 2 * 2 :]
             self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
 
-    def _look(self, look: MemoryWindow) -> None:
-        self.looks.append(look)
-        if len(self.looks) > KEPT_WINDOWS:
-            pairs = zip(self.looks[::2], self.looks[1::2], strict=False)
-            rest = self.looks[len(self.looks) // 2 * 2 :]
-            self.looks = [_joined_looks(*pair) for pair in pairs] + rest
+    def _look(self, window: MemoryWindow) -> None:
+        self.windows.append(window)
+        if len(self.windows) > KEPT_WINDOWS:
+            pairs = zip(self.windows[::2], self.windows[1::2], strict=False)
+            rest = self.windows[len(self.windows) // 2 * 2 :]
+            self.windows = [_joined_windows(*pair) for pair in pairs] + rest
 
     def _spell(self, spell: PressureSpell) -> None:
         self._spells.append(spell)
@@ -257,7 +257,7 @@ def _joined(a: Point, b: Point) -> Point:
     )
 
 
-def _joined_looks(a: MemoryWindow, b: MemoryWindow) -> MemoryWindow:
+def _joined_windows(a: MemoryWindow, b: MemoryWindow) -> MemoryWindow:
     mean = HeldMemory(*((one + other) / 2.0 for one, other in zip(a.mean, b.mean, strict=True)))
     return MemoryWindow(b.at, b.step, mean, HeldMemory(*map(max, zip(a.most, b.most, strict=True))))
 

@@ -41,8 +41,8 @@ class Weights:
     def __init__(self) -> None:
         self.weight_updates: events.WeightUpdates | None = None
         """The newest that looked at anything: at the very end the weights may be gone already."""
-        self.looks = 0
-        self.first_look: int | None = None
+        self.samples = 0
+        self.first_sample: int | None = None
         self.most_moved = 0
         self.stuck: dict[str, Stuck] = {}
         """By name; a tensor that moved after all is taken out."""
@@ -68,8 +68,8 @@ class Weights:
         if not event.checked:
             return
         self.weight_updates = event
-        self.looks += 1
-        self.first_look = event.step if self.first_look is None else self.first_look
+        self.samples += 1
+        self.first_sample = event.step if self.first_sample is None else self.first_sample
         self.most_moved = max(self.most_moved, event.moved)
         self.no_gradient = event.no_gradient
         self._fold_zero_input(event)
@@ -85,7 +85,7 @@ class Weights:
         self.had_to_move = sum(stuck.had_to_move for stuck in self.stuck.values())
 
     def _fold_zero_input(self, event: events.WeightUpdates) -> None:
-        if self.looks == 1:
+        if self.samples == 1:
             self.zero_input = {name: Streak() for name in event.zero_input}
         # Only a look at all tensors says of those that it does not name that they were given something.
         elif self.zero_input and event.checked >= event.of:

@@ -27,10 +27,10 @@ def judge(survey: Survey, rule: str) -> Judged:
     if not train:
         return Judged("no object in train")
     often = " ".join(f"{class_name(survey, kind)} {count:,}," for kind, count in train.most_common(MAX_NAMED))
-    says = f"{many(len(named), 'class', 'classes')} in train: {often.rstrip(',')}" + (
+    message = f"{many(len(named), 'class', 'classes')} in train: {often.rstrip(',')}" + (
         " …" if len(train) > MAX_NAMED else ""
     )
-    return Judged(says, (*_never_learned(survey, train, val, rule), *_rare(survey, train, val, named, rule)))
+    return Judged(message, (*_never_learned(survey, train, val, rule), *_rare(survey, train, val, named, rule)))
 
 
 def counts(survey: Survey, split: str) -> Counter[int]:

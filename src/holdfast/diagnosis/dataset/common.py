@@ -15,7 +15,7 @@ MAX_NAME = 120
 
 
 class Judged(NamedTuple):
-    says: str
+    message: str
     """One line: what was looked at."""
     findings: tuple[Finding, ...] = ()
 

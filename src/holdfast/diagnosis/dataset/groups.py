@@ -78,8 +78,8 @@ def grouped(survey: Survey) -> Groups:
     for same in copies:
         joined.join_all(same)
         _know_all(same, images, "copy", known)
-    by_look = _by_look(images)
-    _join_looks(by_look, images, joined, known)
+    by_hash = _by_hash(images)
+    _join_hashes(by_hash, images, joined, known)
     sources = _alike_by(images, lambda image: source_of(image.path))
     for same in sources:
         joined.join_all(same)
@@ -99,21 +99,21 @@ def grouped(survey: Survey) -> Groups:
         twins=tuple(known[at] for at in sorted(known)),
         videos=tuple(filmed),
         copies=sum(_beyond_first(same, images) for same in copies),
-        near_copies=sum(_beyond_first(same, images) for same in by_look.values()),
+        near_copies=sum(_beyond_first(same, images) for same in by_hash.values()),
         contradicting=tuple(_contradictions(copies, images)),
     )
 
 
-def _join_looks(
-    by_look: dict[int, list[int]], images: Sequence[ImageRecord], joined: _Joined, known: dict[int, Twin]
+def _join_hashes(
+    by_hash: dict[int, list[int]], images: Sequence[ImageRecord], joined: _Joined, known: dict[int, Twin]
 ) -> None:
-    for same in by_look.values():
+    for same in by_hash.values():
         joined.join_all(same)
         _know_all(same, images, "near", known)
-    trained = {look: _first_trained(same, images) for look, same in by_look.items()}
-    unknown = {look: [at for at in same if _is_held(at, images, known)] for look, same in by_look.items()}
-    for pair in near_pairs(by_look, near_enough([*by_look])):
-        joined.join(by_look[pair[0]][0], by_look[pair[1]][0])
+    trained = {image_hash: _first_trained(same, images) for image_hash, same in by_hash.items()}
+    unknown = {image_hash: [at for at in same if _is_held(at, images, known)] for image_hash, same in by_hash.items()}
+    for pair in near_pairs(by_hash, near_enough([*by_hash])):
+        joined.join(by_hash[pair[0]][0], by_hash[pair[1]][0])
         for one, other in (pair, pair[::-1]):
             by = trained[one]
             if by is not None and unknown[other]:
@@ -121,11 +121,11 @@ def _join_looks(
                 unknown[other] = []
 
 
-def _by_look(images: Sequence[ImageRecord]) -> dict[int, list[int]]:
+def _by_hash(images: Sequence[ImageRecord]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for at, image in enumerate(images):
-        if image.seen.look:
-            found[int(image.seen.look, 16)].append(at)
+        if image.seen.image_hash:
+            found[int(image.seen.image_hash, 16)].append(at)
     return found
 
 

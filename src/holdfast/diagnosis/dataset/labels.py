@@ -40,7 +40,7 @@ def judge(survey: Survey, rule: str) -> Judged:
     labelled = sum(image.seen.label == "there" for image in survey.images)
     objects = sum(len(image.seen.classes) for image in survey.images)
     background = len(survey.images) - labelled
-    says = f"{many(objects, 'object')} on {labelled:,} of {looked_at(survey)}" + (
+    message = f"{many(objects, 'object')} on {labelled:,} of {looked_at(survey)}" + (
         f", {background:,} without any" if background else ""
     )
     findings = [
@@ -50,7 +50,7 @@ def judge(survey: Survey, rule: str) -> Judged:
         *_missing(survey, rule),
         *_strays(survey, rule),
     ]
-    return Judged(says, tuple(findings))
+    return Judged(message, tuple(findings))
 
 
 def _none_at_all(survey: Survey, rule: str) -> list[Finding]:

@@ -38,7 +38,7 @@ def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Jud
     groups = grouped(survey)
     leaked = [twin for twin in groups.twins if survey.images[twin.held].split == "val"]
     tested = [twin for twin in groups.twins if survey.images[twin.held].split == "test"]
-    says = (
+    message = (
         f"{looked_at(survey)}: {len(leaked):,} of {len(val):,} in val ({share(len(leaked), len(val))}) have a twin or a "
         "neighbouring frame in train"
     )
@@ -49,7 +49,7 @@ def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Jud
     if leaked or tested:
         findings.append(_leak(survey, groups, leaked, tested, split, rule))
     findings += _within(survey, groups, rule)
-    return Judged(says, tuple(findings)), split
+    return Judged(message, tuple(findings)), split
 
 
 def _leak(

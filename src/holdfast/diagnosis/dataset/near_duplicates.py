@@ -36,35 +36,35 @@ def distance(one: int, other: int) -> int:
     return (one ^ other).bit_count()
 
 
-def usual_distances(looks: Sequence[int]) -> list[int]:
+def usual_distances(hashes: Sequence[int]) -> list[int]:
     """Those of pairs from all over the data set, in order. The same pairs every time."""
-    count = len(looks)
+    count = len(hashes)
     steps = [step for step in (count // 2, count // 3, count // 5 + 1, count // 7 + 2) if step]
     rounds = max(1, count * len(steps) // SAMPLED)
     return sorted(
-        distance(looks[at], looks[(at + step) % count])
+        distance(hashes[at], hashes[(at + step) % count])
         for step in steps
         for at in range(0, count, rounds)
         if step < count
     )
 
 
-def near_enough(looks: Sequence[int]) -> int:
+def near_enough(hashes: Sequence[int]) -> int:
     """In how many bits two images of this data set may differ and still be called near copies.
 
     The upper half of the usual distances gives the spread: the lower half holds the very pairs that are looked for.
     """
-    usual = usual_distances(looks)
+    usual = usual_distances(hashes)
     if len(usual) < 2 * BITS:
         return SURE * 2
     middle, high = usual[len(usual) // 2], usual[len(usual) * 84 // 100]
-    most = MAX_DISTANCE if len(looks) <= MANY else MAX_DISTANCE_OF_MANY
+    most = MAX_DISTANCE if len(hashes) <= MANY else MAX_DISTANCE_OF_MANY
     return max(SURE, min(most, int(middle - UNLIKELY * (high - middle))))
 
 
-def near_pairs(looks: Iterable[int], within: int) -> Iterator[tuple[int, int]]:
+def near_pairs(hashes: Iterable[int], within: int) -> Iterator[tuple[int, int]]:
     """Pairs of different looks that differ in so many bits at most; a pair may come more than once."""
-    distinct = sorted(set(looks))
+    distinct = sorted(set(hashes))
     for shift, length in _parts(within // 2 + 1):
         mask = (1 << length) - 1
         changes = [0, *(1 << bit for bit in range(length))]

@@ -40,7 +40,7 @@ ODDITIES: dict[Oddity, tuple[str, str]] = {
         "Ultralytics rewrites such files in place, at another quality, the first time it reads them: keep a copy",
     ),
     "not-decoded": ("are so large that only the header was read", "open one of them by hand"),
-    "not-looked-at": ("were not looked at: there is no plugin for their format", "convert them to JPEG or PNG"),
+    "not-scanned": ("were not looked at: there is no plugin for their format", "convert them to JPEG or PNG"),
 }
 TOO_MANY = 0.5
 """Of the images of a split: with so few left the training is not the one that was planned."""
@@ -52,9 +52,9 @@ def judge(survey: Survey, rule: str) -> Judged:
     bad = [image for image in survey.images if image.seen.problem is not None]
     formats = sorted({image.seen.format for image in survey.images if image.seen.format})
     kinds = f" ({', '.join(formats)})" if formats else ""
-    says = f"{looked_at(survey)}{kinds}, " + ("all readable" if not bad else f"{len(bad):,} of them not usable")
+    message = f"{looked_at(survey)}{kinds}, " + ("all readable" if not bad else f"{len(bad):,} of them not usable")
     findings = [finding for finding in (_unusable(survey, bad, rule), _odd(survey, rule)) if finding is not None]
-    return Judged(says, tuple(findings))
+    return Judged(message, tuple(findings))
 
 
 def _unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Finding | None:

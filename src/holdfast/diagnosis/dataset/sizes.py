@@ -52,7 +52,7 @@ def judge(survey: Survey, image_size: int, rule: str) -> Judged:
         return Judged("no object whose size is known")
     every = [size for sizes in by_class.values() for size in sizes]
     spread = at(every, image_size)
-    says = (
+    message = (
         f"{many(spread.objects, 'object')} at imgsz {image_size}: median {spread.median:.0f} px, {share(spread.under_cell, 1)} "
         f"under {CELL:.0f} px, {share(spread.under_clear, 1)} under {CLEAR:.0f} px"
     )
@@ -60,12 +60,12 @@ def judge(survey: Survey, image_size: int, rule: str) -> Judged:
     worst = max(spreads, key=lambda kind: (spreads[kind].under_clear, spreads[kind].under_cell), default=None)
     suffers = spreads[worst] if worst is not None else spread
     if max(spread.under_clear, suffers.under_clear) < MANY:
-        return Judged(says)
+        return Judged(message)
     too_small = max(spread.under_cell, suffers.under_cell) >= MANY
     sizes, of = every, ""
     if worst is not None and suffers.under_clear > spread.under_clear:
         sizes, of = by_class[worst], f" of {class_name(survey, worst)}"
-    evidence = [says]
+    evidence = [message]
     if worst is not None and len(spreads) > 1:
         evidence.append(
             f"{class_name(survey, worst)} suffers most: {many(suffers.objects, 'object')}, median {suffers.median:.0f} px, "
@@ -73,7 +73,7 @@ def judge(survey: Survey, image_size: int, rule: str) -> Judged:
         )
     here = at(sizes, image_size)
     return Judged(
-        says,
+        message,
         (
             Finding(
                 rule=rule,

@@ -44,7 +44,7 @@ class Video(NamedTuple):
     frames: tuple[int, ...]
     """Which images, in the order of their numbers."""
     by: str
-    """"name" or "look"."""
+    """"name" or "appearance"."""
 
 
 class _Name(NamedTuple):
@@ -89,7 +89,9 @@ def _of_one_form(form: tuple[str, ...], named: list[tuple[int, _Name]], images: 
             if len(frames) > 1
         ]
     return [
-        Video(f"{_titled(form, others, key)} from {images[scene[0]].path.rpartition('/')[2]}", tuple(scene), "look")
+        Video(
+            f"{_titled(form, others, key)} from {images[scene[0]].path.rpartition('/')[2]}", tuple(scene), "appearance"
+        )
         for key, scene in _scenes(by_video, images)
     ]
 
@@ -116,14 +118,17 @@ def _scenes(
     by_video: dict[tuple[str, ...], list[tuple[int, int]]], images: Sequence[ImageRecord]
 ) -> list[tuple[tuple[str, ...], list[int]]]:
     """Runs of neighbouring numbers that look alike; none where neighbours look no more alike than others."""
-    looks = {
-        at: int(images[at].seen.look, 16) for frames in by_video.values() for _, at in frames if images[at].seen.look
+    hashes = {
+        at: int(images[at].seen.image_hash, 16)
+        for frames in by_video.values()
+        for _, at in frames
+        if images[at].seen.image_hash
     }
-    runs = [(key, [at for _, at in frames if at in looks]) for key, frames in by_video.items()]
-    steps = [distance(looks[one], looks[other]) for _, run in runs for one, other in itertools.pairwise(run)]
+    runs = [(key, [at for _, at in frames if at in hashes]) for key, frames in by_video.items()]
+    steps = [distance(hashes[one], hashes[other]) for _, run in runs for one, other in itertools.pairwise(run)]
     if len(steps) < MIN_COUNT:
         return []
-    anywhere = list(looks.values())
+    anywhere = list(hashes.values())
     half = len(anywhere) // 2
     usual = median(distance(one, anywhere[(at * 7919 + half) % len(anywhere)]) for at, one in enumerate(anywhere))
     near = median(steps)
@@ -134,7 +139,7 @@ def _scenes(
     for key, run in runs:
         scene: list[int] = []
         for at in run:
-            if scene and distance(looks[scene[-1]], looks[at]) > jump:
+            if scene and distance(hashes[scene[-1]], hashes[at]) > jump:
                 scenes.append((key, scene))
                 scene = []
             scene.append(at)

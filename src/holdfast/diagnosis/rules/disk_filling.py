@@ -101,7 +101,7 @@ RULE = Rule(
         Case("full before the planned end", life(planned=60, disk=lambda part: 30.0 - 20.0 * part), "warn"),
         Case("full within hours, no end known", life(disk=lambda part: 30.0 - 20.0 * part), "warn"),
         Case("a checkpoint is kept with each epoch", life(disk=lambda part: 20.0 - 0.6 * int(part * 24)), "warn"),
-        Case("almost full already", life(looks=4, disk=0.3), "warn"),
+        Case("almost full already", life(samples=4, disk=0.3), "warn"),
         Case("the training ends before", life(planned=26, disk=lambda part: 30.0 - 20.0 * part), None),
         Case("it falls and stops", life(disk=lambda part: 30.0 - 12.0 * min(1.0, part * 8)), None),
         Case("it comes back now and then", life(disk=lambda part: 30.0 - 10.0 * (part * 8 % 1)), None),

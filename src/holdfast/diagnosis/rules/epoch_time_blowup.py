@@ -66,7 +66,7 @@ def judge(state: RunState) -> Finding | None:
         rule="epoch-time-blowup",
         severity=_severity(slow, found, limits),
         message=f"{slow.what} took {duration(slow.took)}, {slow.times:.1f} times the usual {duration(slow.usual)}: "
-        + (" and ".join(cause.says for cause in found[:2]) if found else _unknown(slow))
+        + (" and ".join(cause.message for cause in found[:2]) if found else _unknown(slow))
         + ".",
         evidence=[
             f"{slow.took:.1f} s; the median before it: {slow.usual:.1f} s",
@@ -154,7 +154,7 @@ def _long_between(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
     if last is None or last.wall is None or last.usual_wall is None or not _is_slow(last.wall, last.usual_wall, limits):
         return None
     more = last.wall - last.usual_wall
-    for kind, says in (("slept", "the machine slept"), ("saving", "saving took the time")):
+    for kind, message in (("slept", "the machine slept"), ("saving", "saving took the time")):
         seconds = last.paused(kind)
         if seconds >= limits["explains"] * more:
             return Finding(
@@ -162,10 +162,10 @@ def _long_between(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
                 severity="note",
                 message=(
                     f"Epoch {last.epoch} took {duration(last.wall)} on the clock, {last.wall / last.usual_wall:.1f} times "
-                    f"the usual {duration(last.usual_wall)}: {says} for {duration(seconds)} of it; the training itself took "
+                    f"the usual {duration(last.usual_wall)}: {message} for {duration(seconds)} of it; the training itself took "
                     f"{duration(last.seconds)}."
                 ),
-                evidence=[f"{last.wall:.0f} s from the end of the epoch before; {seconds:.0f} s of it: {says}"],
+                evidence=[f"{last.wall:.0f} s from the end of the epoch before; {seconds:.0f} s of it: {message}"],
                 remedies=[
                     "keep the lid open and the charger in while a run lives"
                     if kind == "slept"

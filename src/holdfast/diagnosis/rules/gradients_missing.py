@@ -23,17 +23,17 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, started, trains
-from holdfast.testing.relations import look, steps
+from holdfast.testing.relations import sample, steps
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-missing"
 LIMITS = {
-    "looks": 3,
-    "looks_without_a_loss": 4,
-    "looks_later": 20,
-    "looks_at_some": 3,
+    "samples": 3,
+    "samples_without_a_loss": 4,
+    "samples_later": 20,
+    "samples_with_gaps": 3,
     "steps_for_some": 20,
     "part_that_is_most": 0.5,
 }
@@ -52,11 +52,11 @@ def _all(state: RunState) -> Finding | None:
     attempt = state.attempt
     missing = attempt.gradients.missing
     limits = state.tuned(ID, LIMITS)
-    from_the_start = not attempt.gradients.looks_with_some and not attempt.gradients.others
+    from_the_start = not attempt.gradients.samples_with_some and not attempt.gradients.others
     if from_the_start:
-        least = limits["looks" if attempt.loss.count >= limits["looks"] - 1 else "looks_without_a_loss"]
+        least = limits["samples" if attempt.loss.count >= limits["samples"] - 1 else "samples_without_a_loss"]
     else:
-        least = limits["looks_later"]
+        least = limits["samples_later"]
     if missing.count < least:
         return None
     latest = attempt.gradients.latest
@@ -108,15 +108,15 @@ def _some(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
     limits = state.tuned(ID, LIMITS)
-    looks = 1 if attempt.ended is not None else limits["looks_at_some"]
-    if gradients.looks_with_some < looks or attempt.steps < limits["steps_for_some"]:
+    samples = 1 if attempt.ended is not None else limits["samples_with_gaps"]
+    if gradients.samples_with_some < samples or attempt.steps < limits["steps_for_some"]:
         return None
     return Finding(
         rule=ID,
         severity="note",
         message=f"{gradients.fewest_missing} tensors that the optimizer holds never got a gradient.",
         evidence=[
-            f"{gradients.looks_with_some} looks, each with {gradients.fewest_missing} or more tensors without one",
+            f"{gradients.samples_with_some} looks, each with {gradients.fewest_missing} or more tensors without one",
             *_names(attempt),
         ],
         remedies=[
@@ -150,7 +150,7 @@ RULE = Rule(
             [
                 *started(),
                 *trains(),
-                *(e for s in (1, 2, 3) for e in [*look(s, norm=0.0, tensors=0, missing=4), *steps(1, first=s)]),
+                *(e for s in (1, 2, 3) for e in [*sample(s, norm=0.0, tensors=0, missing=4), *steps(1, first=s)]),
             ],
             "fatal",
         ),
@@ -158,39 +158,43 @@ RULE = Rule(
             "backward was forgotten",
             [
                 *started(),
-                *(e for s in range(1, 6) for e in [*look(s, tensors=0, missing=4), *steps(1, first=s, loss=None)]),
+                *(e for s in range(1, 6) for e in [*sample(s, tensors=0, missing=4), *steps(1, first=s, loss=None)]),
             ],
             "fatal",
         ),
         Case(
             "lost in the middle",
-            [*started(), *look(1), *steps(60), *(e for s in range(61, 81) for e in look(s, tensors=0, missing=4))],
+            [*started(), *sample(1), *steps(60), *(e for s in range(61, 81) for e in sample(s, tensors=0, missing=4))],
             "warn",
         ),
-        Case("cut in two by detach()", [*started(), *look(1, missing=8, tensors=2), *steps(9), *_graph(8)], "warn"),
+        Case("cut in two by detach()", [*started(), *sample(1, missing=8, tensors=2), *steps(9), *_graph(8)], "warn"),
         Case(
             "an unused head",
-            [*started(), *steps(30), *(e for s in (1, 10, 30) for e in look(s, missing=2))],
+            [*started(), *steps(30), *(e for s in (1, 10, 30) for e in sample(s, missing=2))],
             "note",
         ),
         Case(
             "an unused head in a short run",
-            [*started(), *look(1, missing=2), *steps(25), *ended(0, last_step=25)],
+            [*started(), *sample(1, missing=2), *steps(25), *ended(0, last_step=25)],
             "note",
         ),
         Case(
             "one of two optimizers waits for its turn",
-            [*started(), _TWO, *(e for s in range(2, 9) for e in [*look(s, tensors=0, missing=4), *steps(1, first=s)])],
+            [
+                *started(),
+                _TWO,
+                *(e for s in range(2, 9) for e in [*sample(s, tensors=0, missing=4), *steps(1, first=s)]),
+            ],
             None,
         ),
         Case(
             "two steps for their side effects",
-            [*started(), *(e for s in (1, 2) for e in look(s, tensors=0, missing=4)), *look(3), *steps(40)],
+            [*started(), *(e for s in (1, 2) for e in sample(s, tensors=0, missing=4)), *sample(3), *steps(40)],
             None,
         ),
         Case(
             "layers dropped at random",
-            [*started(), *steps(50), *look(1, missing=2), *look(20), *look(50, missing=3)],
+            [*started(), *steps(50), *sample(1, missing=2), *sample(20), *sample(50, missing=3)],
             None,
         ),
     ],

@@ -22,14 +22,14 @@ from holdfast.diagnosis.suggestions import go_back, lower_the_rate
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
-from holdfast.testing.relations import look, steps
+from holdfast.testing.relations import sample, steps
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.running_stats import Streak
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-not-finite"
-LIMITS = {"looks": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
+LIMITS = {"samples": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
 REMEDIES = [
     "find the operation: torch.autograd.set_detect_anomaly(True) for a few steps",
     "halve the learning rate, and clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
@@ -40,12 +40,12 @@ REMEDIES = [
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
-    looks = (
+    samples = (
         gradients.nonfinite
         if gradients.nonfinite.count >= gradients.nonfinite_others.count
         else gradients.nonfinite_others
     )
-    if not (looks.count or gradients.nonfinite_norms.count or gradients.skipped_in_a_row > 1):
+    if not (samples.count or gradients.nonfinite_norms.count or gradients.skipped_in_a_row > 1):
         return None
     limits = state.tuned(ID, LIMITS)
     # Steps may be told later than the skips after them; one that came after them takes them back.
@@ -53,9 +53,9 @@ def judge(state: RunState) -> Finding | None:
     if gradients.skipped_in_a_row >= limits["skipped"] and still:
         return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
     norms = gradients.nonfinite_norms
-    if looks.count >= limits["looks"] or norms.count >= limits["norms"]:
-        return _lasting(state, looks if looks.count >= limits["looks"] else norms)
-    seen = looks if looks.count else norms
+    if samples.count >= limits["samples"] or norms.count >= limits["norms"]:
+        return _lasting(state, samples if samples.count >= limits["samples"] else norms)
+    seen = samples if samples.count else norms
     if seen.until is None or attempt.last_step < seen.until:  # a scaler may still skip it
         return None
     return Finding(
@@ -117,14 +117,14 @@ RULE = Rule(
     cases=[
         Case(
             "NaN in three steps that were taken",
-            [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in look(s, norm="nan", nonfinite=1))],
+            [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in sample(s, norm="nan", nonfinite=1))],
             "fatal",
         ),
         Case("clipping sees infinity only", [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")], "fatal"),
         Case("no scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
         Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
         Case("many skips, told before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
-        Case("a single one", [*started(), *steps(4), *look(5, norm="inf", nonfinite=1), *steps(3, first=5)], "note"),
+        Case("a single one", [*started(), *steps(4), *sample(5, norm="inf", nonfinite=1), *steps(3, first=5)], "note"),
         Case(
             "a scaler finds its scale",
             [*started(), *_skips(9, 0), *steps(10), *_skips(1, 10), *steps(5, first=11), *_skips(1, 15)],
@@ -138,11 +138,11 @@ RULE = Rule(
                 *(
                     e
                     for s in (5, 6, 7, 8)
-                    for e in [*look(s, norm="inf", nonfinite=2), *_skips(1, s - 1), *steps(1, first=s)]
+                    for e in [*sample(s, norm="inf", nonfinite=2), *_skips(1, s - 1), *steps(1, first=s)]
                 ),
             ],
             None,
         ),
-        Case("large and finite", [*started(), *steps(9, norm=1e30), *look(9, norm=1e30)], None),
+        Case("large and finite", [*started(), *steps(9, norm=1e30), *sample(9, norm=1e30)], None),
     ],
 )

@@ -28,7 +28,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
-from holdfast.testing.relations import look, steps, weight_updates
+from holdfast.testing.relations import sample, steps, weight_updates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +123,7 @@ RULE = Rule(
             [
                 *started(),
                 *steps(12, loss=2.3),
-                *(e for s in (2, 3, 12) for e in look(s, norm=0.0, zero=4)),
+                *(e for s in (2, 3, 12) for e in sample(s, norm=0.0, zero=4)),
                 *steps(1, first=13),
             ],
             "fatal",
@@ -154,7 +154,7 @@ RULE = Rule(
         ),
         Case("all but solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
         Case("warm-up from zero", [*started(), *steps(30, norm=0.0, lr=0.0)], None),
-        Case("one layer without gradient", [*started(), *steps(30), *look(30, zero=3)], None),
+        Case("one layer without gradient", [*started(), *steps(30), *sample(30, zero=3)], None),
         Case("three steps of zeros", [*started(), *steps(5, norm=0.0)], "warn"),
         Case("too early", [*started(), *steps(2, norm=0.0)], None),
         Case(

@@ -71,7 +71,7 @@ def _never_rose(attempt: AttemptState, limits: Mapping[str, float]) -> Finding |
         + ("nothing was learned." if attempt.finished else "nothing is being learned."),
         evidence=[
             f"the highest rate of all parameter groups is 0.0 in {zero} of {zero} steps",
-            *([f"no weight moved in {attempt.weights.looks} looks"] if attempt.weights.looks else []),
+            *([f"no weight moved in {attempt.weights.samples} looks"] if attempt.weights.samples else []),
         ],
         remedies=[
             "print optimizer.param_groups[0]['lr'] after the optimizer is made: it may be read as 0 from a configuration",

@@ -67,14 +67,14 @@ def judge(state: RunState) -> Finding | None:
 def _from_the_start(attempt: AttemptState, same: int) -> Finding:
     weights, grads = attempt.weights, attempt.gradients
     alive = weights.most_moved > 0 and grads.seen_nonzero
-    dead = (weights.looks and not weights.most_moved) or (grads.looks and not grads.seen_nonzero)
+    dead = (weights.samples and not weights.most_moved) or (grads.samples and not grads.seen_nonzero)
     severity: Severity = (
         "note" if alive else "fatal" if dead and not has_few_digits(attempt.loss.last or 0.0) else "warn"
     )
     seen = []
-    if weights.looks:
-        seen.append(f"{weights.most_moved} weight tensors moved at most in {weights.looks} looks")
-    if grads.looks:
+    if weights.samples:
+        seen.append(f"{weights.most_moved} weight tensors moved at most in {weights.samples} looks")
+    if grads.samples:
         seen.append("a gradient was not zero" if grads.seen_nonzero else "no gradient was seen that is not zero")
     return Finding(
         rule="loss-constant",

@@ -43,15 +43,15 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="loss-not-finite",
         severity="fatal" if lasting else "warn",
-        step=loss.bad_since if lasting else loss.last_bad_step,
-        corrupt_from=loss.bad_since if lasting else None,
+        step=loss.nonfinite_since if lasting else loss.last_nonfinite_step,
+        corrupt_from=loss.nonfinite_since if lasting else None,
         message=(
-            f"The loss is not finite since step {loss.bad_since}: the weights are lost from there on."
+            f"The loss is not finite since step {loss.nonfinite_since}: the weights are lost from there on."
             if lasting
-            else f"The loss was not finite at step {loss.last_bad_step}."
+            else f"The loss was not finite at step {loss.last_nonfinite_step}."
         ),
         evidence=[f"{loss.nonfinite} losses were NaN or infinite, the last {loss.nonfinite_in_a_row} in a row"],
-        remedies=_remedies(state, loss.bad_since if lasting else loss.last_bad_step),
+        remedies=_remedies(state, loss.nonfinite_since if lasting else loss.last_nonfinite_step),
     )
 
 

@@ -225,6 +225,6 @@ RULE = Rule(
         Case("growth that dies away", life(rss=lambda part: 2.0 + 2.0 * math.log(1 + 60 * part)), None),
         Case("nothing grows", life(), None),
         Case("others take the memory", life(others=lambda part: 2.0 + 8.0 * part), None),
-        Case("the very beginning", life(looks=12, rss=lambda part: 2.0 + 3.0 * part), None),
+        Case("the very beginning", life(samples=12, rss=lambda part: 2.0 + 3.0 * part), None),
     ],
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 ID = "updates-underflow"
-LIMITS = {"looks": 2, "part_of_tensors": 0.5, "part_of_rows": 0.5}
+LIMITS = {"samples": 2, "part_of_tensors": 0.5, "part_of_rows": 0.5}
 MAX_TOLD = 32
 """The probe names no more stuck tensors than this."""
 
@@ -40,7 +40,7 @@ def judge(state: RunState) -> Finding | None:
     limits = state.tuned(ID, LIMITS)
     lost = [tensor for tensor in newest.stuck if tensor.update_ulps is not None and tensor.update_ulps < 1.0]
     enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= MAX_TOLD
-    if weights.looks < limits["looks"] or not lost or not enough:
+    if weights.samples < limits["samples"] or not lost or not enough:
         return None
     rows, stayed = sum(tensor.with_gradient for tensor in lost), sum(tensor.stuck for tensor in lost)
     if stayed < limits["part_of_rows"] * rows:

@@ -84,8 +84,8 @@ def _evaluations(times: int, training: float, during: float, *, others: float = 
     history = [*started(), *trains()]
     for n in range(times):
         now = 1000.0 * n
-        for looks, rss in ((range(100, 800, 100), training), (range(820, 980, 40), during)):
-            history += [sample(now + look, rss=rss, available=16.0 - others - rss) for look in looks]
+        for windows, rss in ((range(100, 800, 100), training), (range(820, 980, 40), during)):
+            history += [sample(now + window, rss=rss, available=16.0 - others - rss) for window in windows]
         history.append(events.Evaluation(at=now + 990.0, step=100 * (n + 1), seconds=180.0, fetches=50))
     return history
 

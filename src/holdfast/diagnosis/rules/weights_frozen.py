@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 ID = "weights-frozen"
-LIMITS = {"times_of_a_part": 2, "looks_where_nothing_moves": 3, "steps_where_nothing_moves": 64}
+LIMITS = {"times_of_a_part": 2, "samples_where_nothing_moves": 3, "steps_where_nothing_moves": 64}
 REMEDIES = [
     "make the named parameters contiguous before the optimizer is made: p.data = p.data.contiguous()",
     "install a newer torch: in-place writes to non-contiguous tensors were lost on MPS before 2.4, and again later",
@@ -59,7 +59,7 @@ def judge(state: RunState) -> Finding | None:
         return _some(by_others, "warn")
     if weights.most_moved or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
-    return _none(weights, limits["looks_where_nothing_moves"], limits["steps_where_nothing_moves"])
+    return _none(weights, limits["samples_where_nothing_moves"], limits["steps_where_nothing_moves"])
 
 
 def _some(tensors: dict[str, Stuck], severity: Severity) -> Finding:
@@ -87,10 +87,10 @@ def _state(moved: bool | None) -> str:
     return "" if moved is None else f"; the optimizer's own state {'moved' if moved else 'did not move either'}"
 
 
-def _none(weights: Weights, looks: float, over_steps: float) -> Finding | None:
+def _none(weights: Weights, samples: float, over_steps: float) -> Finding | None:
     """No update can be estimated, but none has ever shown."""
     newest = weights.weight_updates
-    if newest is None or weights.looks < looks or newest.step - (weights.first_look or 0) < over_steps:
+    if newest is None or weights.samples < samples or newest.step - (weights.first_sample or 0) < over_steps:
         return None
     unknown = [tensor.name for tensor in newest.stuck if tensor.update_ulps is None]
     if not unknown:
@@ -100,7 +100,7 @@ def _none(weights: Weights, looks: float, over_steps: float) -> Finding | None:
         severity="fatal",
         message=f"Not one of {newest.checked} weight tensors has moved in {newest.step} steps although there are gradients.",
         evidence=[
-            f"{weights.looks} looks from step {weights.first_look} to step {newest.step}, none saw a weight move",
+            f"{weights.samples} looks from step {weights.first_sample} to step {newest.step}, none saw a weight move",
             f"with a gradient that is not zero: {', '.join(unknown[:5])}",
         ],
         remedies=["check that the optimizer's step really updates its parameters", *REMEDIES],

@@ -42,7 +42,7 @@ class NotChecked(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    says: str
+    message: str
     """One line, true whatever was found: what was looked at, with its numbers."""
     findings: tuple[Finding, ...] = ()
 
@@ -80,7 +80,7 @@ class CheckContext:
     confines: bool = True
     """Whether a dry run is kept from writing outside of its scratch, where the system can."""
     dry_runs: Callable[[CheckContext], DryRunResult] | None = None
-    """How the training is rehearsed, in recorded grounds; None: for real."""
+    """How the dry run is made, in recorded contexts; None: for real."""
     deadline: Callable[[], float] = lambda: 60.0
     tell: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
     """For what takes long: how many of how many, and of what; total None where that is not known."""
@@ -130,9 +130,9 @@ class CheckContext:
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded ground, and what the check must make of it."""
+    """A recorded context, and what the check must make of it."""
 
-    says: str
+    description: str
     context: CheckContext
     expected: Status
 

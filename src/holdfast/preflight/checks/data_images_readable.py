@@ -53,8 +53,8 @@ def run(context: CheckContext) -> Answer:
     survey = surveyed(context)
     judged = readable.judge(survey, ID)
     if not survey.decoded:
-        raise NotChecked(judged.says)
-    return Answer(judged.says, judged.findings)
+        raise NotChecked(judged.message)
+    return Answer(judged.message, judged.findings)
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

@@ -38,13 +38,13 @@ def run(context: CheckContext) -> Answer:
     if context.write_split is None:
         return Answer(*judged)
     if split is None:
-        return Answer(f"{judged.says}; there is no split by group to write", judged.findings)
+        return Answer(f"{judged.message}; there is no split by group to write", judged.findings)
     try:
         written = write(split, context.cwd / context.write_split, data)
     except FolderNotWritable as error:
         unwritten = finding(ID, "warn", error.what, remedies=["name another folder with --write-split"])
-        return Answer(judged.says, (*judged.findings, unwritten))
-    return Answer(f"{judged.says}; a split by group is {written}", judged.findings)
+        return Answer(judged.message, (*judged.findings, unwritten))
+    return Answer(f"{judged.message}; a split by group is {written}", judged.findings)
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

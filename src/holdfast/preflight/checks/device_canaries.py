@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_contexts import linux, mac
-from holdfast.preflight.case_dry_runs import on_cpu, on_mps, rehearsal
+from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, device_kind, finding
 from holdfast.preflight.checks.interpreter import Reply
 from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result
@@ -36,7 +36,7 @@ TRIAL = Path(trial.__file__)
 
 
 def run(context: CheckContext) -> Answer:
-    """By the rehearsal where there is one, since only it knows the device; else on the device that was named."""
+    """By the dry run where there is one, since only it knows the device; else on the device that was named."""
     if context.command or context.plan is not None:
         come = dry_run_result(context)
         told = [(str(line["device"]), line["results"]) for line in come.of("canaries")]
@@ -62,10 +62,10 @@ def run(context: CheckContext) -> Answer:
 def _answer(context: CheckContext, told: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Answer:
     wrong = [(device, result) for device, results in told for result in results if result["wrong"]]
     asked = sum(len(results) for _, results in told)
-    says = (
+    message = (
         f"{asked - len(wrong)} of {asked} programs for known faults come out right on {', '.join(d for d, _ in told)}"
     )
-    return Answer(says, tuple(_found(context, device, result) for device, result in wrong))
+    return Answer(message, tuple(_found(context, device, result) for device, result in wrong))
 
 
 def _found(context: CheckContext, device: str, result: Mapping[str, Any]) -> Finding:
@@ -99,9 +99,9 @@ CHECK = Check(
     page=__doc__ or "",
     seconds=SECONDS,
     cases=(
-        Case("a sound device", on_mps(rehearsal(_line())), "passed"),
-        Case("the first field report: scalar writes", on_mps(rehearsal(_line(_LOST))), "fatal"),
-        Case("all on the CPU", on_cpu(rehearsal()), "passed"),
+        Case("a sound device", on_mps(recorded_dry_run(_line())), "passed"),
+        Case("the first field report: scalar writes", on_mps(recorded_dry_run(_line(_LOST))), "fatal"),
+        Case("all on the CPU", on_cpu(recorded_dry_run()), "passed"),
         Case("only a device", mac(said=Reply(({"results": _results()},))), "passed"),
         Case("only a device, and it lies", mac(said=Reply(({"results": _results(_LOST)},))), "fatal"),
         Case("only a device that crashes", mac(said=Reply((), -6, "Abort trap")), "not checked"),

@@ -1,6 +1,6 @@
 """Does the device compute what the CPU computes, operator by operator?
 
-**What it asks.** In the rehearsal's first steps every operator of forward, backward and optimizer that runs on a device is run once more
+**What it asks.** In the dry run's first steps every operator of forward, backward and optimizer that runs on a device is run once more
 on the CPU, from the same memory with the same strides, and results and in-place effects are compared. How far they may be apart is
 measured for each call, by moving its inputs by rounding: low precision passes, a wrong result does not.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight.case_dry_runs import on_cpu, on_mps, rehearsal
+from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, no_steps
 
@@ -33,14 +33,14 @@ ID = "device-operators"
 
 def run(context: CheckContext) -> Answer:
     come = dry_run_result(context)
-    wrong = [line for line in come.oracle if line.get("event") == "oracle-operator"]
-    ended = next((line for line in come.oracle if line.get("event") == "oracle-ended"), None)
+    wrong = [line for line in come.op_check if line.get("event") == "op-check-operator"]
+    ended = next((line for line in come.op_check if line.get("event") == "op-check-ended"), None)
     if ended is None and not wrong:
         raise NotChecked(no_steps(come) if not come.steps else "it was ended before operators were compared")
-    return Answer(_says(ended, come), tuple(_found(line, come) for line in wrong))
+    return Answer(_message(ended, come), tuple(_found(line, come) for line in wrong))
 
 
-def _says(ended: Mapping[str, Any] | None, come: DryRunResult) -> str:
+def _message(ended: Mapping[str, Any] | None, come: DryRunResult) -> str:
     if ended is None:
         return "it was ended before all of its first steps were compared"
     if not ended["calls"]:
@@ -61,7 +61,7 @@ def _found(line: Mapping[str, Any], come: DryRunResult) -> Finding:
     return finding(
         ID,
         _severity(line, come),
-        f"{line['operator']} is wrong on {_device(line)} ({line['phase']}, step {line['step']}): {line['says']}"
+        f"{line['operator']} is wrong on {_device(line)} ({line['phase']}, step {line['step']}): {line['message']}"
         + (f". Known as {_issue(known)}" if known else "")
         + ".",
         evidence=[
@@ -95,13 +95,13 @@ def _tensor(tensor: Mapping[str, Any]) -> str:
 
 
 _ENDED = {
-    "event": "oracle-ended", "calls": 4311, "compared": 1204, "signatures": 310, "signatures_compared": 310, "steps": 3,
+    "event": "op-check-ended", "calls": 4311, "compared": 1204, "signatures": 310, "signatures_compared": 310, "steps": 3,
     "devices": {"mps": {}}, "notes": [],
 }  # fmt: skip
 _NOTHING = {**_ENDED, "calls": 0, "compared": 0, "signatures": 0, "signatures_compared": 0, "devices": {}}
 _WRONG = {
-    "event": "oracle-operator", "operator": "aten.addcdiv_.default", "step": 1, "phase": "optimizer", "kind": "not-written",
-    "says": "nothing was written where the CPU changes 96 of 96 elements", "figures": {"wrong": 96, "of": 96},
+    "event": "op-check-operator", "operator": "aten.addcdiv_.default", "step": 1, "phase": "optimizer", "kind": "not-written",
+    "message": "nothing was written where the CPU changes 96 of 96 elements", "figures": {"wrong": 96, "of": 96},
     "tensors": [
         {"argument": "self", "shape": [8, 12], "stride": [1, 8], "dtype": "float32", "device": "mps:0", "offset": 0}
     ],
@@ -117,15 +117,17 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("the device agrees", on_mps(rehearsal(oracle=[_ENDED])), "passed"),
-        Case("all on the CPU", on_cpu(rehearsal(oracle=[_NOTHING])), "passed"),
-        Case("an update is lost", on_mps(rehearsal(oracle=[_WRONG, _ENDED])), "fatal"),
-        Case("it was killed, and said something before", on_mps(rehearsal(oracle=[_WRONG], code=None)), "fatal"),
+        Case("the device agrees", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
+        Case("all on the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
+        Case("an update is lost", on_mps(recorded_dry_run(op_check=[_WRONG, _ENDED])), "fatal"),
+        Case(
+            "it was killed, and said something before", on_mps(recorded_dry_run(op_check=[_WRONG], code=None)), "fatal"
+        ),
         Case(
             "an operator that is missing, and not missed",
-            on_mps(rehearsal(oracle=[{**_WRONG, "kind": "raises"}, _ENDED])),
+            on_mps(recorded_dry_run(op_check=[{**_WRONG, "kind": "raises"}, _ENDED])),
             "warn",
         ),
-        Case("no step", on_mps(rehearsal(losses=(), code=None)), "not checked"),
+        Case("no step", on_mps(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),
 )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.device_parity import StepRecord, step_agreement
-from holdfast.preflight.case_dry_runs import on_cpu, rehearsal
+from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import FOR_ITS_END_S, STEPS, with_steps
 from holdfast.preflight.dry_run.run import device_word, run_in_scratch
@@ -51,7 +51,7 @@ class Life:
 
 def run(context: CheckContext) -> Answer:
     come = with_steps(context)
-    ended = next((line for line in come.oracle if line.get("event") == "oracle-ended"), None)
+    ended = next((line for line in come.op_check if line.get("event") == "op-check-ended"), None)
     if ended is not None and not ended["calls"]:
         return Answer("nothing to compare: everything ran on the CPU")
     if ended is None:
@@ -74,15 +74,15 @@ def can_change_device(context: CheckContext) -> bool:
 
 def answer(agreement: StepAgreement, *, asked_cpu: bool, got_cpu: bool) -> Answer:
     if not agreement.compared:
-        raise NotChecked(agreement.says)
-    says = agreement.says
+        raise NotChecked(agreement.message)
+    message = agreement.message
     if not asked_cpu:
-        says += ": its device is no setting that Holdfast can change (device=, --device)"
+        message += ": its device is no setting that Holdfast can change (device=, --device)"
     elif not got_cpu:
-        says += ": on the CPU it made none"
+        message += ": on the CPU it made none"
     if agreement.agrees:
-        return Answer(says)
-    return Answer(says, (_found(agreement),))
+        return Answer(message)
+    return Answer(message, (_found(agreement),))
 
 
 def _found(agreement: StepAgreement) -> Finding:
@@ -90,7 +90,7 @@ def _found(agreement: StepAgreement) -> Finding:
     return finding(
         ID,
         "fatal",
-        agreement.says[0].upper() + agreement.says[1:] + ".",
+        agreement.message[0].upper() + agreement.message[1:] + ".",
         evidence=[
             f"step {it.step}, {it.kind} {it.name}: {it.one:.6g} and {it.other:.6g}, {it.times:.3g} times what rounding explains"
             for it in apart[:MAX_TOLD]
@@ -115,7 +115,7 @@ def _made(context: CheckContext, lives: Sequence[Life]) -> dict[str, list[StepRe
         return dict(zip((life.name for life in lives), [*device.result(), *others.result()], strict=True))
 
 
-_NOTHING = {"event": "oracle-ended", "calls": 0, "devices": {}}
+_NOTHING = {"event": "op-check-ended", "calls": 0, "devices": {}}
 
 CHECK = Check(
     id=ID,
@@ -125,7 +125,7 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("all on the CPU", on_cpu(rehearsal(oracle=[_NOTHING])), "passed"),
-        Case("no step", on_cpu(rehearsal(losses=(), code=None)), "not checked"),
+        Case("all on the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
+        Case("no step", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),
 )

@@ -36,8 +36,8 @@ def run(context: CheckContext) -> Answer:
     folders = _folders(context)
     tightest = min(folders, key=context.free_disk)
     free = context.free_disk(tightest)
-    says = f"{size(free)} free in {tightest}; about {size(needed)} are needed"
-    return Answer(says, (*_locked(folders), *_full(tightest, free, least, needed, why)))
+    message = f"{size(free)} free in {tightest}; about {size(needed)} are needed"
+    return Answer(message, (*_locked(folders), *_full(tightest, free, least, needed, why)))
 
 
 def _folders(context: CheckContext) -> list[Path]:

@@ -45,10 +45,12 @@ _LOOKED_AT = (FALLBACK, HIGH, LOW, HIDES, THREADS, VISIBLE, *SLOW)
 
 def run(context: CheckContext) -> Answer:
     given = [name for name in _LOOKED_AT if name in context.environment]
-    says = f"{', '.join(given)} set, to something that works" if given else "none is set that torch would stumble over"
+    message = (
+        f"{', '.join(given)} set, to something that works" if given else "none is set that torch would stumble over"
+    )
     on_mps = context.on_mac and context.trains_on("mps") is not False
     findings = [*(_of_mps(context) if on_mps else ()), *_of_openmp(context), *_of_cuda(context)]
-    return Answer(says, tuple(findings))
+    return Answer(message, tuple(findings))
 
 
 def _of_mps(context: CheckContext) -> Iterator[Finding]:

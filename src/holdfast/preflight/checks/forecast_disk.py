@@ -40,12 +40,12 @@ def run(context: CheckContext) -> Answer:
     folder = context.cwd / str(found.settings.get("project") or "")
     free = context.free_disk(folder)
     why = ", ".join(f"{size(amount)} {what}" for what, amount in parts.items())
-    says = f"about {size(total)} will be written ({why}); {size(free)} are free in {folder}"
+    message = f"about {size(total)} will be written ({why}); {size(free)} are free in {folder}"
     if free >= total:
-        return Answer(says)
+        return Answer(message)
     least = found.measured.checkpoint + found.measured.snapshot
     return Answer(
-        says,
+        message,
         (
             finding(
                 ID,

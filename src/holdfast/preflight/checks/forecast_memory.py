@@ -43,14 +43,14 @@ def run(context: CheckContext) -> Answer:
     found = short_run_of(context)
     memory = memory_of(one, found.settings, found.images)
     limit, whose = limit_of(context, found.plan)
-    says = (
+    message = (
         f"batch {one.batch} at {one.size} px: {_span(memory.training)} while it trains,"
         f" {_span(memory.validation)} while it validates; {size(limit)} are {whose}"
     )
     device = _device(found)
     if device is not None:
-        says += f"; {device[0]}: {size(device[1])} of {size(device[2])}"
-    return Answer(says, tuple(_findings(context, found, memory, limit, whose)))
+        message += f"; {device[0]}: {size(device[1])} of {size(device[2])}"
+    return Answer(message, tuple(_findings(context, found, memory, limit, whose)))
 
 
 def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int, whose: str) -> list[Finding]:
@@ -85,9 +85,9 @@ def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int
 
 def _did_not_survive(context: CheckContext, found: ShortRun) -> Answer:
     one = found.measured
-    says = f"batch {one.batch} at {one.size} px did not fit: {one.failed}"
+    message = f"batch {one.batch} at {one.size} px did not fit: {one.failed}"
     return Answer(
-        says,
+        message,
         (
             finding(
                 ID,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import duration, size
 from holdfast.preflight.case_contexts import GIB, RecordedMachine
-from holdfast.preflight.case_dry_runs import on_cpu, rehearsal
+from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.checks.forecast_memory import limit_of
 from holdfast.preflight.checks.forecast_trial import plan_of
@@ -65,12 +65,12 @@ def run(context: CheckContext) -> Answer:
     step = _span([one.seconds for one in steps])
     waits = sum(one.data_wait for one in steps) / max(1e-9, sum(one.seconds for one in steps))
     limit, whose = limit_of(context, context.plan)
-    says = [
+    message = [
         f"a step takes {_time(step.expected)} ({_time(step.low)} to {_time(step.high)}), {waits:.0%} of it waiting for data",
         *_epoch(come, step, steps),
         f"it held {size(come.held)}; {size(limit)} are {whose}",
     ]
-    return Answer("; ".join(says), tuple(_findings(come, limit, whose)))
+    return Answer("; ".join(message), tuple(_findings(come, limit, whose)))
 
 
 def _run_as_it_is(context: CheckContext) -> DryRunResult:
@@ -128,7 +128,7 @@ def _ran(*, steps: int = 40, held: float = 1.0, loader: int | None = 500, **more
     ]
     first = [events.Loader(at=0.0, step=0, batches=loader, samples=8)] if loader is not None else []
     known = {"losses": (), "events": (*first, *made), "held": int(held * GIB), "code": None, "seconds": 12.0, **more}
-    return rehearsal(**known)  # type: ignore[arg-type]
+    return recorded_dry_run(**known)  # type: ignore[arg-type]
 
 
 def _on(come: DryRunResult, available: float = 8.0) -> CheckContext:

@@ -42,14 +42,14 @@ def run(context: CheckContext) -> Answer:
     times = times_of(found.plan, found.measured, found.counted)
     total = total_of(times)
     stages = ", ".join(f"{one.name}: {_stage(one)}" if len(times) > 1 else _stage(one) for one in times)
-    says = f"{_span(total)} in all; {stages}"
+    message = f"{_span(total)} in all; {stages}"
     if not found.measured.validated:
-        says += "; the trial did not come to a validation: theirs is not counted"
+        message += "; the trial did not come to a validation: theirs is not counted"
     hours = found.settings.get("time")
     if hours:
-        says = f"Ultralytics itself ends it after {hours} h (time); {stages}"
-        return Answer(says)
-    return Answer(says, tuple(_findings(found, times, total)))
+        message = f"Ultralytics itself ends it after {hours} h (time); {stages}"
+        return Answer(message)
+    return Answer(message, tuple(_findings(found, times, total)))
 
 
 def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[Finding]:

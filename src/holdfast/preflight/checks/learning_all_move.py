@@ -1,6 +1,6 @@
 """Does every weight that gets a gradient move?
 
-**What it asks.** In the rehearsal, while one batch is learned: of the tensors that the optimizer holds, which got a gradient that is not
+**What it asks.** In the dry run, while one batch is learned: of the tensors that the optimizer holds, which got a gradient that is not
 zero, and which of those are bit by bit what they were?
 
 **Why.** A gradient without a change means that the update went elsewhere: in-place operators that lose their result on a device where a
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, rehearsal
+from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
 
@@ -40,20 +40,20 @@ def run(context: CheckContext) -> Answer:
         )
         if number
     ]
-    says = f"{count:,} of {count + still:,} tensors that got a gradient moved" + (
+    message = f"{count:,} of {count + still:,} tensors that got a gradient moved" + (
         f"; {', '.join(rest)}" if rest else ""
     )
     if not still:
-        return Answer(says)
+        return Answer(message)
     names = ", ".join(moved["names"][:4]) + (f" and {still - 4} more" if still > 4 else "")
     return Answer(
-        says,
+        message,
         (
             finding(
                 ID,
                 "fatal",
                 f"{'A tensor gets' if still == 1 else f'{still} tensors get'} gradients and never change{'s' if still == 1 else ''}: {names}.",
-                evidence=[says, *moved["names"]],
+                evidence=[message, *moved["names"]],
                 remedies=[
                     "make these weights contiguous: parameter.data = parameter.data.contiguous()",
                     "look at what the optimizer writes to: a copy of a weight is not the weight",
@@ -76,16 +76,16 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("all move", on_cpu(rehearsal(experiments(), curve(FALLING))), "passed"),
-        Case("one does not", on_cpu(rehearsal(experiments(), curve(FALLING, moved=_moved(7, 1)))), "fatal"),
+        Case("all move", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
+        Case("one does not", on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)))), "fatal"),
         Case(
             "it moves at a higher rate",
-            on_cpu(rehearsal(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0))),
             "passed",
         ),
         Case(
             "all in half precision",
-            on_cpu(rehearsal(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8)))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8)))),
             "not checked",
         ),
     ),

@@ -1,6 +1,6 @@
 """Does what is learned depend on the inputs?
 
-**What it asks.** In the rehearsal one batch is learned by heart twice from the same weights and random numbers: as it is, and with its
+**What it asks.** In the dry run one batch is learned by heart twice from the same weights and random numbers: as it is, and with its
 inputs set to 0. If the loss goes the same way both times, the inputs do not matter.
 
 **Why.** Images that are divided to 0 as whole numbers, a collate function that gives the same thing always, a mask over everything:
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.overfit import loss_curve, same_curve
-from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, rehearsal
+from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
 
@@ -47,12 +47,12 @@ def run(context: CheckContext) -> Answer:
     if len(other) < MIN_LENGTH:
         raise NotChecked("too few steps were made with the inputs at 0")
     here, there = loss_curve(one), loss_curve(other[: len(one)])
-    says = (
+    message = (
         f"one batch: {here.first:.4g} to {here.late:.4g}; with its inputs at 0: {there.first:.4g} to {there.late:.4g}"
     )
     how = same_curve(one, other)
     if how == "different":
-        return Answer(says)
+        return Answer(message)
     certain = bool((come.one("experiments") or {}).get("input_is_certain"))
     already = bool(zeroed.get("zero_already"))
     what = (
@@ -62,13 +62,13 @@ def run(context: CheckContext) -> Answer:
         "what is learned does not depend on them."
     )
     return Answer(
-        says,
+        message,
         (
             finding(
                 ID,
                 "fatal" if how == "equal" and certain and not (already and here.clear) else "warn",
                 what,
-                evidence=[says],
+                evidence=[message],
                 remedies=[
                     "print the inputs just before the model gets them: whole-number division, a mask or a wrong name empties them",
                     "look at what the loader yields, and at what of it the loop uses",
@@ -95,39 +95,39 @@ CHECK = Check(
     cases=(
         Case(
             "without inputs it learns less",
-            on_cpu(rehearsal(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed"))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed"))),
             "passed",
         ),
         Case(
             "inputs do not matter",
-            on_cpu(rehearsal(experiments(), curve(FALLING), curve(FALLING, mode="zeroed"))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(FALLING, mode="zeroed"))),
             "fatal",
         ),
         Case(
             "the same where it is a guess what the input is",
-            on_cpu(rehearsal(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed"))),
+            on_cpu(recorded_dry_run(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed"))),
             "warn",
         ),
         Case(
             "hardly",
-            on_cpu(rehearsal(experiments(), curve(FALLING), curve([x + 0.001 for x in FALLING], mode="zeroed"))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve([x + 0.001 for x in FALLING], mode="zeroed"))),
             "warn",
         ),
         Case(
             "the first batch is empty",
-            on_cpu(rehearsal(experiments(), curve(FALLING), curve(FALLING, mode="zeroed", zero_already=True))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(FALLING, mode="zeroed", zero_already=True))),
             "warn",
         ),
         Case(
             "without inputs it is not a number",
-            on_cpu(rehearsal(experiments(), curve(FALLING), curve([2.4, float("nan")], mode="zeroed"))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve([2.4, float("nan")], mode="zeroed"))),
             "passed",
         ),
         Case(
             "one batch is kept from the start",
-            on_cpu(rehearsal(experiments(), curve(FALLING, given=0))),
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING, given=0))),
             "not checked",
         ),
-        Case("the loss stands still", on_cpu(rehearsal(experiments(), curve([2.3] * 24))), "not checked"),
+        Case("the loss stands still", on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24))), "not checked"),
     ),
 )

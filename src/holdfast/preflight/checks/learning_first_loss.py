@@ -7,7 +7,7 @@ classes for a cross entropy, of 2 for a binary one, the mean square of the targe
 initialised, targets of another scale. It costs epochs at best.
 
 **What to do.** Scale inputs and targets, look at the last layer's weights. It is never fatal: some models begin badly and learn; where the
-loss comes down within the few steps of the rehearsal, it is a note.
+loss comes down within the few steps of the dry run, it is a note.
 
 **When it stays silent.** Where the loss is none that theory knows, or has other terms in it. A loss below theory is a model that knows
 something already, or has been given how often each class occurs.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from holdfast.preflight.case_dry_runs import on_cpu, rehearsal
+from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, with_steps
 
@@ -44,17 +44,17 @@ def run(context: CheckContext) -> Answer:
     about = f"the {told['kind']} of an untrained model"
     if "classes" in told:
         about += f" with {told['classes']} classes"
-    says = f"the first loss is {seen:.4g}; {about} is near {expected:.4g}"
+    message = f"the first loss is {seen:.4g}; {about} is near {expected:.4g}"
     if math.isfinite(seen) and seen <= TIMES * expected + 1.0:
-        return Answer(says)
+        return Answer(message)
     return Answer(
-        says,
+        message,
         (
             finding(
                 ID,
                 "note" if _falls(come) else "warn",
                 f"The first loss is {seen:.4g}, and {about} should be near {expected:.4g}: its outputs are far too large.",
-                evidence=[says],
+                evidence=[message],
                 remedies=[
                     "scale the inputs (images to 0..1 or mean 0), and for a regression the targets",
                     "look at how the last layer's weights are initialised",
@@ -66,8 +66,8 @@ def run(context: CheckContext) -> Answer:
 
 
 def _falls(come: DryRunResult) -> bool:
-    """It finds its way down by itself within the few steps of the rehearsal."""
-    losses = [float(line["loss"]) for line in come.of("rehearsed-step") if line["loss"] is not None]
+    """It finds its way down by itself within the few steps of the dry run."""
+    losses = [float(line["loss"]) for line in come.of("dry-run-step") if line["loss"] is not None]
     return bool(losses) and min(losses) < FALLEN * losses[0]
 
 
@@ -83,12 +83,14 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("ten classes", on_cpu(rehearsal(_first(2.35, 2.303))), "passed"),
-        Case("it knows something", on_cpu(rehearsal(_first(0.2, 2.303))), "passed"),
-        Case("images of 0 to 255", on_cpu(rehearsal(_first(41.0, 2.303))), "warn"),
+        Case("ten classes", on_cpu(recorded_dry_run(_first(2.35, 2.303))), "passed"),
+        Case("it knows something", on_cpu(recorded_dry_run(_first(0.2, 2.303))), "passed"),
+        Case("images of 0 to 255", on_cpu(recorded_dry_run(_first(41.0, 2.303))), "warn"),
         Case(
-            "tied embeddings that come down", on_cpu(rehearsal(_first(50.0, 3.7), losses=[50.0, 41.0, 30.0])), "passed"
+            "tied embeddings that come down",
+            on_cpu(recorded_dry_run(_first(50.0, 3.7), losses=[50.0, 41.0, 30.0])),
+            "passed",
         ),
-        Case("a loss of its own", on_cpu(rehearsal({"event": "first-loss", "why": "none"})), "not checked"),
+        Case("a loss of its own", on_cpu(recorded_dry_run({"event": "first-loss", "why": "none"})), "not checked"),
     ),
 )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, rehearsal
+from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, kept_from, no_steps
 from holdfast.preflight.dry_run.findings import findings_of
@@ -53,7 +53,7 @@ def run(context: CheckContext) -> Answer:
         raise NotChecked(no_steps(come))
     if ended and not any(found.severity == "fatal" for found in findings):
         findings.append(_ended(come))
-    return Answer(_says(come), (*findings, *_files(come)))
+    return Answer(_message(come), (*findings, *_files(come)))
 
 
 def died(come: DryRunResult) -> bool:
@@ -93,7 +93,7 @@ def _files(come: DryRunResult) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                f"Files in its folder changed while it was rehearsed: {_named(come.changed)}.",
+                f"Files in its folder changed during the dry run: {_named(come.changed)}.",
                 evidence=list(come.changed),
                 remedies=["if nothing else runs there, it writes without Python, to a path of its own: look at them"],
                 confidence="possible",
@@ -142,8 +142,8 @@ def _named(paths: list[str] | tuple[str, ...] | object) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _says(come: DryRunResult) -> str:
-    losses = [line["loss"] for line in come.of("rehearsed-step") if line["phase"] in ("first", "more")]
+def _message(come: DryRunResult) -> str:
+    losses = [line["loss"] for line in come.of("dry-run-step") if line["phase"] in ("first", "more")]
     seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
     loss_curve = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
     kept = "" if come.changed else "; nothing in your folder was changed"
@@ -163,30 +163,34 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("nothing is wrong", on_cpu(rehearsal(experiments(False, "no DataLoader"))), "passed"),
-        Case("the first field report: no box loss", on_mps(rehearsal(experiments(), events=_UNMATCHED)), "fatal"),
-        Case("all losses are 0", on_cpu(rehearsal(losses=[0.0] * 27)), "fatal"),
+        Case("nothing is wrong", on_cpu(recorded_dry_run(experiments(False, "no DataLoader"))), "passed"),
+        Case(
+            "the first field report: no box loss", on_mps(recorded_dry_run(experiments(), events=_UNMATCHED)), "fatal"
+        ),
+        Case("all losses are 0", on_cpu(recorded_dry_run(losses=[0.0] * 27)), "fatal"),
         Case(
             "it ends before its first step",
-            on_cpu(rehearsal(losses=(), code=1, words=("Traceback (most recent call last):", "KeyError: 'label'"))),
+            on_cpu(
+                recorded_dry_run(losses=(), code=1, words=("Traceback (most recent call last):", "KeyError: 'label'"))
+            ),
             "fatal",
         ),
-        Case("it never steps", on_cpu(rehearsal(losses=(), code=None)), "not checked"),
+        Case("it never steps", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
         Case(
             "its steps are made in processes that it starts",
-            on_cpu(rehearsal(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
+            on_cpu(recorded_dry_run(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
             "passed",
         ),
-        Case("it is no training", on_cpu(rehearsal(losses=(), code=0)), "not checked"),
+        Case("it is no training", on_cpu(recorded_dry_run(losses=(), code=0)), "not checked"),
         Case(
             "it makes a file elsewhere",
-            on_cpu(rehearsal({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"})),
+            on_cpu(recorded_dry_run({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"})),
             "passed",
         ),
         Case(
             "it ends because a file of yours would change",
             on_cpu(
-                rehearsal(
+                recorded_dry_run(
                     {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1
                 )
             ),

@@ -1,6 +1,6 @@
 """Can the model learn one batch by heart?
 
-**What it asks.** In the rehearsal the first batch is given again and again, on the device that the training would use, from the
+**What it asks.** In the dry run the first batch is given again and again, on the device that the training would use, from the
 weights that it starts with, at the rate that it is to reach: does the loss fall? Where it does not, lower or higher rates are tried.
 
 **Why.** Whatever can learn at all learns one batch by heart in a few steps. What cannot will not learn a data set in ten hours:
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.overfit import MIN_COUNT, loss_curve
-from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu, rehearsal
+from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
 
@@ -100,22 +100,28 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("the loss falls", on_cpu(rehearsal(experiments(), curve(FALLING))), "passed"),
+        Case("the loss falls", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
         Case(
             "it falls at a tenth of the rate",
-            on_cpu(rehearsal(experiments(), curve([2.0, 9.0, 40.0]), curve(FALLING, 0.1))),
+            on_cpu(recorded_dry_run(experiments(), curve([2.0, 9.0, 40.0]), curve(FALLING, 0.1))),
             "passed",
         ),
-        Case("it stands still", on_cpu(rehearsal(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0))), "fatal"),
-        Case("it only wavers", on_cpu(rehearsal(experiments(), curve(LEVEL), curve(LEVEL, 10.0))), "warn"),
-        Case("it rises", on_cpu(rehearsal(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1))), "warn"),
+        Case(
+            "it stands still",
+            on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0))),
+            "fatal",
+        ),
+        Case("it only wavers", on_cpu(recorded_dry_run(experiments(), curve(LEVEL), curve(LEVEL, 10.0))), "warn"),
+        Case(
+            "it rises", on_cpu(recorded_dry_run(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1))), "warn"
+        ),
         Case(
             "a batch that is kept, and does not help",
-            on_cpu(rehearsal(experiments(), curve(LEVEL, given=0))),
+            on_cpu(recorded_dry_run(experiments(), curve(LEVEL, given=0))),
             "not checked",
         ),
-        Case("a GAN", on_cpu(rehearsal(experiments(False, "several optimizers step"))), "not checked"),
-        Case("too slow", on_cpu(rehearsal(experiments(), curve([2.3, 2.2, 2.1]))), "not checked"),
-        Case("no step", on_cpu(rehearsal(losses=(), code=None)), "not checked"),
+        Case("a GAN", on_cpu(recorded_dry_run(experiments(False, "several optimizers step"))), "not checked"),
+        Case("too slow", on_cpu(recorded_dry_run(experiments(), curve([2.3, 2.2, 2.1]))), "not checked"),
+        Case("no step", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),
 )

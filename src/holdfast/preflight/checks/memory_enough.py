@@ -36,8 +36,8 @@ def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
     needed, why = estimates.memory(context)
     limit = "" if memory.limited_by == "physical memory" else f" ({memory.limited_by})"
-    says = f"{size(memory.available)} of {size(memory.limit)}{limit} can be had; it begins with about {size(needed)}"
-    return Answer(says, tuple(_findings(context, memory, needed, why)))
+    message = f"{size(memory.available)} of {size(memory.limit)}{limit} can be had; it begins with about {size(needed)}"
+    return Answer(message, tuple(_findings(context, memory, needed, why)))
 
 
 def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: str) -> Iterator[Finding]:

@@ -48,8 +48,8 @@ def run(context: CheckContext) -> Answer:
     beside = [name for name in python.openmp if name != "torch"]
     files = sorted({file for found in python.openmp.values() for file in found})
     together = f"torch with {', '.join(beside)}" if beside else "torch"
-    says = f"{together}: {_named(files)}"
-    return Answer(says, tuple(_findings(context, python, culprit, files, together)))
+    message = f"{together}: {_named(files)}"
+    return Answer(message, tuple(_findings(context, python, culprit, files, together)))
 
 
 def _findings(

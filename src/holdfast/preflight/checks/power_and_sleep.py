@@ -34,8 +34,8 @@ def run(context: CheckContext) -> Answer:
     if context.plan is not None and not context.plan.keep_awake:
         sentence = f"{NOT_KEPT}: the plan says keep_awake = false."
     source = {True: "on battery", False: "on mains power", None: "no battery is known of"}[power.on_battery]
-    says = f"{source}. {sentence.rstrip('.')}"
-    return Answer(says, tuple(_findings(power, sentence, on_mac=context.on_mac)))
+    message = f"{source}. {sentence.rstrip('.')}"
+    return Answer(message, tuple(_findings(power, sentence, on_mac=context.on_mac)))
 
 
 def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]:

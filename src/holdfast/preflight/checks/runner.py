@@ -34,7 +34,7 @@ FATAL_FOUND = 3
 class Result:
     check: Check
     status: Status
-    says: str
+    message: str
     """The check's own line, or why there is none."""
     findings: tuple[Finding, ...] = ()
     """The gravest first."""
@@ -111,7 +111,9 @@ def _without_secrets(results: tuple[Result, ...], context: CheckContext) -> tupl
     redactor.command(context.command)
     return tuple(
         replace(
-            result, says=redactor.text(result.says), findings=tuple(redactor.event(found) for found in result.findings)
+            result,
+            message=redactor.text(result.message),
+            findings=tuple(redactor.event(found) for found in result.findings),
         )
         for result in results
     )
@@ -194,4 +196,4 @@ def _made_of(check: Check, come: Answer | BaseException | None, bound: float) ->
     findings = tuple(sorted(come.findings, key=lambda found: ("fatal", "warn", "note").index(found.severity)))
     gravest = findings[0].severity if findings else "note"
     status: Status = "passed" if gravest == "note" else gravest
-    return Result(check, status, come.says, findings)
+    return Result(check, status, come.message, findings)

@@ -30,9 +30,11 @@ MUCH = 0.25
 def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
     pressed = memory.pressure not in (None, "normal")
-    says = "no swap is in use" if not memory.swap_used else f"{size(memory.swap_used)} of swap in use, which is little"
+    message = (
+        "no swap is in use" if not memory.swap_used else f"{size(memory.swap_used)} of swap in use, which is little"
+    )
     if not pressed and memory.swap_used <= MUCH * memory.total:
-        return Answer(f"{says}, memory pressure is normal" if memory.pressure else says)
+        return Answer(f"{message}, memory pressure is normal" if memory.pressure else message)
     evidence = [f"{size(memory.swap_used)} of swap in use, {size(memory.total)} of memory"]
     if memory.pressure:
         evidence.append(f"memory pressure: {memory.pressure}")
@@ -46,7 +48,7 @@ def run(context: CheckContext) -> Answer:
         remedies=["close what holds the memory (browser, other trainings, virtual machines)", "or restart the machine"],
         confidence="likely",
     )
-    return Answer(says, (made,))
+    return Answer(message, (made,))
 
 
 CHECK = Check(

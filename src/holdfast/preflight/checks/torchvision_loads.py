@@ -39,9 +39,9 @@ def run(context: CheckContext) -> Answer:
         raise NotChecked("torchvision was not tried")
     else:
         problem = "" if python.torchvision == "loads" else python.torchvision
-    says = f"torchvision {have} loads, and its NMS computes"
+    message = f"torchvision {have} loads, and its NMS computes"
     if not problem:
-        return Answer(says)
+        return Answer(message)
     wanted = torchvision_for(python.versions.torch)
     twin = f"torchvision=={text_of(wanted)}.*" if wanted is not None else "torchvision"
     index = (
@@ -54,7 +54,7 @@ def run(context: CheckContext) -> Answer:
         "alone in its place; without Holdfast a detector ends here."
     )
     remedy = f'{shell_quoted(python.executable)} -m pip install --force-reinstall --no-deps "{twin}"{index}'
-    return Answer(says, (finding(ID, "warn", message, evidence=[problem], remedies=[remedy]),))
+    return Answer(message, (finding(ID, "warn", message, evidence=[problem], remedies=[remedy]),))
 
 
 _MISSING = {"torchvision": "RuntimeError: operator torchvision::nms does not exist"}

@@ -2,9 +2,9 @@
 
 scratch     the copy of the working folder, and what of the original changed all the same
 surroundings  the environment that it runs in: the probe, no trackers, few images
-rehearsing  one rehearsal from its start to its end, and what it said
+run         one dry run from its start to its end, and what it said
 judging     what the rules say of its steps
-shared      one rehearsal for all checks that ask about it
+cache       one dry run for all checks that ask about it
 
-What happens inside of it is `child/holdfast_probe/rehearsal`.
+What happens inside of it is `probe/holdfast_probe/dry_run`.
 """

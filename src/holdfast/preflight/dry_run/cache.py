@@ -1,4 +1,4 @@
-"""One rehearsal for all checks that ask about it: the first of them holds it, within its time."""
+"""One dry run for all checks that ask about it: the first of them holds it, within its time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STEPS = 3
 CURVE_STEPS = 24
 ASKED = {
     "steps": STEPS,
-    "oracle_seconds": 15.0,
+    "op_check_seconds": 15.0,
     "curve_steps": CURVE_STEPS,
     "curve_seconds": 8.0,
     "seconds": 24.0,
 }
-"""See the child's rehearsal."""
+"""See `holdfast_probe.dry_run`."""
 FOR_ITS_END_S = 4.0
 """Of the check's time: processes are ended, the scratch is removed."""
 
@@ -66,7 +66,7 @@ def _shared(context: CheckContext) -> DryRunResult:
         if not _held or _held[0][0] != key:
             come = run_in_scratch(
                 context,
-                {"rehearsal": ASKED},
+                {"dry_run": ASKED},
                 max(1.0, context.seconds_left - FOR_ITS_END_S),
                 device=context.device if context.device not in (None, "auto") else None,
                 tell=lambda done: context.tell(min(done, most), most, "steps"),
@@ -86,7 +86,7 @@ def no_steps(come: DryRunResult) -> str:
     if come.one("first-loss") is not None:
         return "gradients were computed, and no optimizer of torch's made a step"
     if come.steps_elsewhere:
-        return "its steps are made in a process that it starts for them, which a rehearsal does not lead"
+        return "its steps are made in a process that it starts for them, which a dry run does not lead"
     if come.code is None:
         return f"it made no step in {come.seconds:.0f} s: give more with --seconds"
     if come.kept_from:

@@ -1,4 +1,4 @@
-"""The environment of a rehearsal: the user's own, with the probe in it, trackers off, and all that is written in the scratch."""
+"""The environment of a dry run: the user's own, with the probe in it, trackers off, and all that is written in the scratch."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def ultralytics_settings(context: CheckContext, root: Path, scratch: Scratch) ->
     """What it writes goes to the scratch, and it does not validate. Other trainings take no notice of these."""
     settings: dict[str, Any] = {
         "project": str(root / "results"),
-        "name": "rehearsal",
+        "name": "dry_run",
         "exist_ok": True,
         "plots": False,
         "val": False,

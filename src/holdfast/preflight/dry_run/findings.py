@@ -1,4 +1,4 @@
-"""What the rules of a run say of a rehearsal's steps: those that a few steps can prove, and those about an end."""
+"""What the rules of a run say of a dry run's steps: those that a few steps can prove, and those about an end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_STEPS = frozenset(
         ),
     )
 )
-"""Not those about repeated batches, curves or memory: a rehearsal repeats a batch on purpose, and is short."""
+"""Not those about repeated batches, curves or memory: a dry run repeats a batch on purpose, and is short."""
 
 
 def findings_of(dry_run_result: DryRunResult) -> list[Finding]:
@@ -60,7 +60,7 @@ def _history(dry_run_result: DryRunResult) -> Iterator[events.AnyEvent]:
     """Up to the first experiment that the training itself would never make: another rate, or inputs zeroed."""
     command = list(dry_run_result.command)
     yield events.RunStarted(
-        at=0.0, schema=events.SCHEMA, run="rehearsal", command=command, cwd="", holdfast="", platform="", python="",
+        at=0.0, schema=events.SCHEMA, run="dry_run", command=command, cwd="", holdfast="", platform="", python="",
         supervisor=0,
     )  # fmt: skip
     yield events.AttemptStarted(at=0.0, attempt=1, pid=0, command=command)

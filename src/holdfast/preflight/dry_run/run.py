@@ -1,4 +1,4 @@
-"""One rehearsal from its start to its end, and what it said."""
+"""One dry run from its start to its end, and what it said."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class DryRunResult:
 
     command: Sequence[str]
     lines: Sequence[Mapping[str, Any]] = ()
-    """Of rehearsal.jsonl."""
-    oracle: Sequence[Mapping[str, Any]] = ()
+    """Of dry_run.jsonl."""
+    op_check: Sequence[Mapping[str, Any]] = ()
     records: Sequence[Mapping[str, Any]] = ()
     """Of steps-*.jsonl, where steps were recorded."""
     events: Sequence[AnyEvent] = ()
@@ -81,21 +81,21 @@ class DryRunResult:
 
     @property
     def steps(self) -> int:
-        return len(self.of("rehearsed-step"))
+        return len(self.of("dry-run-step"))
 
     @property
     def steps_elsewhere(self) -> int:
-        """Steps that the probe saw in a process that the rehearsal does not lead, as `mp.spawn` starts them."""
+        """Steps that the probe saw in a process that the dry run does not lead, as `mp.spawn` starts them."""
         return 0 if self.steps else sum(isinstance(event, Step) for event in self.events)
 
     @property
     def ended(self) -> Mapping[str, Any] | None:
-        """The rehearsal's own end; None where it was killed, or never began."""
-        return self.one("rehearsal-ended")
+        """The dry run's own end; None where it was killed, or never began."""
+        return self.one("dry-run-ended")
 
     @property
     def by_itself(self) -> bool:
-        """The training ended before the rehearsal did."""
+        """The training ended before the dry run did."""
         ended = self.ended
         return self.code is not None and (ended is None or ended["why"] == "the training ended by itself")
 
@@ -132,7 +132,7 @@ def run_in_scratch(
     tell: Callable[[int], None] | None = None,
     enough: Callable[[Path], bool] | None = None,
 ) -> DryRunResult:
-    """Runs the training of this ground as far as `asked` says (see the child's rehearsal), at most so many seconds, or until
+    """Runs the training of this ground as far as `asked` says (see `holdfast_probe.dry_run`), at most so many seconds, or until
     `enough(folder)` of what it wrote.
 
     `device` is set in the place of its own, where that is known to be a setting. Nothing of it is left when this returns.
@@ -232,8 +232,8 @@ def _told(path: Path) -> tuple[int, str]:
 def written_in(attempt: Path, **known: Any) -> DryRunResult:
     """What the child wrote to its folder, with what else is known."""
     return DryRunResult(
-        lines=_json_lines(attempt.glob("rehearsal*.jsonl")),
-        oracle=_json_lines(attempt.glob("oracle*.jsonl")),
+        lines=_json_lines(attempt.glob("dry_run*.jsonl")),
+        op_check=_json_lines(attempt.glob("op_check*.jsonl")),
         records=_json_lines(attempt.glob("steps-*.jsonl")),
         events=_events(attempt / "rank-0.jsonl"),
         python_started=(attempt / "interpreters.jsonl").exists(),
@@ -306,7 +306,7 @@ def _waited(
         if now >= sample_at:
             held, sample_at = max(held, _held_now(process.pid, sensors.sample(), before)), now + SAMPLE_S
         if tell is not None:
-            tell(lines_with(b'"rehearsed-step"', attempt / "rehearsal.jsonl"))
+            tell(lines_with(b'"dry-run-step"', attempt / "dry_run.jsonl"))
         if output.stat().st_size > MAX_OUTPUT or (enough is not None and enough(attempt)):
             break
     return False, held

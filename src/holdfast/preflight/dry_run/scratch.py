@@ -1,7 +1,7 @@
 """A scratch copy of a working folder: what a training may write to is copied, what is large is only linked.
 
 Files up to 32 MB are copied, up to 256 MB and 5,000 of them in all; larger ones, folders with more than 500 entries, virtual
-environments, repositories and what by its name holds secrets are links to the originals, which the rehearsal is kept from writing to. The folders above are
+environments, repositories and what by its name holds secrets are links to the originals, which the dry run is kept from writing to. The folders above are
 there too, as links, so that `../data` leads where it did.
 """
 
@@ -20,7 +20,7 @@ from holdfast.storage.reflink import clone
 FILE_BYTES = 32 << 20
 ALL_BYTES = 256 << 20
 MAX_FILES = 5000
-MAX_EVENTS = 500
+MAX_ENTRIES = 500
 """Of one folder: what has more holds data, not work."""
 CLONED_FROM = 1 << 20
 LINKED = frozenset((".git", ".hg", ".svn", ".venv", "venv", "env", "node_modules", "site-packages", ".tox"))
@@ -107,7 +107,7 @@ def _is_copied(folder: Path) -> bool:
     if folder.name in LINKED or _is_secret(folder.name) or (folder / "pyvenv.cfg").is_file():
         return False
     with os.scandir(folder) as entries:
-        return sum(1 for _ in zip(entries, range(MAX_EVENTS + 1), strict=False)) <= MAX_EVENTS
+        return sum(1 for _ in zip(entries, range(MAX_ENTRIES + 1), strict=False)) <= MAX_ENTRIES
 
 
 def _is_left_out(name: str) -> bool:

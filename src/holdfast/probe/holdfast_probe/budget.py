@@ -54,11 +54,11 @@ class Budget(object):
         """A context: its duration is remembered under `name` and paid for."""
         return _Spending(self, name)
 
-    def looks_begin(self):
+    def inspection_begins(self):
         self._in_looks = True
         return time.monotonic()
 
-    def looks_ended(self, began):
+    def inspection_ended(self, began):
         """All looks of one moment ran: one payment for all, so that what they measure inside is not paid twice."""
         self._in_looks = False
         self._pay(time.monotonic() - began)

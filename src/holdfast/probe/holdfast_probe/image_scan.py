@@ -48,7 +48,7 @@ FORGIVEN = 0.01
 """How far outside of the image Ultralytics lets a number be."""
 
 
-class Looker:
+class ImageScanner:
     """Reads images with Pillow, where there is one."""
 
     def __init__(self):
@@ -62,7 +62,7 @@ class Looker:
         self.formats = [name for name in FORMATS if name in Image.OPEN]
         warnings.simplefilter("ignore")
 
-    def look(self, path):
+    def scan(self, path):
         """What is seen of one image."""
         facts = {}
         try:
@@ -75,12 +75,12 @@ class Looker:
                 content = file.read(MAX_BYTES) if status.st_size <= MAX_BYTES else None
                 facts["digest"] = digest(file, content)
                 if self.image is None:
-                    facts["oddities"] = ["not-looked-at"]
+                    facts["oddities"] = ["not-scanned"]
                     return facts
                 source = io.BytesIO(content) if content is not None else file
                 self.decode(source, path, facts)
                 if "problem" not in facts:
-                    look_at_the_end(source, facts)
+                    check_end_of_file(source, facts)
         except FileNotFoundError:
             return {"problem": "missing"}
         except IsADirectoryError:
@@ -101,7 +101,7 @@ class Looker:
             facts["problem"] = "too-many-pixels"
         except self.image.UnidentifiedImageError:
             if suffix in NEEDS_PLUGIN:
-                facts["oddities"] = ["not-looked-at"]
+                facts["oddities"] = ["not-scanned"]
             else:
                 facts["problem"] = "not-an-image"
                 facts["detail"] = sniffed(source)
@@ -141,11 +141,11 @@ class Looker:
             return
         image.load()
         try:
-            facts["look"] = self.look_of(image)
+            facts["image_hash"] = self.hash_of(image)
         except Exception:  # of some modes there is no small grey image
-            facts["look"] = ""
+            facts["image_hash"] = ""
 
-    def look_of(self, image):
+    def hash_of(self, image):
         """Whether each part of the image is brighter than the one to its right, and than the one below it.
 
         Such bits stay the same when an image is saved again, made smaller or a little brighter, and most of them stay
@@ -184,7 +184,7 @@ def opened(path):
         raise
 
 
-def look_at_the_end(source, facts):
+def check_end_of_file(source, facts):
     """What comes after the last pixel: Pillow does not ask for it, OpenCV and Ultralytics do."""
     source.seek(0, os.SEEK_END)
     source.seek(max(0, source.tell() - LAST_BYTES))
@@ -232,9 +232,9 @@ def sniffed(source):
         (b"<html", "it is a web page"),
         (b"{", "it is text"),
     )
-    for mark, says in known:
+    for mark, message in known:
         if start.lstrip()[: len(mark)].lower() == mark.lower():
-            return says
+            return message
     if not any(start):
         return "it begins with zeros only"
     return "no known format"
@@ -345,10 +345,10 @@ class Labels:
             self.notes.append([kind, at, " ".join(row)[:NOTE_LENGTH]])
 
 
-def answer(looker, request, classes, columns):
+def answer(scanner, request, classes, columns):
     """Everything about one image and its labels."""
     index, image, label = request
-    facts = looker.look(image)
+    facts = scanner.scan(image)
     labels = Labels(classes, columns, (facts.get("width", 0), facts.get("height", 0)))
     facts["label"] = labels.read(label)
     facts["index"] = index
@@ -358,7 +358,7 @@ def answer(looker, request, classes, columns):
 
 def main():
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    looker = Looker()
+    scanner = ImageScanner()
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)  # what a decoder prints is not an answer
     os.dup2(quiet, 2)
@@ -367,10 +367,10 @@ def main():
         return
     told = json.loads(first)
     classes, columns = told["classes"], told["columns"]
-    version = getattr(sys.modules.get("PIL"), "__version__", None) if looker.image is not None else None
+    version = getattr(sys.modules.get("PIL"), "__version__", None) if scanner.image is not None else None
     out.write(json.dumps({"pillow": version}) + "\n")
     for line in iter(sys.stdin.buffer.readline, b""):
-        out.write(json.dumps(answer(looker, json.loads(line), classes, columns)) + "\n")
+        out.write(json.dumps(answer(scanner, json.loads(line), classes, columns)) + "\n")
 
 
 if __name__ == "__main__":

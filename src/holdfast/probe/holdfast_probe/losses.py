@@ -84,9 +84,9 @@ class Losses(object):
             if first or not probe.steps.within():
                 record.backwards += 1
                 self._read(losses, record)
-            if probe.watching and probe.looks:
+            if probe.watching and probe.inspectors:
                 probe.budget.base += monotonic() - began
-                probe.look("backward_begins", losses[0], first)
+                probe.inspect("backward_begins", losses[0], first)
                 began = monotonic()
         except Exception as error:
             probe.failed("the beginning of a backward", error)

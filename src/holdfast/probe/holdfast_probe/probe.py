@@ -77,8 +77,8 @@ class Probe(object):
         self.torch = torch
         self._start = start
         self.attempt_dir = attempt_dir
-        self.looks = []
-        self._look_calls = {}
+        self.inspectors = []
+        self._inspector_calls = {}
         self._forked = False
         self._cuda = _cuda_that_captures(torch)
         self._begin()
@@ -223,13 +223,11 @@ class Probe(object):
     def load_extensions(self):
         """Looks and adapters: each may be missing, none may stop the training."""
         try:
-            from . import inspectors
+            from .inspectors import all_inspectors
 
-            make = getattr(inspectors, "all_looks", None)
-            if make is not None:
-                self.looks = list(make(self))
+            self.inspectors = list(all_inspectors(self))
         except Exception as error:
-            self.failed("looks", error)
+            self.failed("inspectors", error)
         try:
             from . import adapters
         except ImportError:
@@ -239,7 +237,7 @@ class Probe(object):
         except Exception as error:
             self.failed("adapters", error)
 
-    def look(self, moment, *args):
+    def inspect(self, moment, *args):
         """Every look at one moment: "backward_begins", "step_begins", "step_ended" or "ends".
 
         Not while a CUDA graph is captured: what looks read would become part of the graph, or break it.
@@ -247,34 +245,36 @@ class Probe(object):
         cuda = self._cuda
         if cuda is not None and cuda._initialized and cuda.is_current_stream_capturing():
             return
-        calls = self._look_calls.get(moment)
+        calls = self._inspector_calls.get(moment)
         if calls is None:
-            calls = self._look_calls[moment] = self._calls_at(moment)
+            calls = self._inspector_calls[moment] = self._calls_at(moment)
         if not calls:
             return
-        began = self.budget.looks_begin()
-        for look, call in calls:
+        began = self.budget.inspection_begins()
+        for inspector, call in calls:
             try:
                 call(*args)
             except Exception as error:
-                self._switch_off(look, error)
-        self.budget.looks_ended(began)
+                self._switch_off(inspector, error)
+        self.budget.inspection_ended(began)
 
     def _calls_at(self, moment):
         """Looks that do something at this moment; most do nothing at most moments."""
         from .inspectors import Inspector
 
-        calls = [(look, getattr(look, moment, None)) for look in self.looks]
+        calls = [(inspector, getattr(inspector, moment, None)) for inspector in self.inspectors]
         idle = getattr(Inspector, moment)
         return [
-            (look, call) for look, call in calls if call is not None and getattr(call, "__func__", call) is not idle
+            (inspector, call)
+            for inspector, call in calls
+            if call is not None and getattr(call, "__func__", call) is not idle
         ]
 
-    def _switch_off(self, look, error):
-        self._look_calls = {}
-        if look in self.looks:
-            self.looks.remove(look)
-        self.failed("the look %r, which is off from here on" % look.name, error)
+    def _switch_off(self, inspector, error):
+        self._inspector_calls = {}
+        if inspector in self.inspectors:
+            self.inspectors.remove(inspector)
+        self.failed("the look %r, which is off from here on" % inspector.name, error)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -393,7 +393,9 @@ class Probe(object):
                 self.heart.close()
             self.orphan.forget()
             stack_dumps.unregister(self.stack_signal)
-            _parked.append((self.scalars, self.steps, self.scaler, [look.forked() for look in self.looks]))
+            _parked.append(
+                (self.scalars, self.steps, self.scaler, [inspector.forked() for inspector in self.inspectors])
+            )
             silent = self.silent
             self._forked = True
             self._begin()
@@ -450,7 +452,7 @@ class Probe(object):
         self.steps.end()
 
     def _end_looks(self):
-        self.look("ends")
+        self.inspect("ends")
 
 
 def _cuda_that_captures(torch):

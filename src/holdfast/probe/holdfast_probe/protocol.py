@@ -39,7 +39,7 @@ ULTRALYTICS = "HOLDFAST_ULTRALYTICS"
 """JSON: what a training of Ultralytics is to do otherwise than its command says, and what Ultralytics has no setting for."""
 
 CHECK = "HOLDFAST_CHECK"
-"""JSON: what the first steps are looked at for before a training is worth its hours; the process ends after them. See `oracle`."""
+"""JSON: what the first steps are looked at for before a training is worth its hours; the process ends after them. See `op_check`."""
 
 INTERPRETERS_FILE = "interpreters.jsonl"
 """One line for each Python that started under the probe, and for each that imported torch."""

@@ -153,10 +153,10 @@ class Steps(object):
                 self._inside_backward = True
                 self._meet(optimizer)
                 self._beside_at = probe.step
-            elif self.running.begins(frame) and probe.watching and probe.looks:
+            elif self.running.begins(frame) and probe.watching and probe.inspectors:
                 clock = self.clock()
                 probe.budget.base += monotonic() - began
-                probe.look("step_begins", optimizer, clock is None or clock is optimizer)
+                probe.inspect("step_begins", optimizer, clock is None or clock is optimizer)
                 began = monotonic()
                 return True
         except Exception as error:
@@ -184,9 +184,9 @@ class Steps(object):
                 self._tick(began)
             else:
                 self._count_other(self._meet(optimizer))
-            if probe.looks:
+            if probe.inspectors:
                 probe.budget.base += monotonic() - began
-                probe.look("step_ended", optimizer, clock)
+                probe.inspect("step_ended", optimizer, clock)
                 began = monotonic()
             if clock:
                 self._after_tick()
@@ -197,8 +197,8 @@ class Steps(object):
 
     def over(self, optimizer_id):
         """A step that the looks saw begin has returned or raised. May come at any moment: it only lets go."""
-        for look in self.probe.looks:
-            look.step_over(optimizer_id)
+        for inspector in self.probe.inspectors:
+            inspector.step_over(optimizer_id)
 
     def within(self):
         """Whether a step runs right now in this thread, as when its closure calls backward."""

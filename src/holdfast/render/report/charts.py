@@ -61,7 +61,7 @@ class Mark:
     x: float
     number: int
     severity: str
-    says: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ def not_finite(attempts: list[AttemptState], of: Callable[[AttemptState], Series
     spans = []
     for attempt in attempts:
         series = of(attempt)
-        if series.first_bad_step is not None:
-            last = attempt.last_step if series.nonfinite_in_a_row else series.first_bad_step
-            spans.append((float(series.first_bad_step), float(max(last, series.first_bad_step))))
+        if series.first_nonfinite_step is not None:
+            last = attempt.last_step if series.nonfinite_in_a_row else series.first_nonfinite_step
+            spans.append((float(series.first_nonfinite_step), float(max(last, series.first_nonfinite_step))))
     return tuple(spans)
 
 

@@ -282,8 +282,8 @@ def _placed(chart: Chart, attempts: list[AttemptState], numbered: Numbered) -> C
         for nth, finding in enumerate(group if _concerns(group[0].rule, chart.name) else ()):
             place = finding.step if chart.across == "step" else finding.epoch
             if place is not None and (place, n) not in told:
-                says = f"{clean(finding.rule, 60)}, {chart.across} {count(place)}"
-                (others if nth else told)[place, n] = Mark(place, n, finding.severity, says)
+                text = f"{clean(finding.rule, 60)}, {chart.across} {count(place)}"
+                (others if nth else told)[place, n] = Mark(place, n, finding.severity, text)
     gravest = [*sorted(told.values(), key=_gravity), *sorted(others.values(), key=_gravity)][:MAX_MARKS]
     marks = sorted(gravest, key=lambda mark: (mark.x, mark.number))
     if chart.across == "epoch":

@@ -145,10 +145,10 @@ def _finding(finding: FindingView) -> Iterator[str]:
 
 
 def _cost(report: Report) -> list[str]:
-    lines = [text(report.cost.says), ""] if report.cost.says else []
+    lines = [text(report.cost.text), ""] if report.cost.text else []
     if report.cost.shares:
         lines += ["| where the time went | | |", "|---|---:|---:|"]
-        lines += [f"| {text(share.says)} | {share.took} | {share.part} |" for share in report.cost.shares]
+        lines += [f"| {text(share.text)} | {share.took} | {share.part} |" for share in report.cost.shares]
     return _section("What it cost", lines)
 
 

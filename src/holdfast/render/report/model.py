@@ -86,7 +86,7 @@ class Share:
     """Where some of the time went."""
 
     name: str
-    says: str
+    text: str
     took: str
     part: str
     width: float
@@ -95,7 +95,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Cost:
-    says: str
+    text: str
     shares: tuple[Share, ...]
 
 
@@ -195,7 +195,7 @@ def report_of(state: RunState, *, title: str, reference: str | None = None, besi
 def as_json(report: Report) -> dict[str, Any]:
     """For tools: all but the points of the curves, which the journal has in full."""
     told: dict[str, Any] = msgspec.to_builtins(report)
-    told["charts"] = [{"name": chart.name, "title": chart.title, "says": chart.caption} for chart in report.charts]
+    told["charts"] = [{"name": chart.name, "title": chart.title, "text": chart.caption} for chart in report.charts]
     if told["beside"] is not None:
         del told["beside"]["chart"]
     return told
@@ -312,7 +312,7 @@ def _cost(state: RunState) -> Cost:
     whole = sum(spent["buckets"].values()) or 1.0
     widths = [round(100 * spent["buckets"][share.name] / whole, 2) for share in shares]
     shares = [
-        Share(share.name, share.says, share.took, share.part, width, share.lost)
+        Share(share.name, share.text, share.took, share.part, width, share.lost)
         for share, width in zip(shares, widths, strict=True)
     ]
     shares.sort(key=lambda share: list(BUCKETS).index(share.name) if share.name in BUCKETS else 99)

@@ -43,7 +43,7 @@ MAX_NOTES = 8
 
 @dataclass(frozen=True)
 class Link:
-    says: str
+    text: str
     path: str
     href: str
 
@@ -56,7 +56,7 @@ class Row:
     name: str
     tone: str
     state: str
-    says: str
+    text: str
     settings: str
     began: str
     took: str
@@ -133,7 +133,7 @@ def _row(run: RunFolder, each: StageView, left: float, width: float) -> Row:
         if name in settings
     ]
     notes = [
-        f"attempt {made['n']}: {change['what']} {change['before']} -> {change['after']}: {change.get('why', '')}"
+        f"attempt {made['n']}: {change['setting']} {change['before']} -> {change['after']}: {change.get('why', '')}"
         for made in attempts
         for change in made["changes"]
     ]
@@ -148,7 +148,7 @@ def _row(run: RunFolder, each: StageView, left: float, width: float) -> Row:
         name=clean(stage.name, 80),
         tone={"good": "good", "bad": "bad"}.get(TONES.get(state, "open"), "stopped"),
         state=clean(state, 40),
-        says=clean(said_of(stage), 500),
+        text=clean(said_of(stage), 500),
         settings=clean(", ".join(shown), 200),
         began=clean(
             f"began with {started.weights}" if started is not None and started.weights else "from scratch", 300
@@ -179,10 +179,10 @@ def _files(run: RunFolder, left: dict[str, str]) -> list[Link]:
     return [_link(run, name, path) for name, path in found if path.exists()]
 
 
-def _link(run: RunFolder, says: str, path: Path) -> Link:
+def _link(run: RunFolder, text: str, path: Path) -> Link:
     """Relative, so that a folder that is copied as a whole still opens."""
     relative = os.path.relpath(path, run.path)
-    return Link(clean(says, 80), clean(str(path), 400), quote(relative))
+    return Link(clean(text, 80), clean(str(path), 400), quote(relative))
 
 
 def as_html(report: StagesReport) -> str:
@@ -208,15 +208,15 @@ def as_markdown(report: StagesReport) -> str:
     for row in report.rows:
         about = ", ".join(part for part in (row.settings, row.began, row.attempts, row.took) if part)
         lines.append(
-            f"{row.number}. **{text(row.name, at_start=False)}**: {text(row.state, at_start=False)}{': ' if row.says else ''}{text(row.says, at_start=False)}"
+            f"{row.number}. **{text(row.name, at_start=False)}**: {text(row.state, at_start=False)}{': ' if row.text else ''}{text(row.text, at_start=False)}"
         )
         lines.append(f"   {text(about, at_start=False)}")
         lines += [f"   - {text(note, at_start=False)}" for note in row.notes]
         if row.report is not None:
-            lines.append(f"   - [{text(row.report.says)}]({row.report.href})")
+            lines.append(f"   - [{text(row.report.text)}]({row.report.href})")
     if report.files:
         lines += ["", "## Files", ""]
-        lines += [f"- {text(link.says)}: [{code(link.path)}]({link.href})" for link in report.files]
+        lines += [f"- {text(link.text)}: [{code(link.path)}]({link.href})" for link in report.files]
     if report.time:
         lines += ["", "## Where the time went", "", text(report.time)]
     if report.next_step is not None:

@@ -39,7 +39,7 @@ TINY, HUGE = 1e-250, 1e250
 class Tick:
     at: float
     """Percent of the width from the left, or of the height from the top."""
-    says: str
+    text: str
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Stretch:
     """Percent of this stretch before the first step."""
     lost: float
     """Percent of this stretch whose work had to be done again."""
-    says: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _stretch(
         width=round(100 * width, 2),
         start_up=round(100 * start_up, 1),
         lost=round(100 * lost, 1),
-        says=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {how_it_ended(attempt)}",
+        text=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {how_it_ended(attempt)}",
     )
 
 

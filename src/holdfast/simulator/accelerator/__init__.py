@@ -1,6 +1,6 @@
 """A simulated accelerator: a real `torch.device` called "lab", in pure Python, over the memory of the CPU.
 
-    from holdfast.lab import accelerator
+    from holdfast.simulator import accelerator
     from holdfast.simulator.accelerator.faults import NotANumber
 
     accelerator.switch_on(NotANumber("addmm", after=40))

@@ -1,4 +1,4 @@
-"""All lies of single operators that an oracle has to find, and the honest devices that it must leave alone.
+"""All lies of single operators that an operator check has to find, and the honest devices that it must leave alone.
 
 Each lie says in which program it strikes: in `trainings/mixture.py`, in YOLO11n (`trainings/squares.py`), or in both.
 """

@@ -30,7 +30,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="assigner-mismatch",
-    says="the assigner raises a shape mismatch after many good steps: boolean indices count wrongly now and then",
+    description="the assigner raises a shape mismatch after many good steps: boolean indices count wrongly now and then",
     reproduces="field report 001; F04: ultralytics#22971, ultralytics#23853, pytorch#181867, pytorch#178497",
     fault="the second of two boolean indices in quick succession selects one element too few, from the 61st on",
     program=program,

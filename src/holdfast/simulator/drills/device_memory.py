@@ -28,7 +28,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="device-memory",
-    says="an allocation on the device fails: the limit of its allocator is met",
+    description="an allocation on the device fails: the limit of its allocator is met",
     reproduces="F09: pytorch#130112",
     fault="outputs are kept, step after step, on a device that lets a process have 9 GB",
     program=program,

@@ -41,7 +41,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="disk-full",
-    says="a checkpoint cannot be written, because the disk is full",
+    description="a checkpoint cannot be written, because the disk is full",
     reproduces="the checkpoints and caches of long runs; ENOSPC",
     fault="the file that torch.save writes to raises ENOSPC after two kilobytes, as a full disk would",
     program=program,

@@ -18,7 +18,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="epoch-blowup",
-    says="the seventh epoch takes many times as long as the six before it: the machine swaps",
+    description="the seventh epoch takes many times as long as the six before it: the machine swaps",
     reproduces="field report 001 (979 s an epoch, then 39,322 s); F08: ultralytics#24065, ultralytics#22621",
     fault="the operator mse_loss takes almost a second more, and swap fills (as the simulated machine says), from epoch 7 on",
     program=program,

@@ -25,7 +25,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="frozen-weights",
-    says="one layer never learns: the optimizer's update of a non-contiguous weight goes nowhere",
+    description="one layer never learns: the optimizer's update of a non-contiguous weight goes nowhere",
     reproduces="F13: pytorch#118115, pytorch#165267, pytorch#192212",
     fault="the operator addcdiv_ on a destination that is not contiguous writes to a temporary",
     program=program,

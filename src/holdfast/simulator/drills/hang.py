@@ -19,7 +19,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="hang",
-    says="the training stands still in its 41st step, and neither ends nor says anything",
+    description="the training stands still in its 41st step, and neither ends nor says anything",
     reproduces="F16, F20: a device that waits for itself, a worker that never answers",
     fault="the operator mse_loss does not return",
     program=program,

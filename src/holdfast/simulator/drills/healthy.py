@@ -17,7 +17,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="healthy",
-    says="nothing is wrong: a training on the simulated accelerator is left alone",
+    description="nothing is wrong: a training on the simulated accelerator is left alone",
     reproduces="the control of the other drills",
     fault="none",
     program=program,

@@ -22,7 +22,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="leak-reaped",
-    says="memory grows with every step until the system kills the training without a word",
+    description="memory grows with every step until the system kills the training without a word",
     reproduces="field report 004 (killed in epoch 94 of 100); F07, F08: ultralytics#7471, ultralytics#24065, pytorch#181213",
     fault="every backward leaves 2 MB with the driver; a reaper sends SIGKILL when the machine's 1 GB is used up",
     program=program,

@@ -18,7 +18,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="loss-component-zero",
-    says="YOLO11n assigns no objects: box and dfl loss are zero from the first batch, cls is not",
+    description="YOLO11n assigns no objects: box and dfl loss are zero from the first batch, cls is not",
     reproduces="field report 000, epoch 1; F02: ultralytics hub#1199, ultralytics#22228, pytorch#139550",
     fault="the operator gt_, which tells labelled boxes from padding, gives zeros",
     program=program,

@@ -18,7 +18,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="losses-zero",
-    says="every loss is exactly zero, and the training goes on as if all were well",
+    description="every loss is exactly zero, and the training goes on as if all were well",
     reproduces="field report 000; F01: pytorch#122016, pytorch#123385, ultralytics#9113",
     fault="the operator mse_loss gives zeros, forward and backward",
     program=program,

@@ -18,7 +18,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="not-a-number",
-    says="from the 51st step on the loss is NaN",
+    description="from the 51st step on the loss is NaN",
     reproduces="F14, F17: pytorch#123171, pytorch#125954 (GPU work that is incomplete leaves garbage)",
     fault="the operator addmm gives NaN after 100 calls",
     program=program,

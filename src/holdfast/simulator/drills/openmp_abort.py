@@ -23,7 +23,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="openmp-abort",
-    says="the process aborts in its 41st backward, with the last words of two OpenMP runtimes",
+    description="the process aborts in its 41st backward, with the last words of two OpenMP runtimes",
     reproduces="field report 002, whose own conclusion was gradient accumulation; F25: faiss-wheels#73, pytorch#149201",
     fault="the operator mse_loss_backward writes OMP: Error #15 to stderr and aborts",
     program=program,

@@ -30,7 +30,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="sleep",
-    says="the machine sleeps for ten hours in the middle of the training",
+    description="the machine sleeps for ten hours in the middle of the training",
     reproduces="field report 001 (an epoch of 39,322 s after epochs of 979 s), one of its two explanations",
     fault="the machine's clocks say that ten hours passed in which nothing ran (the clocks are simulated)",
     program=program,

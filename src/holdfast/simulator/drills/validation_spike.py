@@ -36,7 +36,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="validation-spike",
-    says="every validation takes twice the memory of training, and leaves almost nothing",
+    description="every validation takes twice the memory of training, and leaves almost nothing",
     reproduces="field report 004 (killed near the validation of epoch 94)",
     fault="validation collects its predictions: 320 MB, which count twice, on a machine of 1 GB",
     program=program,

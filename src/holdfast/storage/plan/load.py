@@ -230,15 +230,15 @@ class _Reading:
                 continue
             for name, value in limits.items():
                 if name == "severity":
-                    says = complaint(value, Value(("text",), choices=SEVERITIES))
+                    message = complaint(value, Value(("text",), choices=SEVERITIES))
                 elif rules is not None and name not in rules[rule]:
                     near = difflib.get_close_matches(name, [*rules[rule], "severity"], n=1)
                     has = ", ".join(sorted(rules[rule])) or "no limit to set, only a severity"
-                    says = f"is no limit of this rule: {f'did you mean {near[0]}?' if near else f'it has {has}'}"
+                    message = f"is no limit of this rule: {f'did you mean {near[0]}?' if near else f'it has {has}'}"
                 else:
-                    says = complaint(value, Value(("number",), least=0))
-                if says:
-                    yield Mistake((*at, name), says)
+                    message = complaint(value, Value(("number",), least=0))
+                if message:
+                    yield Mistake((*at, name), message)
 
     def _policy(self) -> Iterator[Mistake]:
         policy = self._table("policy")
@@ -249,8 +249,8 @@ class _Reading:
 
         devices = policy.get("devices", [])
         for number, device in enumerate(devices if isinstance(devices, list) else []):
-            if says := device_complaint(device):
-                yield Mistake(("policy", "devices", number), says)
+            if message := device_complaint(device):
+                yield Mistake(("policy", "devices", number), message)
         names = [*SETTINGS, *_OTHERS_CHANGED, *self._table("flags")]
         for key in ("may_change", "never_change"):
             listed = policy.get(key, [])
@@ -286,13 +286,13 @@ class _Reading:
                 yield Mistake(
                     at, 'is not used: trainer = "ultralytics" starts the training itself; keep one of the two'
                 )
-            elif isinstance(command, (str, list)) and (says := _not_split(command)):
-                yield Mistake(at, says)
+            elif isinstance(command, (str, list)) and (message := _not_split(command)):
+                yield Mistake(at, message)
         if trainer == "command" and "command" not in values and not self._every_stage_has("command"):
             yield Mistake((), 'has nothing to start: write command = "python train.py", or trainer = "ultralytics"')
         for key in ("on_event", "resume_with"):
-            if isinstance(values.get(key), str) and (says := _not_split(values[key])):
-                yield Mistake((key,), says)
+            if isinstance(values.get(key), str) and (message := _not_split(values[key])):
+                yield Mistake((key,), message)
         yield from self._going_on(values.get("resume_with"), values.get("checkpoint"), trainer)
 
     def _going_on(self, resume_with: Any, checkpoint: Any, trainer: str) -> Iterator[Mistake]:
@@ -376,8 +376,8 @@ def _in_table(table: Table, values: Mapping[str, Any], at: KeyPath) -> Iterator[
     for name, value in values.items():
         if name not in keys:
             yield Mistake((*at, name), _unknown_key(name, table, tuple(keys)))
-        elif says := complaint(value, keys[name].holds):
-            yield Mistake((*at, name), says)
+        elif message := complaint(value, keys[name].holds):
+            yield Mistake((*at, name), message)
 
 
 def _unknown_key(name: str, table: Table, keys: tuple[str, ...]) -> str:

@@ -145,7 +145,7 @@ def told(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:
     more = len(mistakes) > MAX_MISTAKES
     ordered = ordered[:MAX_MISTAKES]
     count = f"{'more than ' if more else ''}{len(ordered)} mistakes" if len(ordered) > 1 else "a mistake"
-    said = [f"  line {line(mistake)}: {_named(mistake.path)} {mistake.says}" for mistake in ordered]
+    said = [f"  line {line(mistake)}: {_named(mistake.path)} {mistake.message}" for mistake in ordered]
     return "\n".join([f"{path} has {count}:", *said])
 
 

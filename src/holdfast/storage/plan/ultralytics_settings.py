@@ -71,16 +71,16 @@ _SPECIAL: dict[str, Callable[[Any], str | None]] = {
 
 class Mistake(NamedTuple):
     path: KeyPath
-    says: str
+    message: str
     """To be read after the key that the path names."""
 
 
 def each_setting(settings: Mapping[str, Any], at: KeyPath, more: Callable[[], Collection[str]]) -> Iterator[Mistake]:
     """Names and values, one by one. `more`: names that the user's own version knows, asked only where one is unknown here."""
     for name, value in settings.items():
-        says = _complaint(name, value, more)
-        if says:
-            yield Mistake((*at, name), says)
+        message = _complaint(name, value, more)
+        if message:
+            yield Mistake((*at, name), message)
 
 
 def _complaint(name: str, value: Any, more: Callable[[], Collection[str]]) -> str | None:
@@ -96,8 +96,8 @@ def _complaint(name: str, value: Any, more: Callable[[], Collection[str]]) -> st
         return _SPECIAL[name](value)
     if name == "optimizer" and isinstance(value, str):  # which Ultralytics takes in any case
         value = next((choice for choice in SETTINGS[name].choices if choice.lower() == value.lower()), value)
-    if says := complaint(value, SETTINGS[name]):
-        return says
+    if message := complaint(value, SETTINGS[name]):
+        return message
     if name == "exist_ok" and value:
         return "lets one stage write over the weights of another: leave it out, and each gets the next free folder"
     if name == "save" and not value:

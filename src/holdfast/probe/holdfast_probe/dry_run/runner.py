@@ -1,4 +1,4 @@
-"""The order of a rehearsal: the first steps as they are, under the oracle; then one batch again and again; then the end.
+"""The order of a dry run: the first steps as they are, under the operator check; then one batch again and again; then the end.
 
 Every experiment begins from the weights, the optimizer's state and the random numbers that the training had before its first
 step. Schedules stand still meanwhile, and the rate is the one that the training is to reach: warm-up would hide what can be
@@ -30,10 +30,10 @@ MAX_BACKWARDS = 64
 
 class DryRun(object):
     def __init__(
-        self, torch, probe, loading, steps=3, oracle_seconds=20.0, curve_steps=24, curve_seconds=10.0, seconds=40.0
+        self, torch, probe, loading, steps=3, op_check_seconds=20.0, curve_steps=24, curve_seconds=10.0, seconds=40.0
     ):
         self._torch, self._probe, self._loading = torch, probe, loading
-        self._steps, self._oracle_seconds = steps, oracle_seconds
+        self._steps, self._op_check_seconds = steps, op_check_seconds
         self._curve_steps, self._curve_seconds, self._seconds = curve_steps, curve_seconds, seconds
         self._pid = os.getpid()
         self._path = os.path.join(probe.attempt_dir, FILE)
@@ -64,11 +64,11 @@ class DryRun(object):
         import atexit
 
         torch, probe = self._torch, self._probe
-        looks = probe.looks
-        self._session = op_check.Session(torch, probe, self._steps, self._oracle_seconds, then=self._first_steps_over)
+        inspectors = probe.inspectors
+        self._session = op_check.Session(torch, probe, self._steps, self._op_check_seconds, then=self._first_steps_over)
         self._session.start()
-        probe.looks = []
-        self._looks = looks
+        probe.inspectors = []
+        self._inspectors = inspectors
         self._listen()
         after_import("torch.optim.lr_scheduler", self._hold_schedules)
         self.counter = op_check.Steps(torch, self._step_begins, self._step_ended)
@@ -159,7 +159,7 @@ class DryRun(object):
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses = []
         self._write(
-            "rehearsed-step",
+            "dry-run-step",
             {"phase": self._phase, "step": self.counter.count, "loss": loss, "seconds": round(now - self._step_at, 4)},
         )
         self._step_at = now
@@ -186,13 +186,13 @@ class DryRun(object):
     # --- the experiments -----------------------------------------------------------------------------------------
 
     def _first_steps_over(self, probe):
-        """The oracle has closed its books; what follows comes in our own hook, after its."""
+        """The operator check has closed its books; what follows comes in our own hook, after its."""
 
     def _after_first_steps(self):
         session, probe, torch = self._session, self._probe, self._torch
         session.close("{compared} of {calls} calls in {steps} steps were compared")
         session.stop()
-        probe.looks, probe._look_calls = self._looks, {}
+        probe.inspectors, probe._inspector_calls = self._inspectors, {}
         for device in {str(p.device) for p in self._state.parameters} if self._state is not None else ():
             if not device.startswith(("cpu", "meta")):
                 self._write("canaries", {"device": device, "results": canaries.run_all(torch, device)})
@@ -301,14 +301,14 @@ class DryRun(object):
     # --- writing, and the end ------------------------------------------------------------------------------------
 
     def _quiet(self):
-        return _Quiet(self._session.oracle)
+        return _Quiet(self._session.checker)
 
     def _unharmed(self, function, *args):
-        """Whatever goes wrong in here is told, and ends the rehearsal: the training is not to suffer from it."""
+        """Whatever goes wrong in here is told, and ends the dry run: the training is not to suffer from it."""
         try:
             function(*args)
         except Exception as error:
-            self._ended("the rehearsal failed: %s: %s" % (type(error).__name__, str(error).split("\n")[0][:300]))
+            self._ended("the dry run failed: %s: %s" % (type(error).__name__, str(error).split("\n")[0][:300]))
             op_check.leave(self._probe)
 
     def _leave(self, why):
@@ -323,7 +323,7 @@ class DryRun(object):
         # A process that never came near a step has nothing to say: it may be a helper of the training's.
         if self.counter.count or self._theory_told:
             seconds = round(time.monotonic() - self._began, 3)
-            self._write("rehearsal-ended", {"why": why, "steps": self.counter.count, "seconds": seconds})
+            self._write("dry-run-ended", {"why": why, "steps": self.counter.count, "seconds": seconds})
 
     def _forked(self):
         self._over = True
@@ -339,16 +339,16 @@ class DryRun(object):
 
 
 class _Quiet(object):
-    """What we do ourselves is not compared by the oracle."""
+    """What we do ourselves is not compared by the operator check."""
 
     def __init__(self, session):
-        self._oracle = session
+        self._checker = session
 
     def __enter__(self):
-        self._before, self._oracle.off = self._oracle.off, True
+        self._before, self._checker.off = self._checker.off, True
 
     def __exit__(self, *exc):
-        self._oracle.off = self._before
+        self._checker.off = self._before
 
 
 def _rate(group):

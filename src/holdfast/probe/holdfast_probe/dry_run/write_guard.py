@@ -18,7 +18,7 @@ from ..event_writer import encoded
 
 MAX_LINES = 200
 OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-REFUSED = "this is a rehearsal by holdfast check: files outside of its folder stay as they are"
+REFUSED = "this is a dry run by holdfast check: files outside of its folder stay as they are"
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 BEYOND = {"subprocess.Popen": 0, "os.system": 0, "os.exec": 0, "os.posix_spawn": 0, "os.spawn": 1, "sqlite3.connect": 0}
 """Audit events of what writes without Python -> which of their arguments names it."""

@@ -49,7 +49,7 @@ def all_inspectors(probe):
     names = ParamNames(probe)
     turns = FairShare(probe, (GradientsInspector.name, WeightUpdatesInspector.name))
     graph = GraphInspector(probe, names)
-    looks = [
+    inspectors = [
         graph,
         StaleGradientsInspector(probe, names, graph),
         GradientsInspector(probe, names, turns),
@@ -58,4 +58,4 @@ def all_inspectors(probe):
         FrozenInspector(probe, names),
         CheckpointSavesInspector(probe, names),
     ]
-    return [SampledInspectors(probe, looks, turns)]
+    return [SampledInspectors(probe, inspectors, turns)]

@@ -13,15 +13,15 @@ FIRST_STEPS = 32
 
 
 class SampledInspectors(Inspector):
-    name = "looks"
+    name = "inspectors"
 
-    def __init__(self, probe, looks, turns):
+    def __init__(self, probe, inspectors, turns):
         super().__init__(probe)
-        self.looks = looks
+        self.inspectors = inspectors
         self._turns = turns
         self._watched = 0
-        self._may_be_eager = [look for look in looks if "eager" in vars(look)]
-        self._keepers = [look for look in looks if type(look).step_over is not Inspector.step_over]
+        self._may_be_eager = [inspector for inspector in inspectors if "eager" in vars(inspector)]
+        self._keepers = [inspector for inspector in inspectors if type(inspector).step_over is not Inspector.step_over]
 
     def backward_begins(self, loss, first):
         if self.probe.watching:
@@ -40,11 +40,11 @@ class SampledInspectors(Inspector):
             probe.watching = self._watches(probe.step + 1)
 
     def step_over(self, optimizer_id):
-        for look in self._keepers:
-            look.step_over(optimizer_id)
+        for inspector in self._keepers:
+            inspector.step_over(optimizer_id)
 
     def forked(self):
-        return [look.forked() for look in self.looks]
+        return [inspector.forked() for inspector in self.inspectors]
 
     def ends(self):
         self._call("ends")
@@ -54,12 +54,12 @@ class SampledInspectors(Inspector):
             return True
         if self.probe.budget.credit >= self._turns.least() or (self.probe.world_size > 1 and is_due(step)):
             return True
-        return any(look.eager for look in self._may_be_eager)
+        return any(inspector.eager for inspector in self._may_be_eager)
 
     def _call(self, moment, *args):
-        for look in tuple(self.looks):
+        for inspector in tuple(self.inspectors):
             try:
-                getattr(look, moment)(*args)
+                getattr(inspector, moment)(*args)
             except Exception as error:
-                self.looks.remove(look)
-                self.probe.failed("the look %r, which is off from here on" % look.name, error)
+                self.inspectors.remove(inspector)
+                self.probe.failed("the look %r, which is off from here on" % inspector.name, error)

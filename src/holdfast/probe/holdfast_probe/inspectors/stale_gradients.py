@@ -28,7 +28,7 @@ class StaleGradientsInspector(Inspector):
         self._names = names
         self._graph = graph
         self._intervals = {}  # id of an optimizer -> the interval since its last step, while it is watched
-        self._looks = 0
+        self._inspectors = 0
         self._clean = {}  # id of an optimizer -> how many of its intervals were clean
         self._pace = RateLimit(3, SELDOM_SECONDS)
 
@@ -58,18 +58,18 @@ class StaleGradientsInspector(Inspector):
 
     def _look(self, optimizer, interval):
         budget = self.probe.budget
-        at_first = self._looks < LOOKS_AT_FIRST
-        chosen = spread_out(optimizer, TENSORS_AT_FIRST if at_first else TENSORS, self._looks)
+        at_first = self._inspectors < LOOKS_AT_FIRST
+        chosen = spread_out(optimizer, TENSORS_AT_FIRST if at_first else TENSORS, self._inspectors)
         with_gradient = [parameter for parameter in chosen if parameter.grad is not None]
         if not with_gradient:
-            self._looks += 1
+            self._inspectors += 1
             interval.clean = True
             self.probe.see(self.name)
             return
         if not at_first and not budget.allows(budget.expected(self.name)):
             self._intervals.pop(id(optimizer), None)
             return
-        self._looks += 1
+        self._inspectors += 1
         torch = self.probe.torch
         with budget.spending(self.name), torch.no_grad():
             devices = {parameter.grad.device for parameter in with_gradient}

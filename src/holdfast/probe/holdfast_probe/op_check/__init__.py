@@ -1,23 +1,23 @@
-"""The operator oracle: does the device compute what the CPU computes, in the user's own first steps?
+"""The operator check: does the device compute what the CPU computes, in the user's own first steps?
 
-The seam. The bootstrap calls `from_environment` (by way of `rehearsal`, which has a JSON of its own and drives a `Session` itself)
+The seam. The bootstrap calls `from_environment` (by way of `dry_run`, which has a JSON of its own and drives a `Session` itself)
 where `HOLDFAST_CHECK` is set, a JSON of one of:
 
-    {"oracle": {"steps": 3, "seconds": 40}}     every operator on a device is run once more on the CPU and compared
+    {"op_check": {"steps": 3, "seconds": 40}}     every operator on a device is run once more on the CPU and compared
     {"record": {"steps": 3, "name": "device-1", "jitter": 0.0}}     nothing is compared; each step's figures are written
 
 Either ends the process after that many steps with status 0, whatever the training would catch. A training that ends sooner
 says so. In the attempt's folder:
 
-    oracle.jsonl        {"event": "oracle-began"}, an "oracle-operator" for each operator that is wrong (`Finding`), and
-                        "oracle-ended": steps, calls, compared, signatures, signatures_compared, skipped, notes, seconds, says
+    op_check.jsonl        {"event": "op-check-began"}, an "op-check-operator" for each operator that is wrong (`Finding`), and
+                        "op-check-ended": steps, calls, compared, signatures, signatures_compared, skipped, notes, seconds, says
     steps-<name>.jsonl  a "step-record" for each step: loss, gradients, weights (`recording.py`)
 
-`oracle-ended` is missing where the process was killed. `recording` is for races, which comparing each operator hides, since
+`op-check-ended` is missing where the process was killed. `recording` is for races, which comparing each operator hides, since
 it waits for each: the same steps twice on the device and a few times on the CPU, set side by side by the supervisor
 (`diagnosis/device_parity.py`). Canaries (`canaries.py`) are tiny programs for bugs that are publicly known.
 
-The oracle changes no number of the training, but it is slow, and it has torch.compile's programs run eagerly: it says so.
+The operator check changes no number of the training, but it is slow, and it has torch.compile's programs run eagerly: it says so.
 """
 
 import importlib
@@ -31,7 +31,7 @@ from .. import protocol
 from ..event_writer import encoded
 from .dispatch_mode import OpChecker, dispatch_mode
 
-FILE = "oracle.jsonl"
+FILE = "op_check.jsonl"
 NOTHING = "nothing to compare: everything ran on the CPU"
 NO_STEP = "no step was made: %s"
 ENDED_SOONER = "the training ended after {steps} of {asked} steps: {compared} of {calls} calls were compared"
@@ -43,8 +43,8 @@ def from_environment(torch, probe_like):
     """What `HOLDFAST_CHECK` asks for. A wrong JSON is said on stderr, and the training runs as it would."""
     try:
         asked = json.loads(os.environ.get(protocol.CHECK) or "{}")
-        if asked.get("oracle") is not None:
-            install(torch, probe_like, **asked["oracle"])
+        if asked.get("op_check") is not None:
+            install(torch, probe_like, **asked["op_check"])
         elif asked.get("record") is not None:
             from . import step_recorder
 
@@ -56,7 +56,7 @@ def from_environment(torch, probe_like):
 def install(torch, probe_like, steps=3, seconds=40.0):
     """Starts comparing in this thread, from now on; the process ends after `steps` optimizer steps.
 
-    `probe_like` has an `attempt_dir`, and may have `looks`, which are taken away (their operators would be compared too),
+    `probe_like` has an `attempt_dir`, and may have `inspectors`, which are taken away (their operators would be compared too),
     and `end(reason)`.
     """
     session = Session(torch, probe_like, steps, seconds)
@@ -109,7 +109,7 @@ class Steps(object):
 
 
 class Session(object):
-    """The oracle in one process."""
+    """The operator check in one process."""
 
     def __init__(self, torch, probe_like, steps, seconds, then=None):
         """`then` is called with the probe after the last step, in place of the process's end."""
@@ -123,13 +123,13 @@ class Session(object):
         self._notes = []
         self._modes = {}
         self.ended = False
-        self.oracle = OpChecker(torch, self._tell, seconds, steps)
+        self.checker = OpChecker(torch, self._tell, seconds, steps)
 
     def start(self):
         import atexit
 
-        if getattr(self._probe, "looks", None):
-            self._probe.looks = []
+        if getattr(self._probe, "inspectors", None):
+            self._probe.inspectors = []
         self.counter = Steps(self._torch, self._step_begins, self._step_ended)
         self._enter()
         self._eagerly()
@@ -139,7 +139,7 @@ class Session(object):
 
     def stop(self):
         """Takes the mode and the hooks away: for tests, which go on in the same process."""
-        self.oracle.off = True
+        self.checker.off = True
         self.counter.remove()
         mode = self._modes.pop(threading.get_ident(), None)
         if mode is not None:
@@ -148,21 +148,21 @@ class Session(object):
     # --- following the training ----------------------------------------------------------------------------------
 
     def _enter(self):
-        mode = dispatch_mode(self._torch, self.oracle)
+        mode = dispatch_mode(self._torch, self.checker)
         mode.__enter__()
         self._modes[threading.get_ident()] = mode
 
     def _step_begins(self, optimizer):
-        self.oracle.optimizing = True
-        if threading.get_ident() not in self._modes and self.oracle.phase() != "backward":
+        self.checker.optimizing = True
+        if threading.get_ident() not in self._modes and self.checker.phase() != "backward":
             self._note("this training steps in another thread: what came before its first step there was not compared")
             self._enter()
 
     def _step_ended(self, optimizer, counts):
-        self.oracle.optimizing = False
+        self.checker.optimizing = False
         if not counts:
             return
-        self.oracle.step = self.counter.count + 1
+        self.checker.step = self.counter.count + 1
         if self.counter.count >= self._steps:
             self.close("{compared} of {calls} calls in {steps} steps were compared")
             (self._then or leave)(self._probe)
@@ -185,7 +185,7 @@ class Session(object):
         torch.compile = compile
 
     def _forked(self):
-        self.oracle.off = True
+        self.checker.off = True
         self.ended = True
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -195,50 +195,52 @@ class Session(object):
             self._notes.append(text)
 
     def _tell(self, finding):
-        self._write("oracle-operator", finding.as_dict())
+        self._write("op-check-operator", finding.as_dict())
 
     def _write(self, event, fields):
         if self._descriptor < 0:
             self._descriptor = _opened(self._path)
             os.write(
-                self._descriptor, encoded("oracle-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)})
+                self._descriptor, encoded("op-check-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)})
             )
         os.write(self._descriptor, encoded(event, fields))
 
-    def summary(self, says=""):
-        oracle = self.oracle
+    def summary(self, message=""):
+        checker = self.checker
         return {
-            "says": says,
+            "message": message,
             "steps": self.counter.count,
-            "calls": oracle.calls,
-            "compared": oracle.compared,
-            "signatures": len(oracle.signatures),
-            "signatures_compared": sum(1 for times in oracle.signatures.values() if times),
-            "skipped": dict(oracle.skipped),
-            "not_run_on_cpu": dict(oracle.failures),
-            "suspicious": {"%s %s" % key[:2]: times for key, (_, times) in oracle.findings.items()},
-            "devices": {str(device): precision.as_dict() for device, precision in oracle.devices.items()},
+            "calls": checker.calls,
+            "compared": checker.compared,
+            "signatures": len(checker.signatures),
+            "signatures_compared": sum(1 for times in checker.signatures.values() if times),
+            "skipped": dict(checker.skipped),
+            "not_run_on_cpu": dict(checker.failures),
+            "suspicious": {"%s %s" % key[:2]: times for key, (_, times) in checker.findings.items()},
+            "devices": {str(device): precision.as_dict() for device, precision in checker.devices.items()},
             "notes": list(self._notes),
-            "seconds": round(oracle.spent, 3),
+            "seconds": round(checker.spent, 3),
             "wall_seconds": round(time.monotonic() - self._began, 3),
         }
 
-    def close(self, says):
+    def close(self, message):
         """Writes the last line, once, and compares no more. A process that did nothing worth a line writes none."""
         if self.ended:
             return
         self.ended = True
-        self.oracle.off = True
-        if not self.counter.count and not self.oracle.calls:
+        self.checker.off = True
+        if not self.counter.count and not self.checker.calls:
             return
-        oracle = self.oracle
-        text = says.format(steps=self.counter.count, asked=self._steps, compared=oracle.compared, calls=oracle.calls)
-        if not self.oracle.calls:
+        checker = self.checker
+        text = message.format(
+            steps=self.counter.count, asked=self._steps, compared=checker.compared, calls=checker.calls
+        )
+        if not self.checker.calls:
             text = NOTHING
         elif not self.counter.count:
             text = NO_STEP % text
         try:
-            self._write("oracle-ended", self.summary(text))
+            self._write("op-check-ended", self.summary(text))
         except OSError:
             pass
 

@@ -13,15 +13,15 @@ PLAIN_TYPES = (bool, int, float, str)
 class Call(object):
     """One call that has run on the device, and its other run on the CPU."""
 
-    def __init__(self, oracle, operator, function, args, kwargs, copies, device):
-        self._oracle = oracle
-        self._torch = oracle._torch
+    def __init__(self, checker, operator, function, args, kwargs, copies, device):
+        self._checker = checker
+        self._torch = checker._torch
         self.operator = operator
         self._function = function
         self._args, self._kwargs = args, kwargs
         self._copies = copies
         self._device = device
-        self._precision = oracle.devices[device.type]
+        self._precision = checker.devices[device.type]
 
     def pairs(self, result):
         """What the call left behind, on the device and on the CPU; how to run it on other memory; and what the run gave."""
@@ -51,7 +51,7 @@ class Call(object):
         precision, name = self._precision, self.operator.name
         memories = [storage.before for storage in self._copies.storages]
         noise = Tolerance(
-            torch, run, memories, lambda dtype: precision.of(name, dtype), reference, self._oracle.generator
+            torch, run, memories, lambda dtype: precision.of(name, dtype), reference, self._checker.generator
         )
         selection = IndexOps(torch, self.operator, self.values(), precision)
         judge = compare.Judge(torch, self.operator, pairs, noise, precision, self._terms(pairs), selection)
@@ -158,7 +158,7 @@ class Call(object):
 
     def _again(self, contiguous):
         """The call once more on the device, from what its arguments were: True when it is right."""
-        torch, oracle = self._torch, self._oracle
+        torch, checker = self._torch, self._checker
         args, kwargs = self._args, self._kwargs
         if contiguous:
             by_id = {}
@@ -168,8 +168,8 @@ class Call(object):
                 by_id[id(tensor)] = host.clone().to(tensor.device)
             args = [replaced(torch, value, by_id) for value in args]
             kwargs = {key: replaced(torch, value, by_id) for key, value in kwargs.items()}
-        copies = CpuMirror(torch, args, kwargs, oracle._written(self.operator, args, kwargs))
+        copies = CpuMirror(torch, args, kwargs, checker._written(self.operator, args, kwargs))
         result = self._function(*args, **kwargs)
-        call = Call(oracle, self.operator, self._function, args, kwargs, copies, self._device)
+        call = Call(checker, self.operator, self._function, args, kwargs, copies, self._device)
         pairs, run, reference = call.pairs(result)
         return call.judged(pairs, run, reference) is None

@@ -14,15 +14,15 @@ ACCUMULATED = 2.0**-23
 class Wrong(object):
     """One result that rounding does not explain."""
 
-    def __init__(self, kind, says, where, **figures):
+    def __init__(self, kind, message, where, **figures):
         self.kind = kind
-        self.says = says
+        self.message = message
         self.where = where
         """Which result or argument: "result 0", "self"."""
         self.figures = figures
 
     def as_dict(self):
-        return {"kind": self.kind, "says": self.says, "where": self.where, **self.figures}
+        return {"kind": self.kind, "message": self.message, "where": self.where, **self.figures}
 
 
 class Pair(object):
@@ -71,8 +71,8 @@ class Judge(object):
         torch = self._torch
         device, reference = pair.device, pair.reference
         if device.dtype != reference.dtype:
-            says = "%s on the device, %s on the CPU" % (device.dtype, reference.dtype)
-            return Wrong("dtype", says, pair.where)
+            message = "%s on the device, %s on the CPU" % (device.dtype, reference.dtype)
+            return Wrong("dtype", message, pair.where)
         if device.shape != reference.shape:
             return self._of_shape(place, pair)
         if not (reference.is_floating_point() or reference.is_complex()):
@@ -112,10 +112,10 @@ class Judge(object):
             return None
         shapes = list(pair.device.shape), list(pair.reference.shape)
         if self._operator.name in COUNTS:
-            says = "%s elements where the CPU finds %s" % _counts(*shapes)
-            return Wrong("count", says, pair.where, device_shape=shapes[0], cpu_shape=shapes[1])
-        says = "shape %s on the device, %s on the CPU" % shapes
-        return Wrong("shape", says, pair.where, device_shape=shapes[0], cpu_shape=shapes[1])
+            message = "%s elements where the CPU finds %s" % _counts(*shapes)
+            return Wrong("count", message, pair.where, device_shape=shapes[0], cpu_shape=shapes[1])
+        message = "shape %s on the device, %s on the CPU" % shapes
+        return Wrong("shape", message, pair.where, device_shape=shapes[0], cpu_shape=shapes[1])
 
     def _of_integers(self, place, pair):
         torch = self._torch
@@ -139,8 +139,8 @@ class Judge(object):
 
     def _outside_its_tensor(self, pair, apart, outside):
         count = int((apart[outside] > 0).sum())
-        says = "%d elements of its memory changed that it was not to write to" % count
-        return Wrong("written-elsewhere", says, pair.where, wrong=count, of=int(outside.sum()))
+        message = "%d elements of its memory changed that it was not to write to" % count
+        return Wrong("written-elsewhere", message, pair.where, wrong=count, of=int(outside.sum()))
 
     def _of_values(self, pair, apart, tolerance, bad, size):
         torch = self._torch
@@ -160,8 +160,8 @@ class Judge(object):
             "tolerance": float(tolerance.reshape(-1)[worst]),
             "example": {"device": _number(flat_device[worst]), "cpu": _number(flat_reference[worst]), "at": worst},
         }
-        kind, says = self._kind(pair, bad)
-        return Wrong(kind, "%s (%d of %d elements)" % (says, count, total), pair.where, **figures)
+        kind, message = self._kind(pair, bad)
+        return Wrong(kind, "%s (%d of %d elements)" % (message, count, total), pair.where, **figures)
 
     def _kind(self, pair, bad):
         torch = self._torch

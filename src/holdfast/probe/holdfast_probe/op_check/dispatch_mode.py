@@ -22,17 +22,17 @@ OVERDRAWN = 2.0
 """Signatures that come for the first time are compared beyond the budget too, up to so many times of it."""
 
 
-def dispatch_mode(torch, oracle):
-    """A mode that hands every operator to the oracle. A function, because its base class is the user's torch's."""
+def dispatch_mode(torch, checker):
+    """A mode that hands every operator to the checker. A function, because its base class is the user's torch's."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class OracleMode(TorchDispatchMode):
+    class OpCheckMode(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if oracle.off:
+            if checker.off:
                 return function(*args, **(kwargs or {}))
-            return oracle.called(function, args, kwargs or {})
+            return checker.called(function, args, kwargs or {})
 
-    return OracleMode()
+    return OpCheckMode()
 
 
 class OpChecker(object):
@@ -174,7 +174,7 @@ class OpChecker(object):
         known = known_issue(Case(operator.name, wrong.kind, tensors, call.values(), helps, raised))
         phase = self.phase()
         finding = Finding(
-            operator=operator.full_name, step=self.step, phase=phase, kind=wrong.kind, says=wrong.says, where=wrong.where,
+            operator=operator.full_name, step=self.step, phase=phase, kind=wrong.kind, message=wrong.message, where=wrong.where,
             figures=wrong.figures, tensors=tensors, scalars=scalars, place=self._where.now(phase), known=known,
             contiguous_helps=helps, steady=steady,
             workaround=smallest_workaround(operator.name, wrong.kind, known, helps, steady),

@@ -13,7 +13,7 @@ class Finding:
     """forward, backward or optimizer."""
     kind: str
     """zero, values, not-finite, finite, not-written, written-elsewhere, integers, selection, count, shape, dtype, raises."""
-    says: str
+    message: str
     """What is wrong, in a sentence's part."""
     where: str
     """Which result or argument."""

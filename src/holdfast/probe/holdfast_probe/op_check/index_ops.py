@@ -44,8 +44,8 @@ class IndexOps(object):
         if count:
             of = pair.reference.numel()
             had = "; the input has NaN" if source.is_floating_point() and bool(torch.isnan(source).any()) else ""
-            says = "other elements chosen than the CPU chooses (%d of %d%s)" % (count, of, had)
-            return Wrong("selection", says, pair.where, wrong=count, of=of)
+            message = "other elements chosen than the CPU chooses (%d of %d%s)" % (count, of, had)
+            return Wrong("selection", message, pair.where, wrong=count, of=of)
         if self._name in WHOLE_LANES and self._repeats(pair.device):
             return Wrong("selection", "one element chosen twice", pair.where)
         return None

@@ -5,7 +5,7 @@
 Tensors are named by group and place in the optimizer. So that runs on a device and on the CPU can be set side by side, all
 begin from the same seeds, and random numbers are drawn on the CPU wherever they are needed. With `jitter`, each result of
 arithmetic is moved by so much of itself, up or down: how far the figures then wander is what rounding can do to them. It is
-one number, or {"matrix": .., "plain": ..}, as the oracle's last line says of a device.
+one number, or {"matrix": .., "plain": ..}, as the operator check's last line says of a device.
 """
 
 import json
@@ -138,8 +138,8 @@ class Recorder(object):
     def start(self, level):
         from . import Steps
 
-        if getattr(self._probe, "looks", None):
-            self._probe.looks = []
+        if getattr(self._probe, "inspectors", None):
+            self._probe.inspectors = []
         level.seed()
         mode = level.mode()
         mode.__enter__()

@@ -177,8 +177,8 @@ class Callbacks(object):
         self._probe.parts({str(name): value for name, value in items.items()})
 
     def _saves(self):
-        looks = [inner for look in self._probe.looks for inner in getattr(look, "looks", ())]
-        return next((look for look in looks if look.name == "saves"), None)
+        inspectors = [inner for inspector in self._probe.inspectors for inner in getattr(inspector, "inspectors", ())]
+        return next((inspector for inspector in inspectors if inspector.name == "saves"), None)
 
     @contextlib.contextmanager
     def never_raising(self, where):
