@@ -1,4 +1,4 @@
-"""Runs a lab training under the operator check in a process of its own, and hands back what it wrote.
+"""Runs a simulated training under the operator check in a process of its own, and hands back what it wrote.
 
 The operator check ends the process that it checks, so each case is a fork, which costs no imports. The device is registered before:
 that is done once a process, and stays for its children.
@@ -58,11 +58,11 @@ class Checked:
         return [StepRecord.read(line) for line in self.lines if line["event"] == "step-record"]
 
 
-def plain(optimizer: str = "AdamW", device: str = "lab") -> Callable[[], None]:
+def plain(optimizer: str = "AdamW", device: str = "sim") -> Callable[[], None]:
     return lambda: mixture.Training(device, optimizer, steps=100).run() and None
 
 
-def yolo(device: str = "lab") -> Callable[[], None]:
+def yolo(device: str = "sim") -> Callable[[], None]:
     return lambda: squares.train_yolo(epochs=50, device=device)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-LAB = "lab"
+SIM = "sim"
 
 
 # --- what the other process does: functions whose names begin with "show", each giving what it saw -----------------------
@@ -44,7 +44,7 @@ def train(device, optimizer="AdamW", steps=30):
 
 def show_same_as_cpu(torch, switch_on):
     switch_on()
-    (losses, model, _), (cpu_losses, cpu_model, _) = train(LAB), train("cpu")
+    (losses, model, _), (cpu_losses, cpu_model, _) = train(SIM), train("cpu")
     state, cpu_state = model.state_dict(), cpu_model.state_dict()
     return {
         "losses": losses == cpu_losses,
@@ -72,30 +72,30 @@ def show_convolutions_close_to_cpu(torch, switch_on):
         return loss.item()
 
     switch_on()
-    return [trained(LAB), trained("cpu")]
+    return [trained(SIM), trained("cpu")]
 
 
 def show_factories(torch, switch_on):
     switch_on()
-    base = torch.zeros(2, device=LAB)
+    base = torch.zeros(2, device=SIM)
     made = {
-        "tensor": torch.tensor([1, 2], device=LAB),
-        "as_tensor": torch.as_tensor([1.0], device=LAB),
+        "tensor": torch.tensor([1, 2], device=SIM),
+        "as_tensor": torch.as_tensor([1.0], device=SIM),
         "new_tensor": base.new_tensor([3.0]),
-        "arange": torch.arange(4, device=LAB),
-        "full": torch.full((2,), 7.0, device=LAB),
-        "eye": torch.eye(2, device=LAB),
-        "list index": torch.arange(4, device=LAB)[[3, 1]],
-        "mask": torch.arange(4, device=LAB)[torch.tensor([True, False, True, False], device=LAB)],
-        "from a tensor": torch.tensor(torch.ones(1, device=LAB)),
-        "resized": torch.arange(3, device=LAB).repeat_interleave(2),
+        "arange": torch.arange(4, device=SIM),
+        "full": torch.full((2,), 7.0, device=SIM),
+        "eye": torch.eye(2, device=SIM),
+        "list index": torch.arange(4, device=SIM)[[3, 1]],
+        "mask": torch.arange(4, device=SIM)[torch.tensor([True, False, True, False], device=SIM)],
+        "from a tensor": torch.tensor(torch.ones(1, device=SIM)),
+        "resized": torch.arange(3, device=SIM).repeat_interleave(2),
     }
     return {name: [value.device.type, value.tolist()] for name, value in made.items()}
 
 
 def show_state_dicts_through_the_cpu(torch, switch_on, folder):
     switch_on()
-    _, model, optimizer = train(LAB, steps=3)
+    _, model, optimizer = train(SIM, steps=3)
     path = Path(folder, "state.pt")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     on_lab = torch.load(path, weights_only=True)["model"]
@@ -115,7 +115,7 @@ def show_zero_result(torch, switch_on):
     from holdfast.simulator.accelerator.faults import ZeroResult
 
     switch_on(ZeroResult("add", after=1))
-    one = torch.ones(2, device=LAB)
+    one = torch.ones(2, device=SIM)
     return [(one + one).tolist(), (one + one).tolist()]
 
 
@@ -123,7 +123,7 @@ def show_not_a_number(torch, switch_on):
     from holdfast.simulator.accelerator.faults import NotANumber
 
     switch_on(NotANumber("mul_", after=2))
-    one = torch.ones(2, device=LAB)
+    one = torch.ones(2, device=SIM)
     return [str(one.mul_(2.0).tolist()) for _ in range(3)]
 
 
@@ -131,7 +131,7 @@ def show_lost_write(torch, switch_on):
     from holdfast.simulator.accelerator.faults import LostWrite
 
     switch_on(LostWrite("add_"))
-    square = torch.zeros(2, 2, device=LAB)
+    square = torch.zeros(2, 2, device=SIM)
     square.t().add_(1.0)
     after_transposed = square.sum().item()
     square.add_(1.0)
@@ -142,10 +142,10 @@ def show_scalar_write(torch, switch_on):
     from holdfast.simulator.accelerator.faults import ScalarWriteSpreads
 
     switch_on(ScalarWriteSpreads())
-    x = torch.zeros(3, device=LAB)
+    x = torch.zeros(3, device=SIM)
     x[1] = 1
     x[2] = 3
-    untouched = torch.zeros(3, device=LAB)
+    untouched = torch.zeros(3, device=SIM)
     untouched[:] = 5
     return [x.tolist(), untouched.tolist()]
 
@@ -154,7 +154,7 @@ def show_wrong_count(torch, switch_on):
     from holdfast.simulator.accelerator.faults import WrongCount
 
     switch_on(WrongCount())
-    values = torch.arange(6.0, device=LAB)
+    values = torch.arange(6.0, device=SIM)
     mask = values > 2
     first, second = values[mask], values[mask]
     counts = [len(first), len(second)]
@@ -172,15 +172,15 @@ def show_memory_limit(torch, switch_on):
     from holdfast.simulator.accelerator.memory_model import GB, MemoryModel
 
     switch_on(memory_model=MemoryModel(limit=2 * GB, scale=1024))
-    kept = [torch.ones(256, 1024, device=LAB)]  # 1 MB that counts for 1 GB
-    figures = [torch.lab.memory_allocated(), torch.lab.memory_reserved(), torch.lab.max_memory_allocated()]
+    kept = [torch.ones(256, 1024, device=SIM)]  # 1 MB that counts for 1 GB
+    figures = [torch.sim.memory_allocated(), torch.sim.memory_reserved(), torch.sim.max_memory_allocated()]
     try:
-        kept += [torch.ones(256, 1024, device=LAB) for _ in range(2)]
+        kept += [torch.ones(256, 1024, device=SIM) for _ in range(2)]
     except RuntimeError as error:
         del kept
-        after = torch.lab.memory_allocated()
-        torch.lab.empty_cache()
-        return [figures, str(error), after, torch.lab.memory_reserved()]
+        after = torch.sim.memory_allocated()
+        torch.sim.empty_cache()
+        return [figures, str(error), after, torch.sim.memory_reserved()]
     return figures
 
 
@@ -188,11 +188,11 @@ def show_leak(torch, switch_on):
     from holdfast.simulator.accelerator.faults import Leak
 
     switch_on(Leak("add", size=1000))
-    one = torch.ones(1, device=LAB)
+    one = torch.ones(1, device=SIM)
     for _ in range(5):
         one + one
-    torch.lab.empty_cache()
-    return torch.lab.memory_reserved() - torch.lab.memory_allocated()
+    torch.sim.empty_cache()
+    return torch.sim.memory_reserved() - torch.sim.memory_allocated()
 
 
 def show_faults_say_that_they_fired(torch, switch_on, folder):
@@ -202,7 +202,7 @@ def show_faults_say_that_they_fired(torch, switch_on, folder):
     path = Path(folder, "fired")
     os.environ[fault_log.FIRED] = str(path)
     switch_on(ZeroResult("add", from_step=3))
-    one = torch.ones(1, device=LAB)
+    one = torch.ones(1, device=SIM)
     for step in range(1, 6):
         fault_log.at_step(step)
         one + one
@@ -214,7 +214,7 @@ def end_reaped(torch, switch_on):
     from holdfast.simulator.accelerator.memory_model import MemoryModel, Reaper
 
     switch_on(Leak("add", size=1000), memory_model=MemoryModel(reaper=Reaper(total=5000)))
-    one = torch.ones(1, device=LAB)
+    one = torch.ones(1, device=SIM)
     for _ in range(100):
         one + one
 
@@ -223,7 +223,7 @@ def end_aborted(torch, switch_on):
     from holdfast.simulator.accelerator.faults import Abort
 
     switch_on(Abort("add", after=2, words=["OMP: Error #15: Initializing libomp.dylib"]))
-    one = torch.ones(1, device=LAB)
+    one = torch.ones(1, device=SIM)
     for count in range(100):
         print(count, flush=True)
         one + one
@@ -233,7 +233,7 @@ def end_hung(torch, switch_on):
     from holdfast.simulator.accelerator.faults import Hang
 
     switch_on(Hang("add"))
-    one = torch.ones(1, device=LAB)
+    one = torch.ones(1, device=SIM)
     stuck = threading.Thread(target=lambda: one + one, daemon=True)
     stuck.start()
     stuck.join(1.0)
@@ -280,14 +280,14 @@ def seen(tmp_path_factory):
 
     if why_not() is not None:
         pytest.skip(why_not())
-    done = other_process("shows", tmp_path_factory.mktemp("lab"))
+    done = other_process("shows", tmp_path_factory.mktemp("sim"))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_trains_bit_for_bit_as_on_the_cpu(seen):
     """An MLP with batch norm, dropout, clipping and AdamW: every loss and every weight is the same."""
-    assert seen["same_as_cpu"] == {"losses": True, "fell": True, "device": "lab:0", "weights": True}
+    assert seen["same_as_cpu"] == {"losses": True, "fell": True, "device": "sim:0", "weights": True}
 
 
 def test_trains_convolutions(seen):
@@ -298,7 +298,7 @@ def test_trains_convolutions(seen):
 
 def test_every_way_to_make_a_tensor_makes_it_on_the_device(seen):
     devices = {name: device for name, (device, _) in seen["factories"].items()}
-    assert set(devices.values()) == {LAB}, devices
+    assert set(devices.values()) == {SIM}, devices
     values = {name: value for name, (_, value) in seen["factories"].items()}
     assert values["list index"] == [3, 1]
     assert values["mask"] == [0, 2]
@@ -307,7 +307,7 @@ def test_every_way_to_make_a_tensor_makes_it_on_the_device(seen):
 
 def test_state_dicts_go_through_the_cpu(seen):
     """Saved, loaded with weights_only onto either device, copied and halved."""
-    expected = {"devices": [LAB, "cpu"], "equal": True, "half": "torch.float16"}
+    expected = {"devices": [SIM, "cpu"], "equal": True, "half": "torch.float16"}
     assert seen["state_dicts_through_the_cpu"] == expected
 
 

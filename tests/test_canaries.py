@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-LAB = "lab"
+SIM = "sim"
 
 
 def bugs():
@@ -48,13 +48,13 @@ def main():
         return {result["canary"]: result["wrong"] for result in canaries.run_all(torch, device) if result["wrong"]}
 
     switch_on()
-    seen = {"clean": wrong(LAB), "cpu": wrong("cpu"), "bugs": {}}
+    seen = {"clean": wrong(SIM), "cpu": wrong("cpu"), "bugs": {}}
     before = torch.get_rng_state()
-    canaries.run_all(torch, LAB)
+    canaries.run_all(torch, SIM)
     seen["random numbers kept"] = torch.equal(before, torch.get_rng_state())
     for name, (fault, _) in bugs().items():
         switch_on(fault)
-        seen["bugs"][name] = wrong(LAB)
+        seen["bugs"][name] = wrong(SIM)
     print(json.dumps(seen))
 
 

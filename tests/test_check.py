@@ -394,7 +394,7 @@ def test_progress_without_a_terminal_is_plain_lines(capsys):
             if slow:
                 progress._lasts("images")
             for n in range(1, 1001):
-                progress.tells(n, 1000, "files")
+                progress.update(n, 1000, "files")
             progress.ends(None)
     said = capsys.readouterr().err.splitlines()
     assert said[:2] == ["holdfast check: images ...", "holdfast check: images: 100 of 1,000 files"]
@@ -499,7 +499,7 @@ for _ in range(100):
 def test_a_device_whose_copies_race_is_told_by_whole_steps(tmp_path):
     """Operator by operator everything is right, because looking waits for the device. The real program, all of its way."""
     (tmp_path / "train.py").write_text(RACES)
-    words = ("--json", "--only", "device", "--", sys.executable, "train.py", "--device", "lab")
+    words = ("--json", "--only", "device", "--", sys.executable, "train.py", "--device", "sim")
     done = run_check(tmp_path, *words)
     assert done.returncode == 3, done.stdout + done.stderr
     told = {one["id"]: one for one in json.loads(done.stdout)["checks"]}

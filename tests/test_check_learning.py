@@ -40,9 +40,9 @@ LEARNED_BY_HEART = set(STYLES) - {"gan", "policy_gradient_zero_surrogate", "lbfg
 
 
 def of_program(folder: Path, kind: str, name: str):
-    import dry_run_programs as lab
+    import dry_run_programs as programs
 
-    return lab.results_of(CHECKS, lab.run_in_scratch(folder, lab.PROGRAMS / kind / f"{name}.py"))
+    return programs.results_of(CHECKS, programs.run_in_scratch(folder, programs.PROGRAMS / kind / f"{name}.py"))
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -84,7 +84,7 @@ def test_courses():
 
 def show_yolo() -> dict[str, dict[str, str]]:
     """In a process of its own."""
-    import dry_run_programs as lab
+    import dry_run_programs as programs
     from ultralytics.engine import trainer
 
     from holdfast.simulator import accelerator, injection
@@ -93,28 +93,28 @@ def show_yolo() -> dict[str, dict[str, str]]:
 
     def first_report() -> None:
         injection.Faults({"folder": ".", "device": {}, "zero": {}}).watch(trainer)
-        squares.train_yolo(epochs=50, device="lab")
+        squares.train_yolo(epochs=50, device="sim")
 
     def sound() -> None:
         squares.train_yolo(epochs=50, device="cpu")
 
     def lies() -> None:
         accelerator.switch_on(ScalarWriteSpreads())
-        mixture.Training("lab", "AdamW", steps=100).run()
+        mixture.Training("sim", "AdamW", steps=100).run()
 
     short = {"steps": 1, "curve_steps": 11, "seconds": 0.1}
     return {
-        "first report": told_of(lab, first_report, **short),
-        "sound": told_of(lab, sound, steps=1, curve_steps=14, seconds=200.0),
-        "lies": told_of(lab, lies, **short),
+        "first report": told_of(programs, first_report, **short),
+        "sound": told_of(programs, sound, steps=1, curve_steps=14, seconds=200.0),
+        "lies": told_of(programs, lies, **short),
     }
 
 
-def told_of(lab, program, **asked) -> dict[str, str]:
+def told_of(programs, program, **asked) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
-        come = lab.run_in_scratch(Path(folder), program, curve_seconds=60.0, **asked)
+        come = programs.run_in_scratch(Path(folder), program, curve_seconds=60.0, **asked)
         caches = [path.name for path in Path(folder).rglob("*.cache")]
-    results = lab.results_of(CHECKS, come)
+    results = programs.results_of(CHECKS, come)
     findings = [found.message for result in results.values() for found in result.findings]
     return {
         **{name: f"{it.status}: {it.message}" for name, it in results.items()},
@@ -157,8 +157,8 @@ def test_a_device_that_lies_is_stopped_by_its_operator(yolo):
     """In a plain loop: the operator by its name, the known issue, and the canary for it."""
     assert yolo["lies"]["device-operators"].startswith("fatal"), yolo["lies"]
     assert yolo["lies"]["device-canaries"].startswith("fatal"), yolo["lies"]
-    assert "aten.copy_.default is wrong on lab:0 (forward, step 1)" in yolo["lies"]["findings"]
-    assert "lab:0 has the fault F01" in yolo["lies"]["findings"]
+    assert "aten.copy_.default is wrong on sim:0 (forward, step 1)" in yolo["lies"]["findings"]
+    assert "sim:0 has the fault F01" in yolo["lies"]["findings"]
 
 
 # --- whole steps --------------------------------------------------------------------------------------------------------

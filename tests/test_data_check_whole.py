@@ -148,7 +148,7 @@ def test_progress_is_told_and_no_reader_is_left_behind(tmp_path):
         save(tmp_path, "train", f"{at}q.png", drawn(at))
         save(tmp_path, "val", f"{at}v.png", drawn(10 + at), BOX)
     told = []
-    here = context(described(tmp_path), tell=lambda *words: told.append(words))
+    here = context(described(tmp_path), notify=lambda *words: told.append(words))
     chosen(["data-labels-sound"])[0].run(here)
     assert told[0] == (0, 6, "images")
     assert told[-1] == (6, 6, "images")

@@ -76,7 +76,7 @@ def test_a_drill_whose_fault_does_not_fire_fails(healthy):
 def test_every_drill_says_what_it_reproduces_and_expects_known_rules():
     assert len(names()) == len(set(names())) >= 15
     for drill in DRILLS:
-        assert drill.message
+        assert drill.description
         assert drill.reproduces
         assert drill.fault
         for rule in {*drill.finds, *drill.also, *((drill.cause,) if drill.cause else ())}:

@@ -20,7 +20,7 @@ from torch import nn
 
 import holdfast
 
-LAB = "lab"
+SIM = "sim"
 EPOCHS, STOP = 3, 7
 """It stops in the middle of the second epoch, with half of a step accumulated."""
 
@@ -74,9 +74,9 @@ def main(folder):
 
     switch_on()
     there = {
-        "whole": train(folder / "whole on lab", LAB),
-        "begun": train(folder / "begun on lab", LAB, stop=STOP),
-        "ended": train(folder / "begun on cpu", LAB),
+        "whole": train(folder / "whole on sim", SIM),
+        "begun": train(folder / "begun on sim", SIM, stop=STOP),
+        "ended": train(folder / "begun on cpu", SIM),
     }
     print(json.dumps(there))
 
@@ -104,11 +104,11 @@ def lives(tmp_path_factory):
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    here["ended"] = train(folder / "begun on lab", "cpu")
-    return {"cpu": here, LAB: json.loads(done.stdout.splitlines()[-1])}
+    here["ended"] = train(folder / "begun on sim", "cpu")
+    return {"cpu": here, SIM: json.loads(done.stdout.splitlines()[-1])}
 
 
-@pytest.mark.parametrize(("then", "now"), [("cpu", LAB), (LAB, "cpu")])
+@pytest.mark.parametrize(("then", "now"), [("cpu", SIM), (SIM, "cpu")])
 def test_it_goes_on_on_the_other_device(lives, then, now):
     """It has the very state that it had there, and ends as it would have ended here: these layers compute the same on both."""
     begun, ended = lives[then]["begun"], lives[now]["ended"]
@@ -117,7 +117,7 @@ def test_it_goes_on_on_the_other_device(lives, then, now):
     assert ended["left"] != ended["entered"]
 
 
-@pytest.mark.parametrize(("then", "now"), [("cpu", LAB), (LAB, "cpu")])
+@pytest.mark.parametrize(("then", "now"), [("cpu", SIM), (SIM, "cpu")])
 def test_that_is_called_inexact(lives, then, now):
     said = lives[now]["ended"]["said"]
     assert f"restored: step {STOP}" in said

@@ -85,7 +85,7 @@ def test_own_runs_are_found_behind_those_of_a_stranger(tmp_path, stranger):
         stranger.owns(left_behind(tmp_path, f"theirs{number}", at=100.0).path)
     lines = []
     assert newest_resumable(tmp_path, lines.append).name == mine.name
-    assert folder.find(None, root=tmp_path, tell=lines.append).name == mine.name
+    assert folder.find(None, root=tmp_path, notify=lines.append).name == mine.name
     assert len(lines) == 2
     assert all("3 runs" in line and NAME in line for line in lines)
 
@@ -124,7 +124,7 @@ def test_reading_a_named_run_of_a_stranger_is_allowed(tmp_path, stranger):
     assert folder.find(str(run.path), root=tmp_path).path == run.path
     lines = []
     with pytest.raises(UnknownRun, match="no run of yours"):
-        folder.find(None, root=tmp_path, tell=lines.append)
+        folder.find(None, root=tmp_path, notify=lines.append)
     assert NAME in lines[0]
 
 

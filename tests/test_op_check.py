@@ -31,33 +31,33 @@ def told(checked):
 
 
 def of_the_catalogue():
-    import op_check_programs as lab
+    import op_check_programs as programs
 
     from holdfast.simulator.accelerator.catalogue import BENIGN_DEVICES, OP_FAULTS
 
     seen = {"lies": {}, "honest": {}}
     for lie in OP_FAULTS:
         if lie.plain is not None and not lie.race:
-            checked = lab.check(lab.plain(lie.optimizer), lie.plain(), steps=STEPS.get(lie.name, 1))
-            seen["lies"][lie.name] = {"missed": lab.missed(lie, checked), **told(checked)}
+            checked = programs.check(programs.plain(lie.optimizer), lie.plain(), steps=STEPS.get(lie.name, 1))
+            seen["lies"][lie.name] = {"missed": programs.missed(lie, checked), **told(checked)}
     for case in BENIGN_DEVICES:
-        checked = lab.check(lab.plain(), case.make() if case.make else None, steps=2)
+        checked = programs.check(programs.plain(), case.make() if case.make else None, steps=2)
         seen["honest"][case.name] = told(checked)
     return seen
 
 
 def of_races():
-    import op_check_programs as lab
+    import op_check_programs as programs
 
     from holdfast.simulator.accelerator.op_faults import CopyRaces
 
-    racing, clean = (asdict(lab.agreement(lab.plain, make, steps=2)) for make in (CopyRaces, None))
-    by_operators = told(lab.check(lab.plain(), CopyRaces(), steps=1))
+    racing, clean = (asdict(programs.agreement(programs.plain, make, steps=2)) for make in (CopyRaces, None))
+    by_operators = told(programs.check(programs.plain(), CopyRaces(), steps=1))
     return {"race": {"by operators": by_operators, "by steps": racing, "clean": clean}}
 
 
 def of_programs():
-    import op_check_programs as lab
+    import op_check_programs as programs
     import torch
     from torch import nn
 
@@ -69,10 +69,10 @@ def of_programs():
             raise NotImplementedError("The operator 'aten::tril' is not currently implemented for the MPS device")
 
     def compiled():
-        torch.compile(lab.plain())()
+        torch.compile(programs.plain())()
 
     def by_default():
-        torch.set_default_device("lab")
+        torch.set_default_device("sim")
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -82,7 +82,7 @@ def of_programs():
             optimizer.step()
 
     def needs_tril():
-        torch.ones(3, 3, device="lab").tril()
+        torch.ones(3, 3, device="sim").tril()
 
     def everything_on_the_cpu():
         model = nn.Linear(2, 1)
@@ -92,22 +92,25 @@ def of_programs():
             optimizer.step()
 
     return {
-        "no time": told(lab.check(lab.plain(), None, steps=1, seconds=0.0)),
-        "compiled": told(lab.check(compiled, ZeroResult("convolution"), steps=1)),
-        "by default": told(lab.check(by_default, ZeroResult("mm"), steps=1)),
-        "raises": told(lab.check(needs_tril, NotThere("tril"), steps=1)),
-        "cpu": told(lab.check(everything_on_the_cpu, None, steps=2)),
-        "rough products": lab.check(lab.plain(), LowPrecisionProducts(), steps=1).ended["devices"]["lab"],
+        "no time": told(programs.check(programs.plain(), None, steps=1, seconds=0.0)),
+        "compiled": told(programs.check(compiled, ZeroResult("convolution"), steps=1)),
+        "by default": told(programs.check(by_default, ZeroResult("mm"), steps=1)),
+        "raises": told(programs.check(needs_tril, NotThere("tril"), steps=1)),
+        "cpu": told(programs.check(everything_on_the_cpu, None, steps=2)),
+        "rough products": programs.check(programs.plain(), LowPrecisionProducts(), steps=1).ended["devices"]["sim"],
     }
 
 
 def show_yolo():
-    import op_check_programs as lab
+    import op_check_programs as programs
 
     from holdfast.simulator.accelerator.faults import ScalarWriteSpreads
 
-    lab.import_yolo()
-    lie, clean = lab.check(lab.yolo(), ScalarWriteSpreads(), steps=1), lab.check(lab.yolo(), None, steps=1)
+    programs.import_yolo()
+    lie, clean = (
+        programs.check(programs.yolo(), ScalarWriteSpreads(), steps=1),
+        programs.check(programs.yolo(), None, steps=1),
+    )
     return {"lie": told(lie), "clean": told(clean)}
 
 
@@ -185,7 +188,7 @@ def test_a_finding_says_all_that_is_needed(seen):
     assert (found["operator"], found["step"], found["phase"]) == ("aten.convolution.default", 1, "forward")
     weight = next(tensor for tensor in found["tensors"] if tensor["argument"] == "weight")
     assert (weight["shape"], weight["stride"]) == ([8, 3, 3, 3], [9, 72, 3, 1])
-    assert (weight["dtype"], weight["device"], weight["contiguous"]) == ("float32", "lab:0", False)
+    assert (weight["dtype"], weight["device"], weight["contiguous"]) == ("float32", "sim:0", False)
     figures = found["figures"]
     assert figures["max_abs"] > 1000 * figures["tolerance"]
     assert 0 < figures["wrong"] <= figures["of"] == 6 * 8 * 8 * 8

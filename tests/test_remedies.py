@@ -99,7 +99,7 @@ class Run:
         if remedy is not None:
             self.plan = applied(self.plan, remedy.changes)
             decision = Decision(
-                action=Action.RETRY, attempt=1, why=remedy.message, cause=self.cause, changes=remedy.changes
+                action=Action.RETRY, attempt=1, why=remedy.description, cause=self.cause, changes=remedy.changes
             )
             self.state.fold(Entry(events.DecisionMade(at=100.0, decision=decision), 1))
         return remedy
@@ -337,14 +337,14 @@ def test_larger_batches_than_nbs_keep_their_update():
     """128 images were one batch and one update: nbs and weight_decay go with the batch."""
     remedy = walk(yolo(batch=128, weight_decay=0.0005), "killed-out-of-memory", steps=[0])[0]
     assert told([remedy]) == ["micro-batch batch=64 nbs=128 weight_decay=0.001"]
-    assert "the effective batch stays 128" in remedy.message
+    assert "the effective batch stays 128" in remedy.description
 
 
 def test_a_prime_batch_changes_the_update_and_scales_the_rate():
     remedy = walk(yolo(batch=43, optimizer="SGD", lr0=0.01), "killed-out-of-memory", steps=[0])[0]
     assert told([remedy]) == ["micro-batch batch=21 nbs=42 weight_decay=0.00033593750000000003 lr0=0.00976744"]
-    assert "changes from 43 to 42" in remedy.message
-    assert "from 0.01 to 0.00976744" in remedy.message
+    assert "changes from 43 to 42" in remedy.description
+    assert "from 0.01 to 0.00976744" in remedy.description
 
 
 def test_walking_down_keeps_the_effective_batch_all_the_way():
@@ -380,7 +380,7 @@ def test_a_device_that_does_not_learn(cause):
     (remedy,) = walk(yolo(batch=8), cause, since=1)
     assert told([remedy]) == ["next-device device=cpu"]
     assert remedy.from_start
-    assert "CPU mode with the full effective batch of 64" in remedy.message
+    assert "CPU mode with the full effective batch of 64" in remedy.description
     assert walk(yolo(batch=8), cause, device="cpu") == []
 
 
@@ -398,7 +398,7 @@ def test_numbers_that_are_not_finite():
     on_cpu = walk(plan, "loss-not-finite", device="cpu", since=5)
     assert told(on_cpu)[:2] == ["as-it-is", "half-rate lr0=0.005"]
     assert on_cpu[0].from_start
-    assert "step" not in on_cpu[0].message  # where it goes on from is the decision's word
+    assert "step" not in on_cpu[0].description  # where it goes on from is the decision's word
     assert told(walk(plan, "loss-not-finite", since=5))[:3] == [
         "as-it-is",
         "next-device device=cpu",
@@ -480,7 +480,7 @@ def test_crashes_on_a_mac_end_on_the_cpu_with_the_full_effective_batch():
         "accumulate-less nbs=16 lr0=0.005",
         "next-device device=cpu nbs=64 lr0=0.02",
     ]
-    assert "from 64 to 16" in remedies[2].message
+    assert "from 64 to 16" in remedies[2].description
 
 
 def test_every_ladder_is_of_a_rule_and_has_an_end():
@@ -489,7 +489,7 @@ def test_every_ladder_is_of_a_rule_and_has_an_end():
         assert cause in by_id(), cause
         for device in ("mps", "0", "cpu"):
             for remedy in walk(yolo(batch=4, imgsz=416, cache="ram"), cause, device=device, mac=device == "mps"):
-                assert remedy.message.endswith(".")
+                assert remedy.description.endswith(".")
                 assert all(change.why and change.before != change.after for change in remedy.changes)
 
 
@@ -540,7 +540,7 @@ def test_a_command_with_accumulation_keeps_its_effective_batch():
         "python run_glue.py --per_device_train_batch_size 2 --gradient_accumulation_steps=16 --fp16",
         "python run_glue.py --per_device_train_batch_size 1 --gradient_accumulation_steps=32 --fp16",
     ]
-    assert "the effective batch stays 32" in commands[0][0].message
+    assert "the effective batch stays 32" in commands[0][0].description
     assert [change.setting for change in commands[0][0].changes] == [
         "--per_device_train_batch_size",
         "--gradient_accumulation_steps",
@@ -550,11 +550,11 @@ def test_a_command_with_accumulation_keeps_its_effective_batch():
 def test_a_command_without_accumulation_scales_its_rate():
     remedy, command = walked("python train.py -b 8 --lr 0.1 -j 1", steps=[0])[0]
     assert command == "python train.py -b 4 --lr 0.05 -j 1"
-    assert "changes from 8 to 4" in remedy.message
-    assert "from 0.1 to 0.05" in remedy.message
+    assert "changes from 8 to 4" in remedy.description
+    assert "from 0.1 to 0.05" in remedy.description
     remedy, command = walked("python train.py -b 8", steps=[0])[0]
     assert command == "python train.py -b 4"
-    assert "The learning rate is not known" in remedy.message
+    assert "The learning rate is not known" in remedy.description
 
 
 def test_a_command_with_flags_that_the_plan_names():

@@ -202,7 +202,7 @@ def hostile():
 
 def test_page_escapes_what_others_wrote():
     """Names, log lines and messages with markup in them are shown as text, in the page and beside another run."""
-    page = as_html(report(hostile(), title=HOSTILE, reference=HOSTILE, beside=hostile()))
+    page = as_html(report(hostile(), title=HOSTILE, reference=HOSTILE, other=hostile()))
     seen = Tags(page)
     assert "script" not in seen.tags
     assert "img" not in seen.tags
@@ -218,7 +218,7 @@ def test_markdown_escapes_what_others_wrote():
     rendered = (
         MarkdownIt("commonmark", {"html": True})
         .enable("table")
-        .render(as_markdown(report(hostile(), title=HOSTILE, reference=HOSTILE, beside=hostile())))
+        .render(as_markdown(report(hostile(), title=HOSTILE, reference=HOSTILE, other=hostile())))
     )
     seen = Tags(rendered)
     assert not {"script", "img", "a"} & set(seen.tags)
@@ -282,7 +282,7 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
             remedies=[long] * 20,
         )
         found(state, finding)
-    files = write_report(state, tmp_path, title=long, beside=state)
+    files = write_report(state, tmp_path, title=long, other=state)
     assert all(file.stat().st_size < 1_000_000 for file in files), [file.stat().st_size for file in files]
     page = files[1].read_text("utf-8")
     assert "Attempts 3 to 94 are in the journal." in page
@@ -349,7 +349,7 @@ def test_any_numbers_can_be_drawn(values):
     plot = draw(chart)
     assert plot.up
     assert len(plot.up) <= 12
-    assert len({tick.message for tick in plot.up}) == len(plot.up)
+    assert len({tick.text for tick in plot.up}) == len(plot.up)
     assert not re.search(r"nan|inf", plot.svg)
     coordinates = [int(word) for word in re.findall(r'(?<=[ML ])-?\d+(?=[ LMZh"])', plot.svg)]
     assert all(-600 <= value <= 1600 for value in coordinates)
@@ -420,7 +420,7 @@ def test_beside_a_working_run():
 
     good = run("good", "--lr", "0.1", "--seed=1", values=[1.0 - n / 50 for n in range(30)])
     bad = run("bad", "--lr", "10", "--seed=1", "--amp", values=[0.0] * 30)
-    told = report(bad, title="bad", beside=good).beside
+    told = report(bad, title="bad", other=good).comparison
     assert [(row.what, row.here, row.there) for row in told.settings] == [
         ("lr", "10", "0.1"),
         ("amp", "given", NOTHING),
@@ -430,9 +430,9 @@ def test_beside_a_working_run():
     assert came["verdict"] == ("not-learned", "learned")
     assert came["loss, last"] == ("0", "0.42")
     assert [line.name for line in told.chart.lines] == ["bad", "good"]
-    page = as_html(report(bad, title="bad", beside=good))
-    assert "Beside good" in page
-    assert 'class="line beside"' in page
+    page = as_html(report(bad, title="bad", other=good))
+    assert "Compared with good" in page
+    assert 'class="line other"' in page
 
 
 def test_settings_of_a_command_line():
@@ -489,18 +489,18 @@ def test_command_writes_the_report_and_says_where(recorded):
 
 @pytest.mark.usefixtures("recorded")
 def test_command_refuses_a_run_beside_itself():
-    done = CliRunner().invoke(app, ["report", "case-1", "--beside", "case-1"])
+    done = CliRunner().invoke(app, ["report", "case-1", "--compare", "case-1"])
     assert isinstance(done.exception, UsageError)
-    assert "case-1 cannot be shown beside itself" in str(done.exception)
+    assert "case-1 cannot be compared with itself" in str(done.exception)
 
 
 def test_command_prints_json(recorded):
     shutil.copytree(recorded.path, recorded.path.with_name("case-2"))
-    done = CliRunner().invoke(app, ["report", "case-1", "--beside", "case-2", "--json"])
+    done = CliRunner().invoke(app, ["report", "case-1", "--compare", "case-2", "--json"])
     told = json.loads(done.stdout)
     assert told["title"] == "case-1"
     assert told["files"][1] == str(recorded.path / "report.html")
-    assert told["beside"]["name"] == "case-1 (the other)"
+    assert told["comparison"]["name"] == "case-1 (the other)"
 
 
 def test_report_is_light():

@@ -196,9 +196,9 @@ def test_what_is_said_of_training_is_the_sum_of_its_rows():
         for n in range(40)
     ]
     cost = report_of(seen(started(), trains(), steps, ended(0, last_step=40)), title="x").cost
-    rows = {share.message: share.took for share in cost.shares}
-    assert "40.0 s of it" in cost.message
-    assert "training steps" in cost.message
+    rows = {share.text: share.took for share in cost.shares}
+    assert "40.0 s of it" in cost.text
+    assert "training steps" in cost.text
     assert {message: took for message, took in rows.items() if message.startswith("training steps")} == {
         "training steps, computing": "30.0 s",
         "training steps, waiting for data": "10.0 s",

@@ -26,11 +26,13 @@ def python2() -> str | None:
 def test_the_users_own_sitecustomize_runs_under_python_2(tmp_path):
     """With its own names, as without us; and where there is none, nothing is said."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.theirs = __name__, __file__\n")
-    tells = "import sys; print(sys.theirs == ('sitecustomize', sys.modules['sitecustomize'].__file__)); print(sys.path)"
+    update = (
+        "import sys; print(sys.theirs == ('sitecustomize', sys.modules['sitecustomize'].__file__)); print(sys.path)"
+    )
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOLDFAST_ATTEMPT_DIR": str(tmp_path)}
     path = os.pathsep.join([str(PROBE_FOLDER), str(tmp_path)])
     done = subprocess.run(
-        [python2(), "-c", tells], env={**variables, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+        [python2(), "-c", update], env={**variables, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("True\n")
     assert str(PROBE_FOLDER) not in done.stdout

@@ -311,7 +311,7 @@ def test_the_assigner_on_the_cpu_gives_the_same():
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said == {"same": True, "devices": ["lab"], "seen on": ["cpu"], "types": True, "positives": True}
+    assert said == {"same": True, "devices": ["sim"], "seen on": ["cpu"], "types": True, "positives": True}
 
 
 def assigned_on_a_device():
@@ -345,7 +345,7 @@ def assigned_on_a_device():
 
     tal.TaskAlignedAssigner._forward = recording
     AssignerOnCpu(torch, None).watch(tal)
-    found = assigner(*(value.to("lab") for value in given))
+    found = assigner(*(value.to("sim") for value in given))
     return {
         "same": all(torch.equal(now.cpu(), then) for now, then in zip(found, expected, strict=True)),
         "devices": sorted({value.device.type for value in found}),

@@ -30,7 +30,7 @@ NO_RIGHT = "not run: no right to mount"
 
 
 @dataclass
-class ShortRun:
+class DiskRun:
     size: str
     how: str
     status: int = 0
@@ -50,7 +50,7 @@ def unmount(disk: Path) -> None:
     subprocess.run(["umount", "-l", str(disk)], capture_output=True, check=False)
 
 
-def tried(size: str, how: str, folder: Path) -> ShortRun | None:
+def tried(size: str, how: str, folder: Path) -> DiskRun | None:
     """None where nothing may be mounted."""
     disk, marks = folder / "disk", folder / "marks"
     try:
@@ -60,7 +60,7 @@ def tried(size: str, how: str, folder: Path) -> ShortRun | None:
         return None
     marks.mkdir()
     (marks / "how").write_text(how)
-    found = ShortRun(size, how)
+    found = DiskRun(size, how)
     env = {**os.environ, "MARKS": str(marks), "DISK": str(disk), "OMP_NUM_THREADS": "1"}
     try:
         if how.startswith("before"):
@@ -124,7 +124,7 @@ def _run(command: list[str], disk: Path, env: dict[str, str]) -> tuple[int, str]
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def _judge(found: ShortRun, name: str, status: int, said: str) -> None:
+def _judge(found: DiskRun, name: str, status: int, said: str) -> None:
     if status < 0:
         found.broken.append(f"{name} did not end by itself ({status})")
     elif status not in (0, 3, 4) and "holdfast: " not in said and "Traceback" not in said:
@@ -135,8 +135,8 @@ def _judge(found: ShortRun, name: str, status: int, said: str) -> None:
 
 
 def run(
-    *, sizes: tuple[str, ...] = SIZES, pages_free: tuple[int, ...] = PAGES, tell=lambda _: None
-) -> list[ShortRun] | None:
+    *, sizes: tuple[str, ...] = SIZES, pages_free: tuple[int, ...] = PAGES, notify=lambda _: None
+) -> list[DiskRun] | None:
     found = []
     with tempfile.TemporaryDirectory(prefix="holdfast-disk-") as text:
         cases = [(size, how) for size in sizes for how in WAYS] + [("256k", f"before {pages}") for pages in pages_free]
@@ -145,14 +145,14 @@ def run(
             if one is None:
                 return None
             for line in one.broken:
-                tell(f"{size}, {how}: {line}")
+                notify(f"{size}, {how}: {line}")
             found.append(one)
     return found
 
 
-def part(tell: Any) -> dict[str, Any]:
+def part(notify: Any) -> dict[str, Any]:
     began = time.monotonic()
-    found = run(tell=tell)
+    found = run(notify=notify)
     if found is None:
         return {"figures": {"not_run": NO_RIGHT}, "rows": [("a full disk", NO_RIGHT)], "broken": []}
     resumed = [one for one in found if one.resumed is not None]

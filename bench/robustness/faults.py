@@ -63,7 +63,7 @@ class Fault:
 
 
 @dataclass
-class ShortRun:
+class FaultRun:
     fault: Fault
     status: int | None = None
     resumed: int | None = None
@@ -161,9 +161,9 @@ def _started(words: list[str], folder: Path, env: dict[str, str], seconds: float
         return None, process.communicate()[0].decode(errors="replace")
 
 
-def tried(fault: Fault, folder: Path, library: Path) -> ShortRun:
+def tried(fault: Fault, folder: Path, library: Path) -> FaultRun:
     lay_out(folder)
-    found = ShortRun(fault)
+    found = FaultRun(fault)
     found.status, found.said = _started(command(), folder, environment(folder, library, fault))
     _judge(found, "run", found.status, found.said)
     marks = folder / "marks"
@@ -187,7 +187,7 @@ def tried(fault: Fault, folder: Path, library: Path) -> ShortRun:
     return found
 
 
-def _judge(found: ShortRun, name: str, status: int | None, said: str) -> None:
+def _judge(found: FaultRun, name: str, status: int | None, said: str) -> None:
     if status is None:
         found.broken.append(f"{name} did not end within {SECONDS:.0f} s")
     elif status < 0:
@@ -202,7 +202,7 @@ def _short(said: str) -> str:
     return " / ".join(line.strip() for line in said.strip().splitlines()[-3:])[:400]
 
 
-def run(count: int, seed: int, *, lanes: int = LANES, tell=lambda _: None) -> tuple[list[ShortRun], dict[str, int]]:
+def run(count: int, seed: int, *, lanes: int = LANES, notify=lambda _: None) -> tuple[list[FaultRun], dict[str, int]]:
     """What came of each, and how many calls of each name an unharmed run makes."""
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as text:
         scratch = Path(text).resolve()
@@ -210,11 +210,11 @@ def run(count: int, seed: int, *, lanes: int = LANES, tell=lambda _: None) -> tu
         calls = calls_of(scratch / "calls", library)
         faults = drawn(calls, count, seed)
 
-        def one(number: int) -> ShortRun:
+        def one(number: int) -> FaultRun:
             folder = scratch / f"fault-{number}"
             found = tried(faults[number], folder, library)
             for line in found.broken:
-                tell(f"{found.fault.words}: {line}")
+                notify(f"{found.fault.words}: {line}")
             if not found.broken:
                 shutil.rmtree(folder, ignore_errors=True)
             return found
@@ -223,12 +223,12 @@ def run(count: int, seed: int, *, lanes: int = LANES, tell=lambda _: None) -> tu
             return list(pool.map(one, range(count))), dict(Counter(name for name, _ in calls))
 
 
-def part(count: int, seed: int, tell: Any) -> dict[str, Any]:
+def part(count: int, seed: int, notify: Any) -> dict[str, Any]:
     why = not_possible()
     if why:
         return {"figures": {"not_run": why}, "rows": [("faults of the disk", why)], "broken": []}
     began = time.monotonic()
-    found, calls = run(count, seed, tell=tell)
+    found, calls = run(count, seed, notify=notify)
     by_call = Counter(one.fault.call for one in found)
     by_error = Counter(one.fault.error for one in found)
     statuses = Counter(str(one.status) for one in found)

@@ -246,7 +246,7 @@ def make_data(folder: Path) -> None:
 
 
 def run(
-    count: int, seed: int, *, trainings: tuple[Training, ...] = TRAININGS, lanes: int = LANES, tell=lambda _: None
+    count: int, seed: int, *, trainings: tuple[Training, ...] = TRAININGS, lanes: int = LANES, notify=lambda _: None
 ) -> list[Storm]:
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as text:
         scratch = Path(text).resolve()
@@ -260,7 +260,7 @@ def run(
         def one(number: int) -> Storm:
             training, kills = planned[number]
             storm = weather(training, kills, scratch / f"run-{number}", expected[training.name])
-            tell(
+            notify(
                 f"{storm.training}: {sum(storm.kills.values())} kills, {storm.attempts} attempts, {storm.resumes} resumes, identical {storm.identical}, {storm.seconds:.0f} s {storm.broken or ''}"
             )
             return storm
@@ -271,9 +271,9 @@ def run(
             return list(pool.map(one, order))
 
 
-def part(count: int, seed: int, tell: Any) -> dict[str, Any]:
+def part(count: int, seed: int, notify: Any) -> dict[str, Any]:
     began = time.monotonic()
-    storms = run(count, seed, tell=tell)
+    storms = run(count, seed, notify=notify)
     kinds = {kind: sum(storm.kills[kind] for storm in storms) for kind in TARGETS}
     resumes = sum(storm.resumes for storm in storms)
     names = list(dict.fromkeys(storm.training for storm in storms))

@@ -504,7 +504,7 @@ def run(
     quick: bool = False,
     store: Path | None = None,
     workers: int = WORKERS,
-    tell=lambda _: None,
+    notify=lambda _: None,
 ) -> Result:
     import time
 
@@ -517,7 +517,7 @@ def run(
         threads = []
         for number in range(workers):
             process = _start_worker(scratch, seed, range(number, count, workers), store, number)
-            threads.append(threading.Thread(target=_collect, args=(process, result, tell, count)))
+            threads.append(threading.Thread(target=_collect, args=(process, result, notify, count)))
             threads[-1].start()
         for thread in threads:
             thread.join()
@@ -552,7 +552,7 @@ def _start_worker(scratch: Path, seed: int, numbers: range, store: Path | None, 
 _lock = threading.Lock()
 
 
-def _collect(process: subprocess.Popen, result: Result, tell: Any, count: int) -> None:
+def _collect(process: subprocess.Popen, result: Result, notify: Any, count: int) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         said = json.loads(line)
@@ -569,7 +569,7 @@ def _collect(process: subprocess.Popen, result: Result, tell: Any, count: int) -
             result.slowest_s = max(result.slowest_s, said["seconds"])
             result.found += [Found(**one) for one in said["found"]]
             if result.cases % 500 == 0:
-                tell(f"{result.cases} of {count} mutated inputs, {len(result.found)} broken promises")
+                notify(f"{result.cases} of {count} mutated inputs, {len(result.found)} broken promises")
     process.wait()
 
 

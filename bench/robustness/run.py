@@ -87,24 +87,24 @@ def confine() -> None:
 def _part(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]:
     """{figures, rows, broken} of one part: `rows` for the table, `broken` a line for each promise that was not kept."""
 
-    def tell(words: str) -> None:
+    def notify(words: str) -> None:
         print(f"  {words}", file=sys.stderr, flush=True)
 
     print(f"{name} ...", file=sys.stderr, flush=True)
     if name == "mutations":
-        return _mutations(options, store, tell)
+        return _mutations(options, store, notify)
     module = __import__(name)
     if name == "kills":
-        return module.part(options.kills, options.seed, tell)
+        return module.part(options.kills, options.seed, notify)
     if name == "faults":
-        return module.part(options.faults, options.seed, tell)
-    return module.part(tell)
+        return module.part(options.faults, options.seed, notify)
+    return module.part(notify)
 
 
-def _mutations(options: argparse.Namespace, store: Path, tell: Any) -> dict[str, Any]:
+def _mutations(options: argparse.Namespace, store: Path, notify: Any) -> dict[str, Any]:
     import mutations
 
-    result = mutations.run(options.mutations, options.seed, store=store, tell=tell)
+    result = mutations.run(options.mutations, options.seed, store=store, notify=notify)
     groups = Counter(one.group for one in result.found)
     example = {one.group: one for one in reversed(result.found)}
     broken = [

@@ -18,7 +18,7 @@ def fit(
     from holdfast.launch.interrupts import ends_what_it_started
     from holdfast.preflight.batch_finder import what_fits
     from holdfast.preflight.cost_estimate import largest_of
-    from holdfast.render.batch_finder import print_answer, teller
+    from holdfast.render.batch_finder import print_answer, print_progress
     from holdfast.schema.errors import UsageError
     from holdfast.storage.folder import working_folder
     from holdfast.supervisor.load_plan import open_plan
@@ -32,5 +32,5 @@ def fit(
             next_step="holdfast init DATA.yaml writes a plan that can",
         )
     with ends_what_it_started():
-        answer = what_fits(stage_plan(asked, stages_of(asked)[largest_of(asked)]), teller())
+        answer = what_fits(stage_plan(asked, stages_of(asked)[largest_of(asked)]), print_progress)
     raise typer.Exit(print_answer(answer, as_json=as_json))

@@ -9,7 +9,7 @@ def report(
     reference: str | None = typer.Argument(
         None, metavar="RUN", help="A run's name, name-n or folder; the newest by default."
     ),
-    beside: str | None = typer.Option(None, metavar="RUN", help="Show it beside this run, a working one for instance."),
+    compare: str | None = typer.Option(None, metavar="RUN", help="Compare with this run, for example one that works."),
     open_it: bool = typer.Option(False, "--open", help="Open the page in a browser."),
     as_json: bool = typer.Option(False, "--json", help="Print what the report says as JSON."),
 ) -> None:
@@ -19,5 +19,5 @@ def report(
     from holdfast.storage.folder import find, working_folder
 
     root = working_folder()
-    other = find(beside, root=root) if beside is not None else None
-    make_report(find(reference, root=root, tell=say), beside=other, open_it=open_it, as_json=as_json)
+    other = find(compare, root=root) if compare is not None else None
+    make_report(find(reference, root=root, notify=say), other=other, open_it=open_it, as_json=as_json)

@@ -35,7 +35,7 @@ def resume(
 
     root = working_folder()
     if reference is not None:
-        run = find(reference, root=root, tell=say)
+        run = find(reference, root=root, notify=say)
     else:
         run = newest_resumable(root, say)
         say(f"going on with {run.name}, the newest run that can be resumed")

@@ -16,4 +16,4 @@ def status(
     from holdfast.render.status import print_status, status_of
     from holdfast.storage.folder import find, working_folder
 
-    print_status(status_of(find(reference, root=working_folder(), tell=say)), as_json=as_json)
+    print_status(status_of(find(reference, root=working_folder(), notify=say)), as_json=as_json)

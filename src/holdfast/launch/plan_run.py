@@ -89,7 +89,7 @@ def with_a_device(plan: Plan) -> Plan:
     if plan.trainer != "ultralytics" or not is_asked(plan):
         return plan
     with ends_what_it_started():
-        chosen = choose(plan, tell=lambda words: say(f"{words} ..."))
+        chosen = choose(plan, notify=lambda words: say(f"{words} ..."))
     for line in chosen.message:
         say(line)
     if chosen.device is None:

@@ -98,7 +98,7 @@ def limit_of(plan: Plan) -> int:
 
 def what_fits(
     plan: Plan,
-    tell: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
     trial: Trial = measure,
     *,
     known: Sequence[Measurement] = (),
@@ -111,7 +111,7 @@ def what_fits(
     for batch, size in _points(asked.batch, asked.size):
         if any((one.batch, one.size) == (batch, size) for one in (*found, *known)):
             continue
-        tell(f"trying batch {batch} at {size} px")
+        notify(f"trying batch {batch} at {size} px")
         one = trial(plan, batch=batch, imgsz=size)
         if not one.failed:
             found.append(one)
@@ -124,7 +124,7 @@ def what_fits(
     answer = Answer(limit, tuple(found), base, each, of, tuple(too_large))
     if not verify:
         return answer
-    return _without_mosaic(plan, _verified(plan, answer, tell, trial), tell, trial)
+    return _without_mosaic(plan, _verified(plan, answer, notify, trial), notify, trial)
 
 
 def _points(batch: int, size: int) -> Iterator[tuple[int, int]]:
@@ -133,7 +133,7 @@ def _points(batch: int, size: int) -> Iterator[tuple[int, int]]:
     yield from dict.fromkeys([(max(1, batch // 4), smaller), (max(1, batch // 4), size), (batch, size)])
 
 
-def _verified(plan: Plan, answer: Answer, tell: Callable[[str], None], trial: Trial) -> Answer:
+def _verified(plan: Plan, answer: Answer, notify: Callable[[str], None], trial: Trial) -> Answer:
     """What is recommended, as tried: the plan's own batch and size where they fit, else the nearest."""
     short_run_of = answer
     for _ in range(VERIFIED):
@@ -143,7 +143,7 @@ def _verified(plan: Plan, answer: Answer, tell: Callable[[str], None], trial: Tr
         batch, size = pair
         known = next((one for one in short_run_of.measured if (one.batch, one.size) == pair), None)
         if known is None:
-            tell(f"trying what seems to fit: batch {batch} at {size} px")
+            notify(f"trying what seems to fit: batch {batch} at {size} px")
             known = trial(plan, batch=batch, imgsz=size)
         if not known.failed and held(known) * (1 + ROOM) <= short_run_of.limit:
             return _with(short_run_of, known, recommended=known)
@@ -175,12 +175,12 @@ def nearest(plan: Plan, answer: Answer) -> tuple[int, int] | None:
     return (1, max(sizes)) if sizes else None
 
 
-def _without_mosaic(plan: Plan, answer: Answer, tell: Callable[[str], None], trial: Trial) -> Answer:
+def _without_mosaic(plan: Plan, answer: Answer, notify: Callable[[str], None], trial: Trial) -> Answer:
     """What mosaic costs: the smallest pair is tried without it."""
     one = min(answer.measured, key=lambda measured: measured.load)
     if not {**plan.settings, **plan.overrides}.get("mosaic", 1.0):
         return answer
-    tell(f"trying batch {one.batch} at {one.size} px without mosaic")
+    notify(f"trying batch {one.batch} at {one.size} px without mosaic")
     without = trial(plan, batch=one.batch, imgsz=one.size, mosaic=0.0)
     if without.failed:
         return answer

@@ -57,7 +57,7 @@ def is_asked(plan: Plan) -> bool:
 
 
 def choose(
-    plan: Plan, *, tell: Callable[[str], None] = lambda _: None, trial: Callable[..., Measurement] = measure
+    plan: Plan, *, notify: Callable[[str], None] = lambda _: None, trial: Callable[..., Measurement] = measure
 ) -> Choice:
     """For a plan of Ultralytics. It starts processes, and may take minutes where there are several devices."""
     context, asker = build_context(plan=plan, device="auto")
@@ -71,7 +71,7 @@ def choose(
             return ranked([*absent, Candidate("cpu")])
 
         def told(device: str) -> str:
-            tell(f"asking {device} what is known to go wrong")
+            notify(f"asking {device} what is known to go wrong")
             return lies_in(context.ask(ASKING, device, given=CANARIES.read_text(), seconds=CANARIES_S), device)
 
         found = [Candidate(device, "" if device == "cpu" else told(device)) for device in wanted]
@@ -81,7 +81,7 @@ def choose(
     honest = [one for one in found if not one.problem]
     if len(honest) > 1:
         stage = stage_plan(plan, stages_of(plan)[largest_of(plan)])
-        timed = {one.device: _timed(stage, one.device, tell, trial) for one in honest}
+        timed = {one.device: _timed(stage, one.device, notify, trial) for one in honest}
         found = [timed.get(one.device, one) for one in found]
     return ranked([*absent, *found])
 
@@ -116,8 +116,8 @@ def lies_in(said: Reply, device: str) -> str:
     return f"it gets {first['canary'].replace('_', ' ')} wrong ({first['id']}): {first['wrong']}{more}"
 
 
-def _timed(stage: Plan, device: str, tell: Callable[[str], None], trial: Callable[..., Measurement]) -> Candidate:
-    tell(f"training a few batches on {device}")
+def _timed(stage: Plan, device: str, notify: Callable[[str], None], trial: Callable[..., Measurement]) -> Candidate:
+    notify(f"training a few batches on {device}")
     one = trial(stage, seconds=TRIAL_S, brief=True, device=device)
     if one.failed:
         return Candidate(device, f"a short trial did not run: {one.failed}")

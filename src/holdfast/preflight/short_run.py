@@ -147,7 +147,7 @@ def measure(
     *,
     seconds: float = MAX_S,
     brief: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
     **settings: Any,
 ) -> Measurement:
     """Try this plan (of one stage) with these settings over its own. Never raises: what went wrong is in `failed`.
@@ -160,7 +160,7 @@ def measure(
     try:
         with helpers.scratch() as (scratch, mark):
             length = BRIEF if brief else FULL
-            return _tried(plan, over, asked, length, scratch, mark, began + seconds, tell)
+            return _tried(plan, over, asked, length, scratch, mark, began + seconds, notify)
     except (OSError, HoldfastError) as error:
         return Measurement(asked.batch, asked.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
 
@@ -173,7 +173,7 @@ def _tried(
     scratch: Path,
     mark: dict[str, str],
     deadline: float,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Measurement:
     began = time.monotonic()
     data = yolo_data.read(_path(plan, str(over.get("data", ""))), cwd=Path(plan.cwd))
@@ -190,7 +190,7 @@ def _tried(
     path = scratch / "trial.toml"
     path.write_text(to_toml(short))
     run = create([], root=scratch, folder=scratch / "run")
-    why = _carried_out(path, run, scratch / "said", plan.cwd, mark, deadline, tell)
+    why = _carried_out(path, run, scratch / "said", plan.cwd, mark, deadline, notify)
     told = [entry.event for entry in replay(run)] if run.journal.exists() else []
     figures = metrics_of(told, alike=not asked.closes)
     took = round(time.monotonic() - began, 1)
@@ -289,7 +289,7 @@ def _carried_out(
     cwd: str,
     mark: dict[str, str],
     deadline: float,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> str:
     """Why it was ended before its end; empty where it was not."""
     machine = this_machine()
@@ -313,7 +313,7 @@ def _carried_out(
                 elif memory.available < LEFT * memory.limit:
                     why = f"it was ended because only {amount(memory.available)} of memory were left"
                 else:
-                    tell("a short trial")
+                    notify("a short trial")
         finally:
             _end(process)
     return why

@@ -10,17 +10,15 @@ from holdfast.render.console import print_json, print_line, say
 from holdfast.render.text import duration, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.preflight.batch_finder import Answer
     from holdfast.preflight.short_run import Measurement
 
 SHOWN = (320, 416, 512, 640, 960, 1280)
 
 
-def teller() -> Callable[[str], None]:
-    """Says what is being measured: a trial takes longer than two seconds."""
-    return lambda words: say(f"{words} ...")
+def print_progress(measuring: str) -> None:
+    """Print what is being measured: each short run takes longer than two seconds."""
+    say(f"{measuring} ...")
 
 
 def print_answer(answer: Answer | str, *, as_json: bool) -> int:

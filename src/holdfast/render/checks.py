@@ -90,7 +90,7 @@ class ChecksProgress:
     def begins(self, check: Check) -> None:
         self._begin(check.id)
 
-    def tells(self, done: int, total: int | None, what: str) -> None:
+    def update(self, done: int, total: int | None, what: str) -> None:
         if self._on_terminal:
             doing = f"{self._what}: {printable(what, 60)}"
             self._bar.update(self._task, completed=done, total=total, description=doing)

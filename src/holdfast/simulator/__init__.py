@@ -1,1 +1,1 @@
-"""The lab: every known failure, on demand. A simulated accelerator that can lie, and drills against the real supervisor."""
+"""The simulator: every known failure, on demand. A simulated accelerator that can lie, and drills against the real supervisor."""

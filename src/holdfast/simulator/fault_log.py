@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIRED = "LAB_FIRED"
+FIRED = "SIMULATOR_FAULT_LOG"
 """Environment variable: the file that faults write to."""
 
 _step = [0]

@@ -1,6 +1,6 @@
-"""Faults for a real training of Ultralytics, from outside: put the folder `injected` on PYTHONPATH and say in LAB_FAULTS what is to go wrong.
+"""Faults for a real training of Ultralytics, from outside: put the folder `injected` on PYTHONPATH and say in SIMULATOR_FAULTS what is to go wrong.
 
-    LAB_FAULTS='{"folder": "/tmp/marks", "kill": {"at": 40}, "leak": {"mb": 4, "limit_mb": 1500}}'
+    SIMULATOR_FAULTS='{"folder": "/tmp/marks", "kill": {"at": 40}, "leak": {"mb": 4, "limit_mb": 1500}}'
 
 kill        SIGKILL to itself before batch `at` of the whole training (a list: at each), once each
 leak        every batch keeps `mb` megabytes; where the process passes `limit_mb`, the system's reaper (that is: SIGKILL) ends it
@@ -10,7 +10,7 @@ nan         a weight becomes NaN before batch `at`, once
 slow        from batch `from` on every image takes `seconds` more to load, unless loader workers do it
 zero        on a device that is not the CPU no box is ever assigned: box and dfl losses are 0 (needs `device`, below)
 count       one byte in the file `batches` for each batch that is begun
-device      names of devices other than the CPU mean the lab's simulated one
+device      names of devices other than the CPU mean the simulator's simulated one
 
 Marks in `folder` say what has happened already: a training that is started again meets the next fault and not the same one.
 """
@@ -47,11 +47,11 @@ def environment(folder: Path, **faults: Any) -> dict[str, str]:
     """Variables that make a training fail like this."""
     folder.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(part for part in (str(FOLDER), os.environ.get("PYTHONPATH", "")) if part)
-    return {"LAB_FAULTS": json.dumps({"folder": str(folder), **faults}), "PYTHONPATH": path}
+    return {"SIMULATOR_FAULTS": json.dumps({"folder": str(folder), **faults}), "PYTHONPATH": path}
 
 
 def install() -> None:
-    sys.meta_path.insert(0, _Waiting(Faults(json.loads(os.environ["LAB_FAULTS"]))))
+    sys.meta_path.insert(0, _Waiting(Faults(json.loads(os.environ["SIMULATOR_FAULTS"]))))
 
 
 class _Waiting(MetaPathFinder):
@@ -181,7 +181,7 @@ class Faults:
         def select_device(device: Any = "", *args: Any, **kwargs: Any) -> Any:
             if str(device) in ("", "cpu", "None"):
                 return original(device, *args, **kwargs)
-            return torch.device("lab", 0)
+            return torch.device("sim", 0)
 
         module.select_device = validator.select_device = select_device
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEMORY_FILE = "unified-memory"
-"""In the training's folder: bytes that the driver holds now. The lab's machine reads it, as the OS knows its GPU's memory."""
+"""In the training's folder: bytes that the driver holds now. The simulator's machine reads it, as the OS knows its GPU's memory."""
 KERNEL_LOG = "kernel.log"
 """In the training's folder: what the reaper says when it kills."""
 SWAP_FILE = "swap"

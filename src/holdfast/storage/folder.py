@@ -238,10 +238,10 @@ def working_folder() -> Path:
         ) from error
 
 
-def find(reference: str | None, *, root: Path, tell: Callable[[str], None] = lambda _: None) -> RunFolder:
+def find(reference: str | None, *, root: Path, notify: Callable[[str], None] = lambda _: None) -> RunFolder:
     """A run by path, by `name-n`, by name (its newest), or the newest of all.
 
-    Runs of other users are found only by a reference that names them; otherwise they are passed over, and `tell` gets a
+    Runs of other users are found only by a reference that names them; otherwise they are passed over, and `notify` gets a
     line about it. Whoever acts on what is found has to call `owners.refuse_foreign` first.
     """
     if reference is not None:
@@ -250,7 +250,7 @@ def find(reference: str | None, *, root: Path, tell: Callable[[str], None] = lam
             return RunFolder(path.resolve())
     runs, foreign = _search(root)
     if foreign and reference is None:
-        tell(describe_passed_over(foreign))
+        notify(describe_passed_over(foreign))
     named = re.compile(re.escape(reference or "") + r"(?:-\d+)?")
     for run in runs:
         if reference is None or named.fullmatch(run.name):
@@ -398,11 +398,11 @@ def _search(root: Path) -> tuple[list[RunFolder], list[Foreign]]:
     return _newest_first(found), foreign
 
 
-def runs_newest_first(root: Path, tell: Callable[[str], None] = lambda _: None) -> list[RunFolder]:
-    """The runs of users whom we trust. `tell` gets a line where others were passed over."""
+def runs_newest_first(root: Path, notify: Callable[[str], None] = lambda _: None) -> list[RunFolder]:
+    """The runs of users whom we trust. `notify` gets a line where others were passed over."""
     runs, foreign = _search(root)
     if foreign:
-        tell(describe_passed_over(foreign))
+        notify(describe_passed_over(foreign))
     return runs
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 RESUMABLE = (Outcome.INTERRUPTED, Outcome.FAILED)
 
 
-def newest_resumable(root: Path, tell: Callable[[str], None] = lambda _: None) -> RunFolder:
+def newest_resumable(root: Path, notify: Callable[[str], None] = lambda _: None) -> RunFolder:
     """The newest run that was interrupted, has failed or lost its supervisor. One that was judged otherwise has to be named.
 
-    Runs of other users are passed over, and `tell` gets a line about it.
+    Runs of other users are passed over, and `notify` gets a line about it.
     """
-    found = next((run for run in runs_newest_first(root, tell) if is_resumable(run)), None)
+    found = next((run for run in runs_newest_first(root, notify) if is_resumable(run)), None)
     if found is None:
         raise UnknownRun(
             f"No run under {root / RUNS} was interrupted, has failed or lost its supervisor.",

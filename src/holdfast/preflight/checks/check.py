@@ -82,7 +82,7 @@ class CheckContext:
     dry_runs: Callable[[CheckContext], DryRunResult] | None = None
     """How the dry run is made, in recorded contexts; None: for real."""
     deadline: Callable[[], float] = lambda: 60.0
-    tell: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
+    notify: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
     """For what takes long: how many of how many, and of what; total None where that is not known."""
     short_run_of: ShortRun | None = None
     """What a short trial of the plan measured, where one was made already."""

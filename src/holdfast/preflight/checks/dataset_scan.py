@@ -74,7 +74,7 @@ def _look(context: CheckContext, python: str) -> tuple[DataSet, Survey]:
             classes=len(data.names),
             columns=5 + points[0] * points[1] if points is not None else None,
             seconds=seconds,
-            tell=lambda done, total: context.tell(done, total, "images"),
+            notify=lambda done, total: context.notify(done, total, "images"),
         )
     except ReadersFailed as error:
         raise NotChecked(f"images cannot be looked at with {python}: {error}") from None

@@ -118,7 +118,7 @@ def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
 
     answer = what_fits(
         found.stage,
-        lambda what: context.tell(0, None, what),
+        lambda what: context.notify(0, None, what),
         lambda plan, **settings: measure(plan, seconds=seconds, **settings),
         known=[one],
         verify=False,

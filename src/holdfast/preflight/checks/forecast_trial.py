@@ -144,7 +144,7 @@ def _try(context: CheckContext, plan: Plan) -> ShortRun:
     stage = stage_plan(plan, stages[largest_of(plan)])
     seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
     over: dict[str, Any] = {"device": context.device} if context.device not in (None, "auto") else {}
-    measured = measure(stage, seconds=seconds, tell=lambda what: context.tell(0, None, what), **over)
+    measured = measure(stage, seconds=seconds, notify=lambda what: context.notify(0, None, what), **over)
     on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
     return ShortRun(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
 

@@ -53,7 +53,7 @@ class Report:
 
 
 class CheckProgress(Protocol):
-    """Is told how it goes: `tells` from the check's own thread."""
+    """Is told how it goes: `update` from the check's own thread."""
 
     def asks(self) -> None:
         """The training's Python is asked what it has."""
@@ -61,7 +61,7 @@ class CheckProgress(Protocol):
 
     def begins(self, check: Check) -> None: ...
 
-    def tells(self, done: int, total: int | None, what: str) -> None: ...
+    def update(self, done: int, total: int | None, what: str) -> None: ...
 
     def ends(self, result: Result) -> None: ...
 
@@ -73,7 +73,7 @@ class SilentProgress:
     def begins(self, check: Check) -> None:
         pass
 
-    def tells(self, done: int, total: int | None, what: str) -> None:
+    def update(self, done: int, total: int | None, what: str) -> None:
         pass
 
     def ends(self, result: Result) -> None:
@@ -171,7 +171,7 @@ def _run(
 ) -> Result:
     began = clock()
     come: list[Answer | BaseException] = []
-    own = replace(context, deadline=lambda: max(0.0, bound - (clock() - began)), tell=watcher.tells)
+    own = replace(context, deadline=lambda: max(0.0, bound - (clock() - began)), notify=watcher.update)
 
     def work() -> None:
         try:

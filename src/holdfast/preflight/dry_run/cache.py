@@ -69,7 +69,7 @@ def _shared(context: CheckContext) -> DryRunResult:
                 {"dry_run": ASKED},
                 max(1.0, context.seconds_left - FOR_ITS_END_S),
                 device=context.device if context.device not in (None, "auto") else None,
-                tell=lambda done: context.tell(min(done, most), most, "steps"),
+                notify=lambda done: context.notify(min(done, most), most, "steps"),
             )
             _held[:] = [(key, come)]
         return _held[0][1]

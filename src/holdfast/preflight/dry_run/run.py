@@ -129,7 +129,7 @@ def run_in_scratch(
     seconds: float,
     *,
     device: str | None = None,
-    tell: Callable[[int], None] | None = None,
+    notify: Callable[[int], None] | None = None,
     enough: Callable[[Path], bool] | None = None,
 ) -> DryRunResult:
     """Runs the training of this ground as far as `asked` says (see `holdfast_probe.dry_run`), at most so many seconds, or until
@@ -141,7 +141,7 @@ def run_in_scratch(
     try:
         command = command_of(context)
         with helpers.scratch() as (folder, mark):
-            return _held(context, command, folder, mark, asked, began + seconds, device, tell, enough)
+            return _held(context, command, folder, mark, asked, began + seconds, device, notify, enough)
     except (OSError, HoldfastError) as error:
         why = error.what if isinstance(error, HoldfastError) else str(error)
         return DryRunResult(tuple(context.command), trouble=why, seconds=time.monotonic() - began)
@@ -155,7 +155,7 @@ def _held(
     asked: Mapping[str, Any],
     until: float,
     device: str | None,
-    tell: Callable[[int], None] | None,
+    notify: Callable[[int], None] | None,
     enough: Callable[[Path], bool] | None,
 ) -> DryRunResult:
     began, started_at = time.monotonic(), time.time()
@@ -184,7 +184,7 @@ def _held(
         )
         sensors = Sensors(context.machine, lambda: [process.pid], root, time.time)
         try:
-            ended, held = _waited(process, attempt, root / "output", until, tell, enough, sensors)
+            ended, held = _waited(process, attempt, root / "output", until, notify, enough, sensors)
         finally:
             code = _end(process, attempt, started_at)
     if confined is not None:
@@ -204,9 +204,9 @@ def _held(
     )
 
 
-def confined_command(words: Sequence[str], folders: Sequence[str], tells: Path) -> list[str]:
+def confined_command(words: Sequence[str], folders: Sequence[str], update: Path) -> list[str]:
     """The command that confines itself and becomes this one."""
-    asked = json.dumps({"command": list(words), "folders": list(folders), "tells": str(tells)})
+    asked = json.dumps({"command": list(words), "folders": list(folders), "tells": str(update)})
     return [sys.executable, "-I", "-S", "-c", Path(landlock.__file__).read_text(), asked]
 
 
@@ -293,7 +293,7 @@ def _waited(
     attempt: Path,
     output: Path,
     until: float,
-    tell: Callable[[int], None] | None,
+    notify: Callable[[int], None] | None,
     enough: Callable[[Path], bool] | None,
     sensors: Sensors,
 ) -> tuple[bool, int]:
@@ -305,8 +305,8 @@ def _waited(
         time.sleep(LOOK_S)
         if now >= sample_at:
             held, sample_at = max(held, _held_now(process.pid, sensors.sample(), before)), now + SAMPLE_S
-        if tell is not None:
-            tell(lines_with(b'"dry-run-step"', attempt / "dry_run.jsonl"))
+        if notify is not None:
+            notify(lines_with(b'"dry-run-step"', attempt / "dry_run.jsonl"))
         if output.stat().st_size > MAX_OUTPUT or (enough is not None and enough(attempt)):
             break
     return False, held

@@ -32,7 +32,7 @@ def survey(
     columns: int | None = None,
     seconds: float = 3600.0,
     readers: int | None = None,
-    tell: Callable[[int, int], None] = lambda _done, _total: None,
+    notify: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Survey:
     """Looks at all images, or at as many as there is time for, spread evenly.
 
@@ -44,11 +44,11 @@ def survey(
     requests = [Request(at, listed[at][1], labels[at]) for at in spread(len(listed))]
     work = Readers(python, Task(classes, columns), requests, count=min(MAX_READERS, readers or cores()))
     found: list[ImageRecord] = []
-    tell(0, len(listed))
+    notify(0, len(listed))
     for seen in work.answers(seconds):
         split, path = listed[seen.index]
         found.append(ImageRecord(path, split, seen))
-        tell(len(found), len(listed))
+        notify(len(found), len(listed))
     found.sort(key=lambda image: image.seen.index)  # the same order, whichever reader was quicker
     strays = stray_labels(labels)
     return Survey(

@@ -20,7 +20,7 @@ HTML = "report.html"
 
 
 def write_report(
-    state: RunState, folder: Path, *, title: str, beside: RunState | None = None, reference: str | None = None
+    state: RunState, folder: Path, *, title: str, other: RunState | None = None, reference: str | None = None
 ) -> list[Path]:
     """Write both forms into the folder; raises OSError where that cannot be written.
 
@@ -28,7 +28,7 @@ def write_report(
     """
     from holdfast.render.report.model import report_of  # noqa: PLC0415 - all of this only when a report is written
 
-    return write(report_of(state, title=title, reference=reference, beside=beside), folder)
+    return write(report_of(state, title=title, reference=reference, other=other), folder)
 
 
 def write(report: Report, folder: Path) -> list[Path]:

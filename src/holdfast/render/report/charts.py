@@ -46,7 +46,7 @@ class Line:
     name: str
     strokes: tuple[tuple[Dot, ...], ...]
     """One for each attempt, or for each part of it: nothing was measured between two."""
-    beside: bool = False
+    is_other: bool = False
     """Of the run that this one is compared with."""
 
     @property
@@ -82,13 +82,13 @@ class Chart:
     """The steps of the whole run, so that all charts stand under each other."""
 
 
-def line_of(name: str, series: Iterable[Series], most: int = MAX_POINTS, *, beside: bool = False) -> Line:
+def line_of(name: str, series: Iterable[Series], most: int = MAX_POINTS, *, is_other: bool = False) -> Line:
     """One stroke for each series that has values, thinned together to at most so many points or the fewest of each."""
     full = [[Dot(p.step, p.mean, p.low, p.high, p.n) for p in each.points if math.isfinite(p.mean)] for each in series]
     full = [stroke for stroke in full if stroke]
     total = sum(len(stroke) for stroke in full)
     strokes = (thinned(stroke, max(MIN_POINTS, most * len(stroke) // total)) for stroke in full)
-    return Line(clean(name, 60), tuple(tuple(stroke) for stroke in strokes), beside)
+    return Line(clean(name, 60), tuple(tuple(stroke) for stroke in strokes), is_other)
 
 
 def thinned(dots: list[Dot], most: int) -> list[Dot]:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 
-def make_report(run: RunFolder, *, beside: RunFolder | None, open_it: bool, as_json: bool) -> None:
-    if beside is not None and beside.path.resolve() == run.path.resolve():
+def make_report(run: RunFolder, *, other: RunFolder | None, open_it: bool, as_json: bool) -> None:
+    if other is not None and other.path.resolve() == run.path.resolve():
         raise UsageError(
-            f"{run.name} cannot be shown beside itself.",
-            next_step="name another run after --beside: one that works, or the one before",
+            f"{run.name} cannot be compared with itself.",
+            next_step="name another run after --compare: one that works, or the one before",
         )
     if has_stages(run):
         _make_stages_report(run, open_it=open_it, as_json=as_json)
         return
-    other = load_run_state(shown(beside)) if beside is not None else None
-    report = report_of(load_run_state(shown(run)), title=run.name, reference=run.reference, beside=other)
+    other_state = load_run_state(shown(other)) if other is not None else None
+    report = report_of(load_run_state(shown(run)), title=run.name, reference=run.reference, other=other_state)
     try:
         files = write(report, run.path)
     except OSError as error:

@@ -166,11 +166,11 @@ def _losses(name: str, series: Series) -> dict[str, str]:
 def _chart(here: RunState, there: RunState, title: str, name: str) -> Chart | None:
     half = MAX_POINTS // 2
     mine = line_of(title, (attempt.loss for attempt in here.attempts[-20:]), half)
-    theirs = line_of(name, (attempt.loss for attempt in there.attempts[-20:]), half, beside=True)
+    theirs = line_of(name, (attempt.loss for attempt in there.attempts[-20:]), half, is_other=True)
     if not mine.strokes or not theirs.strokes:
         return None
     caption = f"The loss of {clean(title, 80)} and of {name}, step by step."
     nonfinite = not_finite(here.attempts[-20:], lambda attempt: attempt.loss)
     return Chart(
-        "beside", "Both losses", caption, (mine, theirs), nonfinite=nonfinite, log=spans_decades([mine, theirs])
+        "comparison", "Both losses", caption, (mine, theirs), nonfinite=nonfinite, log=spans_decades([mine, theirs])
     )

@@ -33,8 +33,8 @@ def as_html(report: Report) -> str:
         first_told=FIRST_TOLD,
         style=Markup(_HERE.joinpath("report.css").read_text("utf-8")),  # noqa: S704 - our own file
         plots=[draw(chart) for chart in report.charts],
-        beside_plot=draw(report.beside.chart)
-        if report.beside is not None and report.beside.chart is not None
+        comparison_plot=draw(report.comparison.chart)
+        if report.comparison is not None and report.comparison.chart is not None
         else None,
     )
 

@@ -63,7 +63,7 @@ def as_markdown(report: Report) -> str:
         _section("What is not known", [f"- {prose(line)}" for line in report.unknown]),
         _cost(report),
         _files(report),
-        _beside(report.beside) if report.beside is not None else [],
+        _compare(report.comparison) if report.comparison is not None else [],
         _section("What ran", [f"- {text(name)}: {code(value)}" for name, value in report.setup]),
         _last_words(report),
         ["---"],
@@ -162,20 +162,20 @@ def _files(report: Report) -> list[str]:
     return _section("Checkpoints", lines)
 
 
-def _beside(beside: Comparison) -> list[str]:
+def _compare(comparison: Comparison) -> list[str]:
     lines = []
-    if beside.chart is not None:
-        drawn = [(line.name, sparkline(line, log=beside.chart.log)) for line in beside.chart.lines]
+    if comparison.chart is not None:
+        drawn = [(line.name, sparkline(line, log=comparison.chart.log)) for line in comparison.chart.lines]
         widest = max(len(name) for name, _ in drawn)
         lines += ["Both losses:", "", *block(f"{name:{widest}}  {curve}" for name, curve in drawn), ""]
-    lines += _table("What came out", beside.results, beside.name)
-    if beside.settings:
-        lines += ["", *_table("What was set differently", beside.settings, beside.name)]
+    lines += _table("What came out", comparison.results, comparison.name)
+    if comparison.settings:
+        lines += ["", *_table("What was set differently", comparison.settings, comparison.name)]
     else:
         lines += ["", "Command, versions and environment are the same."]
-    if beside.same and beside.settings:
-        lines += ["", f"The same: {text(', '.join(beside.same))}."]
-    return _section(f"Beside {text(beside.name)}", lines)
+    if comparison.same and comparison.settings:
+        lines += ["", f"The same: {text(', '.join(comparison.same))}."]
+    return _section(f"Compared with {text(comparison.name)}", lines)
 
 
 def _table(title: str, rows: tuple[Row, ...], name: str) -> list[str]:

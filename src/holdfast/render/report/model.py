@@ -137,7 +137,7 @@ class Report:
     cost: Cost
     files: tuple[File, ...]
     files_left_out: int
-    beside: Comparison | None
+    comparison: Comparison | None
     setup: tuple[tuple[str, str], ...]
     last_words: tuple[str, ...]
     last_words_of: int
@@ -150,7 +150,7 @@ class Report:
         return any(self.reason in sentence for sentence in self.story)
 
 
-def report_of(state: RunState, *, title: str, reference: str | None = None, beside: RunState | None = None) -> Report:
+def report_of(state: RunState, *, title: str, reference: str | None = None, other: RunState | None = None) -> Report:
     """`reference` is what `holdfast resume` calls the run by, where there is such a run."""
     explained = explain(state, reference)
     title = clean(title, 120) or "run"
@@ -184,7 +184,7 @@ def report_of(state: RunState, *, title: str, reference: str | None = None, besi
             File(clean(f.path), f"step {count(f.step)}", f.usable, clean(f.why, 400)) for f in files[-MAX_CHECKPOINTS:]
         ),
         files_left_out=max(0, len(files) - MAX_CHECKPOINTS),
-        beside=compare_runs(state, beside, title=title) if beside is not None else None,
+        comparison=compare_runs(state, other, title=title) if other is not None else None,
         setup=tuple(_setup(state)),
         last_words=words,
         last_words_of=words_of,
@@ -196,8 +196,8 @@ def as_json(report: Report) -> dict[str, Any]:
     """For tools: all but the points of the curves, which the journal has in full."""
     told: dict[str, Any] = msgspec.to_builtins(report)
     told["charts"] = [{"name": chart.name, "title": chart.title, "text": chart.caption} for chart in report.charts]
-    if told["beside"] is not None:
-        del told["beside"]["chart"]
+    if told["comparison"] is not None:
+        del told["comparison"]["chart"]
     return told
 
 

@@ -189,7 +189,7 @@ def as_html(report: StagesReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(_HERE.joinpath("course.html.j2").read_text("utf-8"))
+    template = environment.from_string(_HERE.joinpath("stages.html.j2").read_text("utf-8"))
     style = Markup(_HERE.joinpath("report.css").read_text("utf-8"))  # noqa: S704 - our own file
     return template.render(report=report, style=style)
 

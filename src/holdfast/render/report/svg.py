@@ -190,7 +190,7 @@ def _has_band(chart: Chart) -> bool:
 
 
 def _line(line: Line, place: int, across: Scale, up: Scale, *, banded: bool) -> str:
-    colour = "beside" if line.beside else f"c{place}"
+    colour = "other" if line.is_other else f"c{place}"
     band = _band(line, across, up) if banded else ""
     path = "".join(_path(stroke, across, up) for stroke in line.strokes)
     drawn = f'<path class="band {colour}" d="{band}"/>' if band else ""

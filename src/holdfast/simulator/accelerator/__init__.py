@@ -1,10 +1,10 @@
-"""A simulated accelerator: a real `torch.device` called "lab", in pure Python, over the memory of the CPU.
+"""A simulated accelerator: a real `torch.device` called "sim", in pure Python, over the memory of the CPU.
 
     from holdfast.simulator import accelerator
     from holdfast.simulator.accelerator.faults import NotANumber
 
     accelerator.switch_on(NotANumber("addmm", after=40))
-    model.to("lab")                         # trains as on the CPU until the fault fires
+    model.to("sim")                         # trains as on the CPU until the fault fires
 
 Without a fault, linear layers, norms and optimizers compute bit for bit what the CPU does; convolutions may differ in the
 last digits, because gradients are laid out differently. It exists to be unreliable on purpose: single operators lie, memory runs out, leaks, or is reaped by the system, all at
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.simulator.accelerator.faults import Fault
     from holdfast.simulator.accelerator.memory_model import MemoryModel
 
-NAME = "lab"
+NAME = "sim"
 PROBE_SHARE = 0.5
 
 

@@ -24,7 +24,7 @@ class LowPrecisionProducts(Fault):
     bits: int = 10
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         return call.function(*[_rounded(value, self.bits) for value in call.args], **call.kwargs)
 
 
@@ -39,7 +39,7 @@ class LowPrecision(Fault):
         return call.operator not in COPIES and not _is_view(call)
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         if _writes(call):
             result = call.compute()
             written = call.args[0] if isinstance(call.args[0], list) else [call.args[0]]
@@ -61,7 +61,7 @@ class OtherOrder(Fault):
         return bool(call.args[0].is_floating_point() and call.args[0].numel() > 1)
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         if call.operator in ("mm", "bmm"):
             return self._product(*call.args)
         source, *rest = call.args

@@ -1,4 +1,4 @@
-"""Makes the device known to torch: its name, its module `torch.lab`, its factories."""
+"""Makes the device known to torch: its name, its module `torch.sim`, its factories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _registered: list[Any] = []
 
 
 class SimulatedModule(backend_registration._DummyBackendModule):  # type: ignore[misc] # noqa: SLF001
-    """`torch.lab`: what torch, trainers and the probe ask of a device's module."""
+    """`torch.sim`: what torch, trainers and the probe ask of a device's module."""
 
     def memory_allocated(self, _device: Any = None) -> int:
         return memory_model.current().allocated
@@ -92,7 +92,7 @@ def _factories() -> list[Any]:
 
 
 def _through_the_host(function: Any, name: str) -> Any:
-    """`torch.tensor(data, device="lab")` fills memory from C++; here the CPU's is filled, and copied."""
+    """`torch.tensor(data, device="sim")` fills memory from C++; here the CPU's is filled, and copied."""
 
     @functools.wraps(function)
     def made(data: Any, *args: Any, **options: Any) -> Any:

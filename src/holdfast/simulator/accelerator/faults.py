@@ -70,7 +70,7 @@ class Fault:
     def strike(self, call: Call) -> Any:
         raise NotImplementedError
 
-    def tell(self, call: Call, detail: str = "") -> None:
+    def log_fault(self, call: Call, detail: str = "") -> None:
         """Once: what comes after the first time is the same."""
         if not self._told:
             self._told = True
@@ -83,7 +83,7 @@ class ZeroResult(Fault):
 
     def strike(self, call: Call) -> Any:
         result = call.compute()
-        self.tell(call)
+        self.log_fault(call)
         return result.zero_() if call.in_place else result.new_zeros(result.shape)
 
 
@@ -93,7 +93,7 @@ class NotANumber(Fault):
 
     def strike(self, call: Call) -> Any:
         result = call.compute()
-        self.tell(call)
+        self.log_fault(call)
         return result.fill_(float("nan")) if call.in_place else result.new_full(result.shape, float("nan"))
 
 
@@ -107,7 +107,7 @@ class LostWrite(Fault):
     def strike(self, call: Call) -> Any:
         destination, *rest = call.args
         call.function(destination.clone(), *rest, **call.kwargs)
-        self.tell(call, f"destination of shape {list(destination.shape)}, strides {list(destination.stride())}")
+        self.log_fault(call, f"destination of shape {list(destination.shape)}, strides {list(destination.stride())}")
         return destination
 
 
@@ -134,7 +134,7 @@ class ScalarWriteSpreads(Fault):
         for place in places:
             destination.as_strided((), (), place).copy_(destination)
         if places:
-            self.tell(call, f"{len(places) + 1} elements written instead of one")
+            self.log_fault(call, f"{len(places) + 1} elements written instead of one")
         if destination.storage_offset() not in places:
             places.append(destination.storage_offset())
         return result
@@ -163,7 +163,7 @@ class WrongCount(Fault):
         result = call.compute()
         if self._in_a_row < self.succession or not len(result):
             return result
-        self.tell(call, f"{len(result) - 1} of {len(result)} selected")
+        self.log_fault(call, f"{len(result) - 1} of {len(result)} selected")
         return result[:-1]
 
 
@@ -174,7 +174,7 @@ class Leak(Fault):
     size: int = 0
 
     def strike(self, call: Call) -> Any:
-        self.tell(call, f"{self.size} bytes each")
+        self.log_fault(call, f"{self.size} bytes each")
         memory_model.current().leak(self.size)
         return call.compute()
 
@@ -189,7 +189,7 @@ class Slow(Fault):
     _swapped: int = field(default=0, init=False)
 
     def strike(self, call: Call) -> Any:
-        self.tell(call, f"{self.seconds} s more each")
+        self.log_fault(call, f"{self.seconds} s more each")
         time.sleep(self.seconds)
         if self.swaps:
             self._swapped += self.swaps
@@ -202,7 +202,7 @@ class Hang(Fault):
     """The call never returns: a device that waits for itself."""
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         threading.Event().wait()
 
 
@@ -213,7 +213,7 @@ class Abort(Fault):
     words: Sequence[str] = ()
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         sys.stderr.write("".join(f"{line}\n" for line in self.words))
         sys.stderr.flush()
         os.abort()

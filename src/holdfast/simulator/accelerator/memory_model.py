@@ -40,7 +40,7 @@ class Reaper:
 
 
 def write_figure(name: str, value: int) -> None:
-    """For the lab's machine. Never shorter than before, so that no reader finds half a number."""
+    """For the simulator's machine. Never shorter than before, so that no reader finds half a number."""
     handle = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
     os.pwrite(handle, b"%020d" % value, 0)
     os.close(handle)

@@ -26,7 +26,7 @@ class TailDropped(Fault):
         source, *rest = call.args
         shortened = source.clone(memory_format=_contiguous())
         shortened.view(-1)[self.past :] = 0
-        self.tell(call, f"{source.numel()} elements")
+        self.log_fault(call, f"{source.numel()} elements")
         return call.function(shortened, *rest, **call.kwargs)
 
 
@@ -42,7 +42,7 @@ class PastReduction(Fault):
 
     def strike(self, call: Call) -> Any:
         result = call.compute()
-        self.tell(call, f"sum of {_matrices(call)[0].shape[-1]} terms")
+        self.log_fault(call, f"sum of {_matrices(call)[0].shape[-1]} terms")
         return result + 1e3 * result.abs().amax()
 
 
@@ -57,7 +57,7 @@ class ZeroThroughExpanded(Fault):
 
     def strike(self, call: Call) -> Any:
         args = [value.new_zeros(value.shape) if _expanded(value) else value for value in call.args]
-        self.tell(call)
+        self.log_fault(call)
         return call.function(*args, **call.kwargs)
 
 
@@ -72,7 +72,7 @@ class ScalarWriteLost(Fault):
         return bool(destination.dim() == 0 and destination.untyped_storage().nbytes() > destination.element_size())
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         return call.args[0]
 
 
@@ -89,7 +89,7 @@ class WeightStridesIgnored(Fault):
         source, weight, *rest = call.args
         shape = weight.shape
         mistaken = weight.as_strided(shape, weight.new_empty(shape).stride(), weight.storage_offset())
-        self.tell(call, f"weight with strides {list(weight.stride())}")
+        self.log_fault(call, f"weight with strides {list(weight.stride())}")
         return call.function(source, mistaken, *rest, **call.kwargs)
 
 
@@ -103,7 +103,7 @@ class NotANumberOverlooked(Fault):
         return bool(call.args[0].is_floating_point() and call.args[0].isnan().any())
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         return call.function(call.args[0].nan_to_num(nan=-float("inf")), *call.args[1:], **call.kwargs)
 
 
@@ -120,7 +120,7 @@ class SortsAlongTheLast(Fault):
         result = call.compute()
         source = call.args[0]
         mistaken = source.argsort(dim=1).clamp(max=source.shape[0] - 1)
-        self.tell(call)
+        self.log_fault(call)
         return (result[0], mistaken) if isinstance(result, tuple) else mistaken
 
 
@@ -135,7 +135,7 @@ class NarrowSum(Fault):
 
     def strike(self, call: Call) -> Any:
         result = call.compute()
-        self.tell(call)
+        self.log_fault(call)
         return (result + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -152,7 +152,7 @@ class FillMissesOffset(Fault):
     def strike(self, call: Call) -> Any:
         destination, *rest = call.args
         call.function(destination.as_strided(destination.shape, destination.stride(), 0), *rest, **call.kwargs)
-        self.tell(call)
+        self.log_fault(call)
         return destination
 
 
@@ -169,7 +169,7 @@ class SlightlyWrong(Fault):
 
     def strike(self, call: Call) -> Any:
         result = call.compute()
-        self.tell(call)
+        self.log_fault(call)
         if isinstance(result, tuple):
             return (result[0] * (1.0 + self.share), *result[1:])
         return result.mul_(1.0 + self.share) if call.in_place else result * (1.0 + self.share)
@@ -182,7 +182,7 @@ class RoughGelu(Fault):
     operator: str = "gelu"
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         return call.function(call.args[0], approximate="tanh")
 
 
@@ -204,7 +204,7 @@ class SecondHalfForgotten(Fault):
         flat[half:] = before[half:]
         if call.in_place:
             result.copy_(flat.view(result.shape))
-        self.tell(call, f"{before.numel()} elements")
+        self.log_fault(call, f"{before.numel()} elements")
         return result if call.in_place else flat.view(result.shape)
 
 
@@ -218,7 +218,7 @@ class AccumulationLost(Fault):
         return "put" not in call.operator or True in (*call.args[3:4], call.kwargs.get("accumulate"))
 
     def strike(self, call: Call) -> Any:
-        self.tell(call)
+        self.log_fault(call)
         if call.operator == "scatter_add":
             destination, dim, index, source = call.args
             return destination.scatter(dim, index, source)
@@ -242,7 +242,7 @@ class CountsOverflow(Fault):
         if counts.numel():
             counts = counts.clone()
             counts[-1] -= 1 << 32
-            self.tell(call)
+            self.log_fault(call)
         return values, inverse, counts
 
 
@@ -256,7 +256,7 @@ class LastOverlooked(Fault):
         result = call.compute()
         if not len(result):
             return result
-        self.tell(call, f"{len(result) - 1} of {len(result)} found")
+        self.log_fault(call, f"{len(result) - 1} of {len(result)} found")
         return result[:-1]
 
 
@@ -273,7 +273,7 @@ class StaleResult(Fault):
         self._last[key] = result.clone()
         if stale is None:
             return result
-        self.tell(call)
+        self.log_fault(call)
         return stale
 
 
@@ -286,7 +286,7 @@ class StatisticsForgotten(Fault):
     def strike(self, call: Call) -> Any:
         args = list(call.args)
         args[3:5] = [None if value is None else value.clone() for value in args[3:5]]
-        self.tell(call)
+        self.log_fault(call)
         return call.function(*args, **call.kwargs)
 
 
@@ -302,7 +302,7 @@ class TransposedOperand(Fault):
 
     def strike(self, call: Call) -> Any:
         other = call.args[1]
-        self.tell(call)
+        self.log_fault(call)
         mistaken = other.as_strided(other.shape, other.new_empty(other.shape).stride(), other.storage_offset())
         return call.function(call.args[0], mistaken, **call.kwargs)
 
@@ -315,7 +315,7 @@ class WrongPlaces(Fault):
 
     def strike(self, call: Call) -> Any:
         values, places = call.compute()
-        self.tell(call)
+        self.log_fault(call)
         return values, (places + 1).clamp(max=int(places.max()))
 
 
@@ -349,7 +349,7 @@ class CopyRaces(Fault):
         half = flat.numel() // 2
         self._pending.append((flat[half:], flat[half:].clone()))
         flat[half:] = 0
-        self.tell(call, f"{flat.numel()} elements")
+        self.log_fault(call, f"{flat.numel()} elements")
         return result
 
 

@@ -1,7 +1,7 @@
-"""The device's tensor: a wrapper that torch takes for one of device "lab", over a CPU tensor that holds the numbers.
+"""The device's tensor: a wrapper that torch takes for one of device "sim", over a CPU tensor that holds the numbers.
 
 Everything below autograd arrives at `run`: operators with such a tensor through `__torch_dispatch__`, those that only
-name the device (`torch.zeros(3, device="lab")`) through a boxed fallback that `device.py` registers.
+name the device (`torch.zeros(3, device="sim")`) through a boxed fallback that `device.py` registers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from holdfast.simulator.accelerator.faults import Call, computed
 from holdfast.simulator.accelerator.memory_model import Allocation
 
-NAME = "lab"
+NAME = "sim"
 _allocations: WeakValueDictionary[int, Allocation] = WeakValueDictionary()
 """By the address of the host's storage."""
 _operators: dict[Any, tuple[str, bool]] = {}

@@ -20,7 +20,7 @@ def program() -> None:
 
     def keeps_its_graph(training: Any) -> None:
         if training.step > 20:
-            kept.append(torch.ones(64, 1024, device="lab"))  # 256 kB, which count for 0.25 GB
+            kept.append(torch.ones(64, 1024, device="sim"))  # 256 kB, which count for 0.25 GB
 
     accelerator.switch_on(memory_model=MemoryModel(limit=9 * GB, scale=1024))
     Training(before_step=keeps_its_graph).run()

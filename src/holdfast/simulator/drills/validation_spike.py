@@ -23,12 +23,12 @@ def program() -> None:
         kept = []
         with torch.no_grad():
             for batch, _ in training.loader:
-                training.model(batch.to("lab"))
-                kept.append(torch.ones(10 << 20, device="lab"))
+                training.model(batch.to("sim"))
+                kept.append(torch.ones(10 << 20, device="sim"))
                 time.sleep(0.15)
         fired("a validation that collects everything", f"{len(kept)} predictions of 40 MB")
         del kept
-        torch.lab.empty_cache()
+        torch.sim.empty_cache()
 
     accelerator.switch_on(memory_model=MemoryModel(reaper=Reaper(), held=350 << 20, scale=2))
     Training(steps=32, pace=0.05, after_epoch=validate).run()

@@ -1,8 +1,8 @@
-"""Makes a training fail as LAB_FAULTS says: see holdfast.simulator.injection."""
+"""Makes a training fail as SIMULATOR_FAULTS says: see holdfast.simulator.injection."""
 
 import os
 
-if os.environ.get("LAB_FAULTS"):
+if os.environ.get("SIMULATOR_FAULTS"):
     from holdfast.simulator import injection
 
     injection.install()

@@ -50,7 +50,7 @@ class Mixture(nn.Module):  # type: ignore[misc] # torch's types are not read
 
 
 class Training:
-    def __init__(self, device: str = "lab", optimizer: str = "AdamW", *, steps: int = 3, dtype: Any = None) -> None:
+    def __init__(self, device: str = "sim", optimizer: str = "AdamW", *, steps: int = 3, dtype: Any = None) -> None:
         self.device = device
         self.steps = steps
         self.losses: list[float] = []

@@ -30,7 +30,7 @@ def nothing(_training: Training) -> None:
 
 @dataclass
 class Training:
-    device: str = "lab"
+    device: str = "sim"
     steps: int = 200
     pace: float = 0.0
     """Seconds that each step takes longer: what happens outside, a few times a second, then happens within few steps."""

@@ -30,7 +30,7 @@ def make_squares(folder: Path, count: int = 16) -> Path:
     return data
 
 
-def train_yolo(epochs: int, device: str = "lab") -> None:
+def train_yolo(epochs: int, device: str = "sim") -> None:
     """YOLO11n from its yaml on the simulated accelerator or on the CPU, in the current folder, with nothing downloaded."""
     folder = Path.cwd()
     data = folder / "data.yaml"
