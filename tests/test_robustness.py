@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,30 @@ def test_the_storm_takes_nobody_else_for_its_supervisor(tmp_path):
         env={**os.environ, "ROBUSTNESS": json.dumps(asked), "HOLDFAST_LOCK": str(lock), "HOLDFAST_ATTEMPT": "1"},
     )  # fmt: skip
     assert done.stdout == "None\n"
+
+
+def test_the_storm_kills_a_whole_family_although_the_death_of_a_worker_raises(tmp_path):
+    """As the handler of a DataLoader does: the training would end with a traceback, and its supervisor would live on."""
+    training = """
+import os, psutil, signal, subprocess, sys, storm
+
+def raise_for_a_worker(*_):
+    raise RuntimeError("a worker was killed")
+
+def kill_and_wait(process, kill=psutil.Process.kill):
+    kill(process)
+    process.wait()
+
+signal.signal(signal.SIGCHLD, raise_for_a_worker)
+psutil.Process.kill = kill_and_wait
+workers = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(2)]
+storm._kill("family", os.getppid())
+"""
+    supervisor = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    done = subprocess.run(
+        [sys.executable, "-c", supervisor, training],
+        cwd=BENCH / "programs", capture_output=True, text=True, check=False,
+        env={**os.environ, "ROBUSTNESS": json.dumps({"folder": str(tmp_path), "kills": []})},
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.returncode == -signal.SIGKILL

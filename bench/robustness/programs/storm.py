@@ -4,6 +4,7 @@ ROBUSTNESS holds JSON: `folder`, where marks go; `kills`, pairs of a step and wh
 in the order of their steps. Each happens once: it is noted in the file `killed` before it is done.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -55,9 +56,12 @@ def _kill(what, supervisor):
     family = psutil.Process(supervisor).children(recursive=True) if what == "family" else []
     if what == "family" and os.getpid() not in [process.pid for process in family]:
         raise RuntimeError("this is not our family")
+    if family:  # a DataLoader's handler raises at the death of a worker, and the rest of the family would live on
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for process in family:
         if process.pid != os.getpid():
-            process.kill()  # which looks at its time of birth first
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                process.kill()  # which looks at its time of birth first
     if what != "training":
         os.kill(supervisor, signal.SIGKILL)
     if what != "supervisor":
