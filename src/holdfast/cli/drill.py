@@ -14,7 +14,7 @@ def drill(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Reproduce a known failure and show that it is caught: losses that are zero, a leak, a hang, a torn checkpoint, ...
+    """Reproduce a known failure and show that it is caught: losses that are zero, a leak, a hang, a truncated checkpoint, ...
 
     Every drill runs a small training whose fault is injected, most of them on a simulated accelerator, under the same
     supervisor as `holdfast run`. Exit status: 0 when all that ran have passed, 1 when one failed.

@@ -9,7 +9,7 @@ the original.
 import os
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-DOORS = "doors.py"
+PATCHES = "torch_patches.py"
 
 
 def tracing_test(torch):
@@ -28,7 +28,7 @@ def keep_out(dynamo, codes):
     rules = getattr(dynamo, "trace_rules", None) or getattr(dynamo, "skipfiles", None)
     for entry in sorted(os.listdir(HERE)):
         path = os.path.join(HERE, entry)
-        if entry != DOORS and (entry.endswith(".py") or os.path.isdir(path)):
+        if entry != PATCHES and (entry.endswith(".py") or os.path.isdir(path)):
             rules.SKIP_DIRS.append(path)
     rules._recompile_re()
     for code in codes:

@@ -43,7 +43,7 @@ def program() -> None:
 
 
 DRILL = Drill(
-    name="torn-checkpoint",
+    name="truncated-checkpoint",
     description="killed in the middle of saving: half a checkpoint is on the disk",
     reproduces="field report 003; checkpoints that are written in place (Ultralytics' last.pt)",
     fault="half of step-024.pt is written, then SIGKILL",
