@@ -28,8 +28,11 @@ if not pathlib.Path("again").exists():
 """
 
 
-def plan_for(folder, **more):
-    command = [sys.executable, "-c", FAILS_ONCE]
+WAITS = "import time; time.sleep(600)"
+
+
+def plan_for(folder, program=FAILS_ONCE, **more):
+    command = [sys.executable, "-c", program]
     return Plan(cwd=str(folder), command=command, budget=Budget(attempts=3), backoff_s=0.0, keep_awake=False, **more)
 
 
@@ -69,7 +72,7 @@ def test_a_fault_while_watching_ends_the_attempt_and_not_the_run(tmp_path, monke
     """The child is ended, the attempt is described, and attempts are spent as on any failure."""
     monkeypatch.setattr(supervisor, name, boom)
     run = create(["x"], root=tmp_path)
-    reached = supervisor.start(run, plan_for(tmp_path))
+    reached = supervisor.start(run, plan_for(tmp_path, WAITS))
     assert reached.outcome is Outcome.FAILED
     assert any(isinstance(e.event, events.AttemptEnded) for e in replay(run))
 

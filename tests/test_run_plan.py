@@ -206,7 +206,7 @@ def after(step):
     )  # fmt: skip
     assert code == 0, said
     changes = [
-        (change["what"], change["before"], change["after"]) for a in summary["attempts"] for change in a["changes"]
+        (change["setting"], change["before"], change["after"]) for a in summary["attempts"] for change in a["changes"]
     ]
     assert ("--batch-size", 8, 4) in changes
     assert ("--accumulation-steps", 2, 4) in changes

@@ -132,7 +132,7 @@ def test_a_state_that_cannot_be_given_back_ends_it(tmp_path, bare, monkeypatch):
             raise ValueError("optimizer cannot be set to it: it is too large")
 
         patched.setattr(StatefulObjects, "give_back", fails)
-        with pytest.raises(AssertionError, match=r"CannotGoOn: .*optimizer cannot be set to it.*last\.pt"):
+        with pytest.raises(AssertionError, match=r"CannotResume: .*optimizer cannot be set to it.*last\.pt"):
             training.live(None)
     assert training.restored == []
     assert last_pt(training).read_bytes() == saved
