@@ -182,18 +182,18 @@ def _epochs(
 ) -> list[events.AnyEvent]:
     """Return epochs of 100 steps with all measurements. `swap`, `wait`, `load` and `own` apply to the last epoch."""
     history, now, cpu, step = [*started(), *trains()], 0.0, 0.0, 0
-    for number, duration_s in enumerate(seconds, 1):
+    for number, epoch_seconds in enumerate(seconds, 1):
         last = number == len(seconds)
         for part in range(10):
             rate = own if last else 1.0
-            cpu += rate * duration_s / 10
-            waited = (wait if last else 0.1) * duration_s / 10
+            cpu += rate * epoch_seconds / 10
+            waited = (wait if last else 0.1) * epoch_seconds / 10
             steps = events.Steps(
-                at=now + (part + 1) * duration_s / 10,
+                at=now + (part + 1) * epoch_seconds / 10,
                 first=step + 1,
                 last=step + 10,
-                seconds=duration_s / 10,
-                slowest=duration_s / 80,
+                seconds=epoch_seconds / 10,
+                slowest=epoch_seconds / 80,
                 data_wait=waited,
             )
             step += 10
@@ -207,8 +207,8 @@ def _epochs(
                 available=0.3 if swapped else 10.0,
             )
             history += [steps, measured]
-        now += duration_s
-        history.append(epoch(number, now, duration_s, step=step, batches=100))
+        now += epoch_seconds
+        history.append(epoch(number, now, epoch_seconds, step=step, batches=100))
     return history
 
 
