@@ -105,7 +105,7 @@ def _remedies(*, memory_is_shared: bool) -> list[str]:
     return [
         shapes,
         "use a smaller batch or image size",
-        "turn off dataset caching and plots (Ultralytics: cache=False plots=False), and make validation lighter",
+        "switch off dataset caching and plots (Ultralytics: cache=False plots=False), and make validation lighter",
         "call torch.mps.empty_cache() after optimizer steps",
         "cap both watermarks before torch is imported: PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
         "resume in a fresh process from the last checkpoint every few epochs",

@@ -93,7 +93,7 @@ def _severity(slow: Slowdown, known: list[Cause], limits: Mapping[str, float]) -
 
 def _describe_unknown_cause(slow: Slowdown) -> str:
     if slow.now.first_sample is None:
-        return "the cause is not in this record; typical causes are swapping (a driver's memory that grows) or a machine that slept"
+        return "the cause is not in this record; the machine may have swapped (a driver's memory that keeps growing) or slept"
     if not slow.same_work:
         return "the steps themselves are slower; each step may have more to do, or the machine may be throttling"
     return (

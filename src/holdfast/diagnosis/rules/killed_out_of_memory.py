@@ -76,7 +76,7 @@ def judge(state: RunState) -> Finding | None:
         confidence="proven" if system_log else "likely",
         remedies=[
             "use a smaller batch with more gradient accumulation: the effective batch stays the same",
-            "turn off dataset caching (Ultralytics: cache=False)",
+            "switch off dataset caching (Ultralytics: cache=False)",
             "make validation lighter: a smaller validation batch",
         ],
     )
