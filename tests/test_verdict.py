@@ -361,7 +361,7 @@ def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
         at=0.4, kinds=dict.fromkeys(("steps", "losses", "weight-updates"), "seen"), step_source="optimizer"
     )
     told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
-    assert "Attempt 1 died: Another process terminated the training with SIGKILL after step 10" in told.story[1]
+    assert "Attempt 1 died: The training was terminated from outside by SIGKILL after step 10" in told.story[1]
     assert "Attempt 2 goes on from step 8." in told.story[1]
     assert told.unknown == []
     assert explain(seen(started())).unknown == []
@@ -383,7 +383,7 @@ def test_attempts_that_are_used_up_are_not_the_end():
     steps = explain(killed_three_times(), "case-1").next_steps
     assert (steps[0].text, steps[0].command) == ("go on from its snapshot of step 9", "holdfast resume case-1")
     assert "--max-attempts N" in steps[1].text
-    assert steps[2].text.startswith("find out what sends SIGKILL: it came 3 times, after 98, 98, 98 s.")
+    assert steps[2].text.startswith("find out what sends SIGKILL: it was sent 3 times, after 98, 98, 98 s.")
     assert not any("if it happens again" in step.text for step in steps)
 
 

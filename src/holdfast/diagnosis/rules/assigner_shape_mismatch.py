@@ -57,9 +57,9 @@ def judge(state: RunState) -> Finding | None:
         return None
     mps = on_mps(state)
     why = (
-        "a kernel of the Apple GPU (MPS) occasionally counts wrong; neither your data nor an augmentation is at fault"
+        "a kernel of the Apple GPU (MPS) occasionally returns a wrong count; neither your data nor an augmentation is at fault"
         if mps is not False
-        else "a known fault of the Apple GPU (MPS), where a kernel occasionally counts wrong; this run is not known to use it"
+        else "a known fault of the Apple GPU (MPS), where a kernel occasionally returns a wrong count; this run is not known to use it"
     )
     return Finding(
         rule="assigner-shape-mismatch",

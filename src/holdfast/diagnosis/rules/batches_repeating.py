@@ -10,9 +10,9 @@ that returns the same item for every index.
 **What to do.** Iterate over the loader (`for batch in loader`), or create one iterator outside the loop. Set seeds
 once.
 
-**When it stays silent.** A loader with a single batch (each step then ends an epoch), also if several batches make one
-step. A batch that is fetched once and used many times counts once. Hashes cover only a part of each batch, so this is
-never more than a warning.
+**When it stays silent.** A loader with a single batch (each step then ends an epoch), even if several batches make one
+step. A batch that is fetched once and used many times counts once. Hashes cover only a part of each batch, so this rule
+only warns.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ step, swap files grow on a Mac's only disk, or another program writes.
 
 **What to do.** Keep only the best and the last checkpoint, delete old runs, or write to a larger disk.
 
-**What it needs.** Samples of free space. It reports if the disk is forecast to be full before the planned end, or
-within twelve hours if no end is known, and no further ahead than three times the observed time (once that time before
-four epochs are done); and immediately below 500 MB. Free space that falls and then stops, recovers now and then,
-or falls in single jumps is ignored.
+**What it needs.** Samples of free space. The rule reports if the disk is forecast to be full before the planned end, or
+within twelve hours if no end is known, and no further ahead than three times the observed time (only the observed time
+itself before four epochs are done); and immediately below 500 MB. Free space that falls and then stops, recovers now
+and then, or falls in single jumps is ignored.
 """
 
 from __future__ import annotations

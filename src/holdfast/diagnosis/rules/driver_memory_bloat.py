@@ -11,9 +11,9 @@ the caching allocator fragments when sizes change all the time.
 **What to do.** Keep shapes fixed: drop the last batch, pad to a few sizes. Then empty the cache after optimizer steps,
 cap both watermarks, and as a last resort resume in a fresh process every few epochs.
 
-**What it needs.** The probe's readings of device memory over some time. It reports if the driver uses more than 2 GiB
-and more than eight times the memory of the tensors (their peak, if the device provides it), and either still grows or
-makes the machine swap. Growth in the first four epochs (in the first ten minutes if no data loader is seen) does not
+**What it needs.** The probe's readings of device memory over some time. The rule reports if the driver uses more than 2
+GiB and more than eight times the memory of the tensors (their peak, if the device provides it), and either still grows
+or makes the machine swap. Growth in the first four epochs (in the first ten minutes if no data loader is seen) does not
 count, and caches that have stopped growing are ignored.
 
 Sources: ultralytics#24065 (torch 2.9.1: 0.37 GB of tensors, 12 to 13 GB in the driver, 24 GB in swap),

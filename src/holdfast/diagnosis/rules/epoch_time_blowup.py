@@ -14,8 +14,9 @@ that takes three times their median and at least ten seconds more. Without epoch
 windows of at least a minute each, compared with four before them. Evaluation, saving and suspension do not count
 towards an epoch's time. It is a warning if the cause is known, or if an epoch with the same number of batches took five
 times as long for no visible reason. It is a note if the machine slept, if one long pause explains it, if other programs
-took less than a minute, or if a step may have more to do than before (longer texts, larger images, layers that were
-frozen). If only the times of epochs are known, as in a foreign log, the cause is unknown, and the finding states that.
+took less than a minute, or if a step may have more to do than before (longer texts, larger images, layers that are no
+longer frozen). If only the times of epochs are known, as in a foreign log, the cause is unknown, and the finding states
+that.
 
 Sources: ultralytics#24065, ultralytics#22621; the second field report saw 979 s become 39,322 s, and the cause was
 never found.

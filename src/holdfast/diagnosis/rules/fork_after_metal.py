@@ -50,7 +50,7 @@ def judge(state: RunState) -> Finding | None:
     what = (
         "a tensor on the Apple GPU was passed to a DataLoader worker, and such tensors cannot be shared"
         if shared
-        else "a process was forked while the Apple GPU was in use, and crashed"
+        else "a process was forked after the Apple GPU had been used, and crashed"
     )
     worker = raised(failure, _WORKER)
     return Finding(

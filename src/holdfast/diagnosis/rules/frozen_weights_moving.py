@@ -1,4 +1,4 @@
-"""Frozen parameters or statistics change.
+"""Frozen parameters or the running statistics of frozen layers change.
 
 **What it means.** Parameters that do not require a gradient, or the running statistics of normalization layers whose
 parameters are all frozen, change during training. The part that was meant to stay fixed is different at the end.

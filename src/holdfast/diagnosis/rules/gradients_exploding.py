@@ -11,7 +11,7 @@ more reads past the end of its input: gradients are 1e3 to 1e5 times too large w
 gradients of one batch with those of the CPU; install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1.
 
 **When it stays silent.** Spikes that come back down; norms that grow step by step while the loss falls (leaving a
-plateau); runs in which no norm is observed. This is never more than a warning.
+plateau); runs in which no norm is observed. This rule only warns.
 
 Sources: pytorch#177116, pytorch#183535.
 """

@@ -13,7 +13,7 @@ complete and on its device.
 **When it stays silent.** A few parameters without a gradient are common and healthy (unused heads, layers dropped at
 random, experts that were not chosen): this is a note, unless no loss of ten steps reaches half of all tensors. One or
 two steps prove nothing: a step is sometimes taken for its side effects. If several optimizers step, one of them may
-legitimately wait for its turn: it then takes many more samples and is never more than a warning.
+legitimately wait for its turn: the rule then needs many more samples and only warns.
 """
 
 from __future__ import annotations

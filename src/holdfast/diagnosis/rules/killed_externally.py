@@ -37,7 +37,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-externally",
         severity="fatal",
-        message=f"Another process terminated the training with {signal} {where(attempt)}; nothing points to memory.",
+        message=f"The training was terminated from outside by {signal} {where(attempt)}; nothing points to memory.",
         evidence=[f"terminated by {signal}", *quoted(failure)],
         remedies=[_remedy(state, signal)],
     )
@@ -50,8 +50,8 @@ def _remedy(state: RunState, signal: str) -> str:
         return "nothing in the training has to change; if it happens again, find out what sends the signal"
     listed = ", ".join(f"{value:.0f}" for value in seconds[-MAX_LISTED:])
     return (
-        f"find out what sends {signal}: it came {len(seconds)} times, after {listed} s. If the times are about equal, it is a "
-        "time limit of a scheduler or container; otherwise ask who can kill your processes"
+        f"find out what sends {signal}: it was sent {len(seconds)} times, after {listed} s. If the times are about "
+        "equal, suspect a time limit of a scheduler or container; otherwise ask who can kill your processes"
     )
 
 

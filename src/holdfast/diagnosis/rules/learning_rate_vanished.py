@@ -15,8 +15,8 @@ for two epochs or 1000 steps. Or a rate that fell to zero (or below 1e-8 of its 
 a fifth of all steps. It is fatal only if the command succeeded and the rate was never above zero.
 
 **When it stays silent.** Warm-up from zero, by step or over the first epoch; a schedule that reaches zero when the
-training ends; several optimizers that step; weights that were seen to change although the rate is zero, as with
-optimizers that do not use it.
+training ends; runs in which several optimizers step; weights that were seen to change although the rate is zero, as
+with optimizers that do not use it.
 
 Sources: transformers#33455 and the public lists of training faults (total steps miscomputed).
 """
