@@ -170,7 +170,7 @@ def _report_pause_between_epochs(pace: Timing, limits: Mapping[str, float]) -> F
                 ),
                 evidence=[f"{last.wall:.0f} s since the end of the previous epoch; {seconds:.0f} s of it: {message}"],
                 remedies=[
-                    "keep the lid open and the charger plugged in during a run"
+                    "keep the lid open and the charger connected during a run"
                     if kind == "slept"
                     else "check the disk that checkpoints are written to, or save less often"
                 ],
