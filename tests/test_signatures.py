@@ -246,14 +246,14 @@ def test_who_only_watches_is_told_what_would_be_mended(observe_only, line, mende
 def test_memory_message_is_read():
     """The numbers are in the sentence; where the driver holds the most, that comes first; no limit at all comes last."""
     finding = found(seen(MAC, losses(1.0), ended(1, words=MPS_MEMORY.split("\n"))), "device-out-of-memory")
-    assert "tensors 11.14 GB, driver 6.65 GB, limit 18.13 GB; it asked for 375.40 MB more" in finding.message
-    assert finding.remedies[0].startswith("half the batch")
+    assert "tensors 11.14 GB, driver 6.65 GB, limit 18.13 GB; 375.40 MB more requested" in finding.message
+    assert finding.remedies[0].startswith("halve the batch")
     assert "WATERMARK_RATIO=0.0" in finding.remedies[-1]
     bloated = MPS_MEMORY.replace(
         "MPS allocated: 11.14 GB, other allocations: 6.65 GB", "MPS allocated: 1.45 GB, other allocations: 7.42 GB"
     )
     finding = found(seen(MAC, ended(1, words=bloated.split("\n"))), "device-out-of-memory")
-    assert finding.remedies[0].startswith("the driver holds more")
+    assert finding.remedies[0].startswith("the driver uses more memory")
 
 
 def test_operator_is_named():

@@ -361,7 +361,7 @@ def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
         at=0.4, kinds=dict.fromkeys(("steps", "losses", "weight-updates"), "seen"), step_source="optimizer"
     )
     told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
-    assert "Attempt 1 died: The training was ended from outside by SIGKILL after step 10" in told.story[1]
+    assert "Attempt 1 died: The training was terminated from outside by SIGKILL after step 10" in told.story[1]
     assert "Attempt 2 goes on from step 8." in told.story[1]
     assert told.unknown == []
     assert explain(seen(started())).unknown == []
@@ -383,14 +383,14 @@ def test_attempts_that_are_used_up_are_not_the_end():
     steps = explain(killed_three_times(), "case-1").next_steps
     assert (steps[0].text, steps[0].command) == ("go on from its snapshot of step 9", "holdfast resume case-1")
     assert "--max-attempts N" in steps[1].text
-    assert steps[2].text.startswith("find out what sends SIGKILL: it has come 3 times, after 98, 98, 98 s.")
-    assert not any("if it comes again" in step.text for step in steps)
+    assert steps[2].text.startswith("find out what sends SIGKILL: it was sent 3 times, after 98, 98, 98 s.")
+    assert not any("if it happens again" in step.text for step in steps)
 
 
 def test_an_exit_without_a_word_has_a_next_step():
     told = explain(seen(started(), ended(1, last_step=0)))
     assert "It printed nothing." in told.story[1]
-    assert told.next_steps[0].text == "run it by itself and see what it does: python train.py"
+    assert told.next_steps[0].text == "run the command on its own: python train.py"
 
 
 def test_a_syntax_error_names_file_and_line():
@@ -398,4 +398,4 @@ def test_a_syntax_error_names_file_and_line():
     words = ['  File "/home/ann/train.py", line 3', "    def f()", "           ^", "SyntaxError: expected ':'"]
     told = explain(seen(started(), ended(1, last_step=0, words=words)))
     assert """SyntaxError: expected ':' (File "/home/ann/train.py", line 3)""" in told.story[1]
-    assert told.next_steps[0].text == 'mend line: File "/home/ann/train.py", line 3'
+    assert told.next_steps[0].text == 'fix the syntax error: File "/home/ann/train.py", line 3'

@@ -1,4 +1,4 @@
-"""One rule a file. A new rule is a new file here with a `RULE`; nothing else has to know of it."""
+"""One rule per module. To add a rule, add a module with a `RULE` to this package; it is found automatically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     rules = (replace(module.RULE, page=page_of(module)) for module in modules)
     return tuple(sorted(rules, key=lambda rule: rule.id))
 

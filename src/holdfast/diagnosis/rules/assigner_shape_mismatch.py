@@ -1,20 +1,22 @@
-"""Ultralytics' label assigner met two selections of different length that must be equal.
+"""Two selections in Ultralytics' label assigner have different lengths, although they must be equal.
 
-**What it means.** `TaskAlignedAssigner` (`ultralytics/utils/tal.py`) selects boxes twice with one mask, and Apple's GPU
-counted them differently: `shape mismatch: value tensor of shape [18876] cannot be broadcast to indexing result of shape
-[35796]`. The step was lost; nothing of the model is damaged.
+**What it means.** `TaskAlignedAssigner` (`ultralytics/utils/tal.py`) selects boxes twice with the same mask, and the
+Apple GPU returned a different number each time: `shape mismatch: value tensor of shape [18876] cannot be broadcast to
+indexing result of shape [35796]`. The step failed; the model is not damaged.
 
-**Why it happens.** A boolean-index kernel of torch's MPS backend that is wrong now and then, when selections follow each
-other quickly. It comes at random: on any dataset, sooner with many boxes in an image. Seen on M4 from December 2025 on.
+**Why it happens.** A boolean-indexing kernel of torch's MPS backend occasionally returns a wrong result when selections
+follow each other quickly. It happens at random, on any dataset, and sooner with many boxes per image. Seen on M4 since
+December 2025.
 
-**Where reports conclude wrongly.** "Rotation with mosaic causes it": mosaic and mixup raise the number of boxes, so that it
-comes sooner; nothing implicates rotation. As it comes at random, one run with a setting and one without prove nothing:
-bisecting it takes repeated trials of each.
+**Where reports conclude wrongly.** "Rotation with mosaic causes it": mosaic and mixup increase the number of boxes, so
+the failure comes sooner; nothing implicates rotation. Because the failure is random, one run with a setting and one
+without it prove nothing: bisecting takes repeated trials of each.
 
-**What to do.** Holdfast goes on from what was saved, and mostly that is enough. Install the newest torch and ultralytics;
-have the assigner run on the CPU (the rest stays on the GPU); fewer boxes in an image (mosaic, mixup); last, `device=cpu`.
+**What to do.** Holdfast resumes from the last checkpoint, which is usually enough. Install the newest torch and
+ultralytics; run the assigner on the CPU (the rest stays on the GPU); use fewer boxes per image (mosaic, mixup); as a
+last resort, train with `device=cpu`.
 
-**When it stays silent.** The same message outside of `tal.py` is an exception like any other.
+**When it stays silent.** The same message raised outside `tal.py` is treated like any other exception.
 
 Sources: ultralytics#22971, ultralytics#23853, ultralytics#24200, pytorch#181867, pytorch#178497, pytorch#178079.
 """
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.verdicts import Confidence
 
-_WORDS = (
+_PATTERNS = (
     r"shape mismatch: value tensor of shape \[.*\] cannot be broadcast to indexing result of shape \[",
     r"The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0",
     r"index \d+ is out of bounds: 0, range 0 to \d+",
@@ -46,30 +48,30 @@ _ASSIGNER = re.compile(r"ultralytics/utils/tal\.py")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
-    if gone is None or words is None:
+    failure = death(state)
+    line = raised(failure, *_PATTERNS) if failure is not None else None
+    if failure is None or line is None:
         return None
-    frame = next((line for line in exception_words(gone) if _ASSIGNER.search(line)), None)
+    frame = next((text for text in exception_words(failure) if _ASSIGNER.search(text)), None)
     if frame is None:
         return None
     mps = on_mps(state)
     why = (
-        "a kernel of Apple's GPU counts wrongly now and then; neither your data nor an augmentation is at fault"
+        "a kernel of the Apple GPU (MPS) occasionally returns a wrong count; neither your data nor an augmentation is at fault"
         if mps is not False
-        else "known of Apple's GPU, where a kernel counts wrongly now and then; this run is not known to use one"
+        else "a known fault of the Apple GPU (MPS), where a kernel occasionally returns a wrong count; this run is not known to use it"
     )
     return Finding(
         rule="assigner-shape-mismatch",
         severity="fatal",
         confidence=_CONFIDENCE[mps],
         message=f"The label assigner selected two different numbers of boxes {where(state.attempt)}: {why}.",
-        evidence=[words, frame.strip()],
+        evidence=[line, frame.strip()],
         remedies=[
-            "go on from the last checkpoint: it comes at random, and mostly passes",
-            f"{newest_torch(state)}, and the newest ultralytics",
-            "have the assigner alone run on the CPU; the rest stays on the GPU",
-            "fewer boxes in an image make it rarer: mosaic=0.5 mixup=0",
+            "resume from the last checkpoint: the failure is random and usually does not recur",
+            f"{newest_torch(state)}; update ultralytics too",
+            "run only the assigner on the CPU; the rest stays on the GPU",
+            "use fewer boxes per image to make it rarer: mosaic=0.5 mixup=0",
             "train on the CPU: device=cpu",
         ],
     )
@@ -80,7 +82,7 @@ _FRAMES = (
     '"/venv/lib/python3.12/site-packages/ultralytics/utils/loss.py", line 356, in __call__',
     '"/venv/lib/python3.12/site-packages/ultralytics/utils/tal.py", line 198, in get_box_metrics',
 )
-_SAID = "RuntimeError: shape mismatch: value tensor of shape [18876] cannot be broadcast to indexing result of shape [35796]"
+_ERROR = "RuntimeError: shape mismatch: value tensor of shape [18876] cannot be broadcast to indexing result of shape [35796]"
 
 RULE = Rule(
     id="assigner-shape-mismatch",
@@ -90,7 +92,7 @@ RULE = Rule(
     page=__doc__ or "",
     cause=50,
     cases=[
-        Case("in epoch 2 on an M4", [*on_mac(), *losses(1.0), *raises(_SAID, through=_FRAMES)], "fatal"),
+        Case("in epoch 2 on an M4", [*on_mac(), *losses(1.0), *raises(_ERROR, through=_FRAMES)], "fatal"),
         Case(
             "the counts differ one line later, where the overlap is computed",
             [
@@ -104,22 +106,22 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "an index outside of its range, from the same kernel",
+            "an index out of range, from the same kernel",
             [
                 *on_mac(),
                 *raises("torch.AcceleratorError: index 366 is out of bounds: 0, range 0 to 16", through=_FRAMES),
             ],
             "fatal",
         ),
-        Case("from a log", [*unknown_machine(), *raises(_SAID, through=_FRAMES)], "fatal"),
-        Case("the same message in somebody's own code", [*on_mac(), *raises(_SAID)], None),
+        Case("from a log", [*unknown_machine(), *raises(_ERROR, through=_FRAMES)], "fatal"),
+        Case("the same message raised in user code", [*on_mac(), *raises(_ERROR)], None),
         Case(
-            "it was caught, printed and survived",
-            [*on_mac(), *losses(1.0), *ended(0, words=["Traceback (most recent call last):", *_FRAMES, _SAID])],
+            "caught and printed; the run succeeded",
+            [*on_mac(), *losses(1.0), *ended(0, words=["Traceback (most recent call last):", *_FRAMES, _ERROR])],
             None,
         ),
         Case(
-            "it was caught and printed; the end came from elsewhere",
+            "caught and printed; the run failed for another reason",
             [
                 *started(),
                 *trains(),
@@ -128,7 +130,7 @@ RULE = Rule(
                     words=[
                         "Traceback (most recent call last):",
                         *(f"  File {frame}" for frame in _FRAMES),
-                        _SAID,
+                        _ERROR,
                         "skipping this batch",
                         "Traceback (most recent call last):",
                         '  File "/home/ann/train.py", line 8, in <module>',

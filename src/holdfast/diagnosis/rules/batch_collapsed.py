@@ -1,15 +1,15 @@
-"""Batches have shrunk to almost nothing.
+"""The batch size has dropped to one or two samples.
 
-**What it means.** A backward used to see many samples and now sees one or two, step after step. Gradients are noise,
-normalisation layers have nothing to average over, and the learning rate was made for another batch.
+**What it means.** A backward pass used to see many samples and now sees one or two, step after step. Gradients are
+noise, normalization layers have nothing to average over, and the learning rate was chosen for a larger batch.
 
-**Why it happens.** A retry after "out of memory" that halves the batch and never raises it again; a trainer that mistakes
-the number of devices or of accumulated batches; a sampler that runs dry; a dimension that was moved or dropped.
+**Why it happens.** A retry after "out of memory" that halves the batch and never raises it again; a trainer that
+miscounts devices or accumulated batches; a sampler that runs out of samples; a dimension that was moved or dropped.
 
-**What to do.** Print the shape of one batch. Set the batch size explicitly, and turn automatic batch sizes off.
+**What to do.** Print the shape of one batch. Set the batch size explicitly, and turn off automatic batch sizes.
 
-**When it stays silent.** The last, partial batch of an epoch; batches of varying size (buckets of tokens); batches that were
-small from the start; a smaller batch of more than two samples.
+**When it stays silent.** The last, partial batch of an epoch; batches of varying size (token buckets); batches that
+were small from the start; a smaller batch of more than two samples.
 
 Sources: huggingface/transformers#34204 (50 became 1).
 """
@@ -45,11 +45,11 @@ def judge(state: RunState) -> Finding | None:
         rule=ID,
         severity="warn",
         step=small.since,
-        message=f"A backward sees {now:g} sample{'s' if now != 1 else ''} since step {small.since}; it was {before:g} at first.",
+        message=f"Each backward pass has seen {now:g} sample{'s' if now != 1 else ''} since step {small.since}, down from {before:g}.",
         evidence=[f"{small.count} steps in a row from step {small.since} to step {small.until}"],
         remedies=[
             "print the shape of one batch: a dimension may have been moved or dropped",
-            "set the batch size explicitly, and turn automatic batch sizes off",
+            "set the batch size explicitly, and turn off automatic batch sizes",
         ],
     )
 
@@ -63,15 +63,17 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "fifty become one", [*started(), *trains(), *steps(30, samples=50), *steps(20, first=31, samples=1)], "warn"
+            "the batch size drops from 50 to 1",
+            [*started(), *trains(), *steps(30, samples=50), *steps(20, first=31, samples=1)],
+            "warn",
         ),
         Case(
-            "fifty become one, over accumulated batches",
+            "the batch size drops from 50 to 1, with accumulation",
             [*started(), *steps(30, samples=100, backwards=2), *steps(20, first=31, samples=2, backwards=2)],
             "warn",
         ),
         Case(
-            "the last batch of each epoch",
+            "a small last batch in each epoch",
             [
                 *started(),
                 *(
@@ -82,9 +84,9 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("half of it", [*started(), *steps(30, samples=64), *steps(60, first=31, samples=32)], None),
+        Case("the batch size is halved", [*started(), *steps(30, samples=64), *steps(60, first=31, samples=32)], None),
         Case(
-            "buckets of tokens",
+            "token buckets",
             [*started(), *(e for n in range(200) for e in steps(1, first=1 + n, samples=(64, 2, 30, 5)[n % 4]))],
             None,
         ),

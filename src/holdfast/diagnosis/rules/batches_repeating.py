@@ -1,17 +1,18 @@
-"""The loader yields the same batch again and again.
+"""The data loader yields the same batch again and again.
 
-**What it means.** Step after step trains on one and the same batch. The loss falls nicely, to nothing, and the model knows
-that batch and no other.
+**What it means.** Every step trains on the same batch. The loss falls smoothly to zero, but the model has learned that
+batch and nothing else.
 
-**Why it happens.** `next(iter(loader))` inside the loop makes a new iterator each time and takes its first batch, which is
-the same one where nothing is shuffled or the seed is set again. A seed that is set inside the loop. A dataset that returns
-the same item for every index.
+**Why it happens.** `next(iter(loader))` inside the loop creates a new iterator each time and takes its first batch,
+which is always the same if nothing is shuffled or the seed is set again. A seed that is set inside the loop. A dataset
+that returns the same item for every index.
 
-**What to do.** Iterate over the loader (`for batch in loader`), or make one iterator outside of the loop. Set seeds once.
+**What to do.** Iterate over the loader (`for batch in loader`), or create one iterator outside the loop. Set seeds
+once.
 
-**When it stays silent.** A loader that has one batch only (each step then ends an epoch), also where several batches make
-one step. A batch that is fetched once and used many times is fetched once. Hashes cover a part of each batch, so this only
-warns.
+**When it stays silent.** A loader with a single batch (each step then ends an epoch), even if several batches make one
+step. A batch that is fetched once and used many times counts once. Hashes cover only a part of each batch, so this rule
+only warns.
 """
 
 from __future__ import annotations
@@ -41,32 +42,32 @@ def judge(state: RunState) -> Finding | None:
         return None
     if batches.steps_in_epoch is not None and batches.steps_in_epoch <= 1:
         return None
-    length = f"the last epoch had {batches.in_epoch} batches" if batches.in_epoch else "no epoch ever came to its end"
+    length = f"the last epoch had {batches.in_epoch} batches" if batches.in_epoch else "no epoch has finished"
     return Finding(
         rule=ID,
         severity="warn",
-        message=f"The last {same} batches are the same one: the model sees nothing else.",
+        message=f"The last {same} batches are identical: the model sees nothing else.",
         evidence=[
-            f"{same} equal hashes in a row, of {batches.hashed} batches that were hashed; {length}",
+            f"{same} equal hashes in a row, of {batches.hashed} hashed batches; {length}",
             f"{batches.different} different batch{'es' if batches.different != 1 else ''} seen so far",
         ],
         remedies=[
-            "iterate over the loader, or call iter(loader) once outside of the loop: next(iter(loader)) starts over",
+            "iterate over the loader, or call iter(loader) once outside the loop: next(iter(loader)) starts over each time",
             "set seeds once, not in every step",
-            "look at two items of the dataset: they should differ",
+            "compare two items of the dataset: they should differ",
         ],
     )
 
 
-def _epochs(count: int, batches: int, step_each: int) -> list[events.AnyEvent]:
-    """Epochs whose first batch is always the same."""
+def _epochs(count: int, batches: int, steps_per_epoch: int) -> list[events.AnyEvent]:
+    """Return epochs whose first batch is always the same."""
     return [
         event
         for n in range(count)
         for event in [
-            *steps(step_each, first=1 + n * step_each, batch="aa", backwards=batches // step_each),
+            *steps(steps_per_epoch, first=1 + n * steps_per_epoch, batch="aa", backwards=batches // steps_per_epoch),
             events.Epoch(
-                at=float(n), epoch=n + 1, step=(n + 1) * step_each, seconds=1.0, batches=batches, source="loader"
+                at=float(n), epoch=n + 1, step=(n + 1) * steps_per_epoch, seconds=1.0, batches=batches, source="loader"
             ),
         ]
     ]
@@ -86,16 +87,16 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("next(iter(loader)) in the loop", [*started(), *trains(), *steps(20, batch="aa")], "warn"),
+        Case("next(iter(loader)) inside the loop", [*started(), *trains(), *steps(20, batch="aa")], "warn"),
         Case("two epochs of the same item", [*started(), *_epochs(2, 16, 16)], "warn"),
-        Case("a loader with one batch", [*started(), *_epochs(40, 1, 1)], None),
+        Case("a loader with a single batch", [*started(), *_epochs(40, 1, 1)], None),
         Case("four batches make one step and one epoch", [*started(), *_epochs(40, 4, 1)], None),
         Case(
             "one hash in each window",
             [*started(), *steps(1, batch="aa"), *(e for n in range(99) for e in _window(2 + 16 * n, 1, 1))],
             None,
         ),
-        Case("the same one for a while", [*started(), *steps(9, batch="aa"), *steps(40, first=10, batch="bb")], None),
-        Case("no batch is seen", [*started(), *steps(90)], None),
+        Case("the same batch for a while", [*started(), *steps(9, batch="aa"), *steps(40, first=10, batch="bb")], None),
+        Case("batches are not observed", [*started(), *steps(90)], None),
     ],
 )

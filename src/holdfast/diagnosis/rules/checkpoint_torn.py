@@ -1,16 +1,18 @@
-"""A checkpoint file is not whole.
+"""A checkpoint file is incomplete or corrupt.
 
-**What it means.** The file was cut off while it was written, by a kill, a full disk or a crash, and cannot be loaded
-(`PytorchStreamReader failed reading zip archive: failed finding central directory`). `torch.save` writes straight into the
-final file, so the one before it is gone as well.
+**What it means.** A kill, a full disk or a crash interrupted the write, and the file cannot be loaded
+(`PytorchStreamReader failed reading zip archive: failed finding central directory`). `torch.save` writes directly to
+the final file, so the previous checkpoint of that name is lost as well.
 
-**Why it happens.** A process that is killed while it saves. Also a download that was broken off, and a file that never was a
-checkpoint: `invalid load key, 'v'` is Git LFS' pointer (`version https://...`), `'<'` a web page.
+**Why it happens.** The process was killed while it saved. It also happens with an interrupted download, and with a file
+that never was a checkpoint: `invalid load key, 'v'` is a Git LFS pointer (`version https://...`), `'<'` a web page.
 
-**What to do.** Holdfast passes over torn files and goes on from the newest whole one; what an attempt saved is kept in its
-folder under `saved/`. For a file of your own: save or download it again; save to another name and rename.
+**What to do.** Holdfast skips truncated files and resumes from the newest complete one; the files that an attempt saved
+are kept in its folder under `saved/`. For your own files: save or download the file again; save to a temporary name and
+rename.
 
-**A warning** is made where Holdfast finds a torn file among those that an attempt left, or passes over a torn snapshot of its own.
+**A warning** is reported if Holdfast finds a truncated file among those that an attempt left, or skips one of its own
+snapshots because it is truncated.
 
 Sources: torch's `serialization.py` and `inline_container.cc`; Ultralytics writes `last.pt` in place.
 """
@@ -30,7 +32,7 @@ from holdfast.testing.signatures import raises
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-_WORDS = (
+_PATTERNS = (
     r"PytorchStreamReader failed ",
     r"failed finding central directory",
     r"unexpected EOF, expected \d+ more bytes\. The file might be corrupted",
@@ -38,66 +40,66 @@ _WORDS = (
     r"Error while deserializing header: (?:\w*Header\w*|MetadataIncompleteBuffer)",
     r"^(?:zipfile\.)?BadZipFile: ",
 )
-_RAN_OUT = r"^EOFError(?:: Ran out of input)?$"
+_EMPTY_FILE = r"^EOFError(?:: Ran out of input)?$"
 _LOADING = re.compile(r"torch/serialization\.py\"|\btorch\.load\(")
 _KEY = re.compile(r"invalid load key, '(.*?)'")
-_NEVER_A_CHECKPOINT = {"v": "a pointer of Git LFS", "<": "a web page"}
+_NEVER_A_CHECKPOINT = {"v": "a Git LFS pointer", "<": "a web page"}
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
-    if gone is not None and words is None and any(_LOADING.search(line) for line in exception_words(gone)):
-        words = raised(gone, _RAN_OUT)
-    if words is not None:
-        return _not_loaded(state, words)
+    failure = death(state)
+    line = raised(failure, *_PATTERNS) if failure is not None else None
+    if failure is not None and line is None and any(_LOADING.search(text) for text in exception_words(failure)):
+        line = raised(failure, _EMPTY_FILE)
+    if line is not None:
+        return _report_unloadable(state, line)
     if state.attempt.snapshots.torn:
-        return _passed_over(state.attempt.snapshots.torn[-1])
+        return _report_skipped_snapshot(state.attempt.snapshots.torn[-1])
     backed_up = state.attempt.backed_up
     torn = [file for file in backed_up.files if file.torn] if backed_up is not None else []
-    return _left_behind(torn) if torn else None
+    return _report_truncated(torn) if torn else None
 
 
-def _not_loaded(state: RunState, words: str) -> Finding:
-    key = _KEY.search(words)
+def _report_unloadable(state: RunState, line: str) -> Finding:
+    key = _KEY.search(line)
     other = _NEVER_A_CHECKPOINT.get(key[1]) if key else None
     resume = state.attempt.started.resume
-    ours = resume.checkpoint if resume is not None else None
-    what = f"is {other}, not a checkpoint" if other else "is torn: it was cut off while it was written or downloaded"
+    checkpoint = resume.checkpoint if resume is not None else None
+    what = f"is {other}, not a checkpoint" if other else "is truncated, because its write or download was interrupted"
     return Finding(
         rule="checkpoint-torn",
         severity="fatal",
-        message=f"A file that was to be loaded {what}; it ended {where(state.attempt)}.",
-        evidence=[words, *([f"it was to go on from {ours}"] if ours else [])],
+        message=f"The training failed {where(state.attempt)}: the file it tried to load {what}.",
+        evidence=[line, *([f"this attempt was to resume from {checkpoint}"] if checkpoint else [])],
         remedies=[
-            *(["git lfs pull"] if other == "a pointer of Git LFS" else []),
-            "go on from an older file: what each attempt saved is under attempts/<n>/saved/ in the run's folder",
+            *(["git lfs pull"] if other == "a Git LFS pointer" else []),
+            "resume from an older file: the files that each attempt saved are under attempts/<n>/saved/ in the run folder",
             "if it was downloaded: delete it and download it again",
-            "write to another name and rename, so that a kill cannot tear it",
+            "save to a temporary name and rename, so that a kill cannot truncate the file",
         ],
     )
 
 
-def _left_behind(torn: list[events.BackedUpFile]) -> Finding:
-    names = ", ".join(file.path for file in torn[:3])
+def _report_truncated(files: list[events.BackedUpFile]) -> Finding:
+    names = ", ".join(file.path for file in files[:3])
     return Finding(
         rule="checkpoint-torn",
         severity="warn",
-        message=f"{names} was cut off while it was written, and cannot be loaded."
-        if len(torn) == 1
-        else f"{len(torn)} files were cut off while they were written, and cannot be loaded: {names}.",
-        evidence=[f"{file.path}: {file.bytes} bytes, step {file.step}, not whole" for file in torn[:3]],
-        remedies=["go on from an older file; Holdfast passes over torn ones by itself"],
+        message=f"{names} is truncated and cannot be loaded: writing it was interrupted."
+        if len(files) == 1
+        else f"{len(files)} files are truncated and cannot be loaded, because writing them was interrupted: {names}.",
+        evidence=[f"{file.path}: {file.bytes} bytes, step {file.step}, truncated" for file in files[:3]],
+        remedies=["resume from an older file; Holdfast skips truncated files automatically"],
     )
 
 
-def _passed_over(torn: events.SnapshotCorrupt) -> Finding:
+def _report_skipped_snapshot(snapshot: events.SnapshotCorrupt) -> Finding:
     return Finding(
         rule="checkpoint-torn",
         severity="warn",
-        message=f"The snapshot {torn.path} is not whole and was passed over: {torn.why}.",
-        evidence=[f"{torn.path}: {torn.why}"],
-        remedies=["nothing: the training goes on from the one before; look after the disk if it comes again"],
+        message=f"The snapshot {snapshot.path} is incomplete and was skipped: {snapshot.why}.",
+        evidence=[f"{snapshot.path}: {snapshot.why}"],
+        remedies=["nothing to do: the training resumes from the previous snapshot; check the disk if it happens again"],
     )
 
 
@@ -117,12 +119,12 @@ RULE = Rule(
     cause=55,
     cases=[
         Case(
-            "a snapshot that was passed over",
+            "an incomplete snapshot was skipped",
             [*started(), *trains(), events.SnapshotCorrupt(at=1.0, path="snapshots/7", why="its end is missing")],
             "warn",
         ),
         Case(
-            "an archive without its directory",
+            "a zip archive without its central directory",
             [
                 *started(),
                 *raises(
@@ -133,7 +135,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "the old format, cut off",
+            "the old format, truncated",
             [
                 *started(),
                 *raises("RuntimeError: unexpected EOF, expected 3121 more bytes. The file might be corrupted."),
@@ -141,7 +143,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "a pointer of Git LFS",
+            "a Git LFS pointer",
             [*started(), *raises("_pickle.UnpicklingError: invalid load key, 'v'.", last_step=0)],
             "fatal",
         ),
@@ -157,11 +159,11 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "killed while it saved",
+            "killed while saving",
             [*started(), *trains(), *losses(1.0), *ended(signal="SIGKILL"), *_backed_up(torn=True)],
             "warn",
         ),
-        Case("killed, and the file is whole", [*started(), *ended(signal="SIGKILL"), *_backed_up(torn=False)], None),
+        Case("killed, and the file is complete", [*started(), *ended(signal="SIGKILL"), *_backed_up(torn=False)], None),
         Case(
             "a worker that could not be spawned",
             [
@@ -174,7 +176,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a torn file was passed over by the training itself",
+            "the training itself skipped a corrupt file",
             [*started(), *ended(0, words=["PytorchStreamReader failed reading zip archive: trying the backup"])],
             None,
         ),

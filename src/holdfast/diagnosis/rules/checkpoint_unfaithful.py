@@ -1,17 +1,18 @@
-"""A checkpoint does not hold the weights that were trained.
+"""A checkpoint does not contain the trained weights.
 
-**What it means.** What was given to `torch.save` is neither what is live, nor a cast or an average of it, nor weights that
-were live before, nor near them; or it holds values that are not finite. The training may be fine and its result lost.
+**What it means.** The weights passed to `torch.save` are neither the live weights, nor a cast or an average of them, nor
+earlier live weights, nor close to any of these; or they contain values that are not finite. The training may be fine
+and its result lost.
 
-**Why it happens.** A state that was gathered, renamed, merged or quantised wrongly before saving; a fresh or an old model
-object that is saved instead of the trained one; weights that became NaN before they were saved.
+**Why it happens.** A state that was gathered, renamed, merged or quantized incorrectly before saving; a new or old
+model object that is saved instead of the trained one; weights that became NaN before they were saved.
 
-**What to do.** Save `model.state_dict()` of the model that the optimizer trains, load it again, and compare one tensor. Go
-back to the last checkpoint that is finite.
+**What to do.** Save `model.state_dict()` of the model that the optimizer trains, load it again, and compare one tensor.
+Go back to the last checkpoint that is finite.
 
 **When it stays silent.** Best weights that were copied earlier and saved later, half-precision copies, moving averages,
-another model that was trained before, files without weights. Values that are not finite are fatal only where the newest
-checkpoint of a finished run has them.
+another model that was trained before, files without weights. Non-finite values are fatal only if the newest checkpoint
+of a finished run contains them.
 
 Sources: huggingface/transformers#29903.
 """
@@ -43,35 +44,35 @@ def judge(state: RunState) -> Finding | None:
             rule=ID,
             severity="fatal" if attempt.finished else "warn",
             corrupt_from=newest.step,
-            message=f"{path} holds weights that are not finite.",
+            message=f"{path} contains weights that are not finite.",
             evidence=[
                 f"saved after step {newest.step}: NaN or infinity in {newest.nonfinite} of {newest.compared} tensors"
             ],
             remedies=[
-                "go back to a checkpoint from before",
+                "go back to an earlier checkpoint",
                 "find out when the loss or a gradient stopped being finite",
             ],
         )
     return Finding(
         rule=ID,
         severity="warn",
-        message=f"{path} does not hold the weights that are being trained.",
+        message=f"{path} does not contain the weights that are being trained.",
         evidence=[
             (
-                f"saved after step {newest.step}: of {newest.compared} tensors compared, these differ from the live ones: "
+                f"saved after step {newest.step}: of {newest.compared} tensors compared, these differ from the live weights: "
                 f"{', '.join(newest.differing[:5])}"
             ),
-            "they are no cast, no known average, not live weights of before, and not near the live ones",
+            "they are not a cast, a known average, earlier live weights, or close to the live weights",
         ],
         remedies=[
-            "save model.state_dict() of the very model that the optimizer trains",
-            "load the file again and compare one tensor with the live one before you trust it",
+            "save model.state_dict() of the model that the optimizer trains",
+            "load the file again and compare one tensor with the live one before you rely on it",
         ],
     )
 
 
 def _saved(matches: str, *, nonfinite: int = 0, compared: int = 4, step: int = 10) -> list[events.AnyEvent]:
-    more: dict[str, Any] = {"differing": ["fc.weight"] if matches == "differs" else []}
+    fields: dict[str, Any] = {"differing": ["fc.weight"] if matches == "differs" else []}
     return [
         events.Saved(
             at=float(step),
@@ -81,7 +82,7 @@ def _saved(matches: str, *, nonfinite: int = 0, compared: int = 4, step: int = 1
             compared=compared,
             matches=matches,
             nonfinite=nonfinite,
-            **more,
+            **fields,
         )
     ]
 
@@ -95,9 +96,9 @@ RULE = Rule(
     cases=[
         Case("other weights are saved", [*started(), *trains(), *steps(10), *_saved("differs")], "warn"),
         Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2), *ended(0)], "fatal"),
-        Case("NaN in a checkpoint on the way", [*started(), *steps(10), *_saved("equal", nonfinite=2)], "warn"),
+        Case("NaN in an intermediate checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2)], "warn"),
         *(
-            Case(f"what was saved is {how}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
+            Case(f"saved weights: {how}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
             for how in ("equal", "cast", "average", "earlier", "near")
         ),
         Case("no weights in the file", [*started(), *_saved("not compared", compared=0), *ended(0)], None),

@@ -1,17 +1,18 @@
-"""Apple's GPU gave up work in the middle, and the training went on without its results.
+"""The Apple GPU aborted work, and the training continued without its results.
 
-**What it means.** `Error: command buffer exited with error status. The Metal Performance Shaders operations encoded on it may not
-have completed.` torch does not raise: the tensors hold whatever was in memory, and the model goes on learning from that.
-Trainings that ran on to the end gave bogus models; others met NaN or nonsense counts soon after.
+**What it means.** `Error: command buffer exited with error status. The Metal Performance Shaders operations encoded on
+it may not have completed.` torch does not raise an exception: the tensors contain whatever was in memory, and the model
+keeps learning from it. Trainings that continued to the end produced useless models; others hit NaN or impossible counts
+soon after.
 
 **Why it happens.** The system took the GPU away (a time limit, a display that needs it), its memory ran out
 (`kIOGPUCommandBufferCallbackErrorOutOfMemory`), or a kernel failed.
 
-**What to do.** Stop at once, and go on from a checkpoint from before the message: Holdfast does both. If it comes again: a
-smaller batch, no other work on the GPU, a newer torch and macOS.
+**What to do.** Stop immediately and resume from a checkpoint that was saved before the message; Holdfast does both. If
+it happens again, use a smaller batch, run nothing else on the GPU, and install a newer torch and macOS.
 
-**When it stays silent.** On machines that are no Macs. Metal writes to stderr: the same words on stdout are a warning, and
-nothing is stopped, as a training may quote them.
+**When it stays silent.** On machines that are not Macs. Metal writes to stderr: the same text on stdout is only a
+warning and stops nothing, because a training may quote it.
 
 Sources: pytorch#123171, pytorch#125954, pytorch#193571, apple/tensorflow_macos#202, OpenSplat#198.
 """
@@ -33,45 +34,45 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 ID = "command-buffer-failed"
-WORDS = (
+PATTERNS = (
     r"Error: command buffer exited with error status\.",
     r"Execution of the command buffer was aborted due to an error during execution\.",
     r"\(0000000[0-9a-f]:kIOGPUCommandBufferCallbackError\w+\)",
 )
-_NO_MEMORY = re.compile(r"ErrorOutOfMemory|Insufficient Memory")
+_OUT_OF_MEMORY_PATTERN = re.compile(r"ErrorOutOfMemory|Insufficient Memory")
 
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     line = attempt.printed.get(ID)
-    gone = death(state)
-    text = line.text if line is not None else said(gone, *WORDS) if gone is not None else None
+    failure = death(state)
+    text = line.text if line is not None else said(failure, *PATTERNS) if failure is not None else None
     if text is None or on_mps(state) is False:
         return None
     certain = line is None or line.stream != "stdout"
-    no_memory = _NO_MEMORY.search(text) is not None
+    out_of_memory = _OUT_OF_MEMORY_PATTERN.search(text) is not None
     count = line.count if line is not None else 1
     return Finding(
         rule=ID,
         severity="fatal" if certain else "warn",
         confidence="proven" if certain else "possible",
         corrupt_from=attempt.last_step,
-        message=f"Apple's GPU gave up work {where(attempt)}"
-        + (" for lack of memory" if no_memory else "")
-        + ": what the model learned since then rests on numbers that were never computed.",
-        evidence=[text, f"said {count} time{'s' if count != 1 else ''}"],
+        message=f"The Apple GPU aborted work {where(attempt)}"
+        + (" because it ran out of memory" if out_of_memory else "")
+        + ": everything the model learned since then is based on numbers that were never computed.",
+        evidence=[text, f"printed {count} time{'s' if count != 1 else ''}"],
         remedies=[
-            "go on from a checkpoint from before it",
-            "a smaller batch or image: work that takes the GPU too long or too much memory is cut off",
-            "no other heavy work on the GPU meanwhile",
-            f"{newest_torch(state)}, and the newest macOS",
+            "resume from a checkpoint saved before it",
+            "use a smaller batch or image size: work that takes too long or too much memory is aborted",
+            "run no other heavy work on the GPU at the same time",
+            f"{newest_torch(state)}; update macOS too",
         ],
     )
 
 
-_SAID = "Error: command buffer exited with error status."
-_BEHIND_A_BAR = " 40%|████▊      | 12/30 [36:03<53:52, 179.58s/it]Error: command buffer exited with error status."
-_MEMORY = (
+_ERROR = "Error: command buffer exited with error status."
+_AFTER_PROGRESS_BAR = " 40%|████▊      | 12/30 [36:03<53:52, 179.58s/it]Error: command buffer exited with error status."
+_OUT_OF_MEMORY = (
     "Execution of the command buffer was aborted due to an error during execution. Insufficient Memory "
     "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
 )
@@ -82,25 +83,33 @@ RULE = Rule(
     on=(events.OutputMatched, events.AttemptEnded),
     judge=judge,
     page=__doc__ or "",
-    words=WORDS,
+    words=PATTERNS,
     cause=62,
     cases=[
-        Case("while it trains", [*on_mac("2.3.0"), *losses(1.0, 0.9), *printed(ID, _SAID)], "fatal"),
-        Case("behind a progress bar", [*on_mac(), *losses(1.0), *printed(ID, _BEHIND_A_BAR)], "fatal"),
-        Case("for lack of memory", [*on_mac(), *losses(1.0), *printed(ID, _MEMORY)], "fatal"),
-        Case("in a log of unknown origin", [*unknown_machine(), *printed(ID, _SAID, stream="log")], "fatal"),
+        Case("during training", [*on_mac("2.3.0"), *losses(1.0, 0.9), *printed(ID, _ERROR)], "fatal"),
         Case(
-            "it died of the nonsense soon after",
+            "after a progress bar, on the same line",
+            [*on_mac(), *losses(1.0), *printed(ID, _AFTER_PROGRESS_BAR)],
+            "fatal",
+        ),
+        Case("out of memory", [*on_mac(), *losses(1.0), *printed(ID, _OUT_OF_MEMORY)], "fatal"),
+        Case("in a log of unknown origin", [*unknown_machine(), *printed(ID, _ERROR, stream="log")], "fatal"),
+        Case(
+            "failed soon after because of the wrong values",
             [
                 *on_mac(),
                 *losses(1.0),
-                *ended(1, words=[_SAID, "IndexError: index -9223372036854775808 is out of bounds"]),
+                *ended(1, words=[_ERROR, "IndexError: index -9223372036854775808 is out of bounds"]),
             ],
             "fatal",
         ),
-        Case("quoted on stdout", [*on_mac(), *losses(1.0), *printed(ID, f"doc: {_SAID}", stream="stdout")], "warn"),
-        Case("quoted on a machine that is no Mac", [*started(), *trains(), *printed(ID, _SAID)], None),
-        Case("quoted by a training on CUDA", [*unknown_machine(), *device("cuda:0"), *printed(ID, _SAID)], None),
-        Case("another rule's line", [*on_mac(), *printed("nms-cut-short", "NMS time limit 2.100s exceeded")], None),
+        Case("quoted on stdout", [*on_mac(), *losses(1.0), *printed(ID, f"doc: {_ERROR}", stream="stdout")], "warn"),
+        Case("quoted on a machine that is not a Mac", [*started(), *trains(), *printed(ID, _ERROR)], None),
+        Case("quoted by a training on CUDA", [*unknown_machine(), *device("cuda:0"), *printed(ID, _ERROR)], None),
+        Case(
+            "a line that belongs to another rule",
+            [*on_mac(), *printed("nms-cut-short", "NMS time limit 2.100s exceeded")],
+            None,
+        ),
     ],
 )

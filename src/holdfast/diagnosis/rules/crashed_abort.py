@@ -1,13 +1,13 @@
 """The training aborted itself (SIGABRT or a trap).
 
-**What it means.** Native code found something it could not go on with and said so before it ended the process; its last
-words on stderr are the cause.
+**What it means.** Native code hit an error that it could not recover from, printed a message and aborted the process.
+The last lines on stderr name the cause.
 
-**Why it happens.** A C++ exception that nobody caught, a failed assertion of a driver, corrupted memory. Aborts that are known by
-their words have rules of their own, which then name the cause: `openmp-duplicate`, `command-buffer-reused`,
-`fork-after-metal`.
+**Why it happens.** An uncaught C++ exception, a failed assertion in a driver, corrupted memory. Some aborts are
+recognized by their message and have their own rule, which then names the cause: `openmp-duplicate`,
+`command-buffer-reused`, `fork-after-metal`.
 
-**What to do.** Read the last words; they are kept as evidence with the finding and in the attempt's stderr.log.
+**What to do.** Read the last lines of output; they are in the evidence of the finding and in the attempt's stderr.log.
 
 Sources: pytorch#108996, pytorch#197805, faiss-wheels#73.
 """
@@ -29,17 +29,18 @@ _SIGNALS = ("SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    signal = killed_by(gone) if gone is not None else None
-    if gone is None or signal not in _SIGNALS:
+    failure = death(state)
+    signal = killed_by(failure) if failure is not None else None
+    if failure is None or signal not in _SIGNALS:
         return None
-    words = [line for line in gone.last_words if line.strip()][-3:]
+    lines = [line for line in failure.last_words if line.strip()][-3:]
     return Finding(
         rule="crashed-abort",
         severity="fatal",
-        message=f"Native code aborted ({signal}) {where(state.attempt)}." + (f" It said: {words[-1]}" if words else ""),
-        evidence=[f"exit by {signal}", *quoted(gone), *words],
-        remedies=["read the last words: they name what could not go on"],
+        message=f"Native code aborted ({signal}) {where(state.attempt)}."
+        + (f" Last output: {lines[-1]}" if lines else ""),
+        evidence=[f"terminated by {signal}", *quoted(failure), *lines],
+        remedies=["read the last lines of output: they name the error"],
     )
 
 
@@ -56,7 +57,7 @@ RULE = Rule(
             [*started(), *ended(signal="SIGABRT", words=["OMP: Error #15: Initializing libomp.dylib"])],
             "fatal",
         ),
-        Case("134 through a shell", [*started(), *ended(134)], "fatal"),
+        Case("status 134 from a shell", [*started(), *ended(134)], "fatal"),
         Case("a Python exception", [*started(), *ended(1, words=["ValueError: no"])], None),
     ],
 )

@@ -1,11 +1,12 @@
-"""The training crashed on a bad memory access (SIGSEGV or SIGBUS).
+"""The training crashed on an invalid memory access (SIGSEGV or SIGBUS).
 
-**What it means.** Native code, not Python, failed: an extension, a driver, torch itself. There is no traceback.
+**What it means.** Native code failed, not Python: an extension, a driver, or torch itself. There is no traceback.
 
-**Why it happens.** Two OpenMP runtimes in one process (torch with FAISS on macOS; `openmp-duplicate` names it where something
-points to it), an extension built for another torch, a full `/dev/shm` (SIGBUS, with loader workers), a broken driver.
+**Why it happens.** Two OpenMP runtimes in one process (torch with FAISS on macOS; `openmp-duplicate` names it if there
+is evidence for it), an extension built for another version of torch, a full `/dev/shm` (SIGBUS, with DataLoader
+workers), a broken driver.
 
-**What to do.** With SIGBUS and loader workers: more shared memory, or workers=0. Otherwise run with
+**What to do.** With SIGBUS and DataLoader workers: provide more shared memory, or use workers=0. Otherwise run with
 `python -X faulthandler` to see the Python line, and look for the extension in it.
 
 Sources: faiss-wheels#73, pytorch#149201.
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    signal = killed_by(gone) if gone is not None else None
-    if gone is None or signal not in ("SIGSEGV", "SIGBUS"):
+    failure = death(state)
+    signal = killed_by(failure) if failure is not None else None
+    if failure is None or signal not in ("SIGSEGV", "SIGBUS"):
         return None
     return Finding(
         rule="crashed-segfault",
         severity="fatal",
         message=f"Native code crashed ({signal}) {where(state.attempt)}.",
-        evidence=[f"exit by {signal}", *quoted(gone), *gone.last_words[-2:]],
+        evidence=[f"terminated by {signal}", *quoted(failure), *failure.last_words[-2:]],
         remedies=[
-            "find the line: python -X faulthandler ...",
-            "if another library with OpenMP (FAISS, scikit-learn) is loaded, run it in a process of its own",
-            "with SIGBUS and loader workers: more room in /dev/shm, or workers=0",
+            "find the Python line: python -X faulthandler ...",
+            "if another library that uses OpenMP (FAISS, scikit-learn) is loaded, run it in a separate process",
+            "with SIGBUS and DataLoader workers: more space in /dev/shm, or workers=0",
         ],
     )
 
@@ -52,7 +53,7 @@ RULE = Rule(
     cause=60,
     cases=[
         Case("SIGSEGV", [*started(), *ended(signal="SIGSEGV")], "fatal"),
-        Case("139 through a shell", [*started(), *ended(139)], "fatal"),
-        Case("SIGABRT is another thing", [*started(), *ended(signal="SIGABRT")], None),
+        Case("status 139 from a shell", [*started(), *ended(139)], "fatal"),
+        Case("SIGABRT is a different failure", [*started(), *ended(signal="SIGABRT")], None),
     ],
 )

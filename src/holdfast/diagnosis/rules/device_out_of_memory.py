@@ -1,21 +1,23 @@
-"""The device's memory ran out, and torch raised.
+"""The device ran out of memory, and torch raised an exception.
 
-**What it means.** An allocation on the GPU (or of a tensor on the CPU) failed with an exception. Nothing is corrupt; the step
+**What it means.** An allocation on the GPU (or of a CPU tensor) failed with an exception. Nothing is corrupt; the step
 did not fit.
 
-**Why it happens.** Batch or image too large, a graph that is kept alive (`total += loss` without `.item()`), fragmentation,
-another program on the same device, on MPS the watermark limit. The numbers in the message tell these apart, and the finding
-says which they point to: on MPS "other allocations" are what the driver keeps beside the tensors (compiled graphs, one set
-for each new shape); on CUDA "reserved but unallocated" is what fragmentation holds back.
+**Why it happens.** A batch or image that is too large, a graph that is kept alive (`total += loss` without `.item()`),
+fragmentation, another program on the same device, or the watermark limit on MPS. The numbers in the message tell these
+apart, and the finding names the cause that they point to: on MPS, "other allocations" is the memory that the driver
+keeps in addition to the tensors (compiled graphs, one set for each new shape); on CUDA, "reserved but unallocated" is
+the memory that fragmentation keeps from being used.
 
-**What to do.** Half the micro-batch with twice the accumulation keeps the effective batch. Where the driver holds the most:
-inputs of one shape, and a fresh process now and then. `PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0`, which torch's own message
-proposes, comes last: it removes the limit and with it the protection, and the system then swaps or kills.
+**What to do.** Half the micro-batch with twice the accumulation keeps the effective batch. If the driver uses most of
+the memory, use inputs of a fixed shape, and start a fresh process every few epochs.
+`PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0`, which torch's own message suggests, is the last resort: it removes the limit and
+its protection, and the system then swaps or kills the process.
 
-**Where reports conclude wrongly.** "No such error, so it was not memory": the default limit of MPS is 1.7 times the recommended
-working set, above what many Macs have; those swap and are killed instead of raising.
+**Where reports conclude wrongly.** "No such error, so it was not memory": the default limit on MPS is 1.7 times the
+recommended working set, which is more than many Macs have; these swap and get killed instead of raising an exception.
 
-**A note** is made where Ultralytics met it in its first epoch and lowered the batch by itself.
+**A note** is reported if Ultralytics ran out of memory in its first epoch and reduced the batch automatically.
 
 Sources: pytorch#130112, pytorch#105839, pytorch#152351; `ultralytics/engine/trainer.py`.
 """
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 ID = "device-out-of-memory"
-_WORDS = (
+_PATTERNS = (
     r"(CUDA|HIP|XPU|MPS backend) out of memory",
     r"OutOfMemoryError",
     r"DefaultCPUAllocator: (can't|not enough) ",
@@ -44,80 +46,76 @@ _WORDS = (
     r"CUBLAS_STATUS_ALLOC_FAILED",
     r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
 )
-LOWERED = r"out of memory with batch=\d+\. Reducing to batch=\d+ and retrying"
+REDUCED = r"out of memory with batch=\d+\. Reducing to batch=\d+ and retrying"
 _SIZE = r"([\d.]+ [KMGT]?i?B)"
 _MPS = re.compile(rf"MPS allocated: {_SIZE}, other allocations: {_SIZE}, max allowed: {_SIZE}")
-_ASKED = re.compile(rf"Tried to allocate {_SIZE}")
+_REQUESTED = re.compile(rf"Tried to allocate {_SIZE}")
 _RESERVED = re.compile(rf"{_SIZE} is allocated by PyTorch, and {_SIZE} is reserved by PyTorch but unallocated")
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-_MUCH_RESERVED = 0.2
+_MUCH_UNUSED = 0.2
 
-_DRIVER = (
-    "the driver holds more than the tensors do: give all inputs one shape, and start a fresh process every few epochs"
+_DRIVER = "the driver uses more memory than the tensors: give all inputs the same shape, and start a fresh process every few epochs"
+_FRAGMENTED = "much memory is reserved but unused: export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_USE_LESS = (
+    "halve the batch and double gradient accumulation: the effective batch stays the same",
+    "use a smaller image size",
+    "look for a graph that is kept alive: sum losses as loss.item()",
 )
-_FRAGMENTED = "much is reserved and unused: export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_FITS = (
-    "half the batch with twice the gradient accumulation: the effective batch stays the same",
-    "a smaller image size",
-    "look for a graph that is kept alive: add losses up as loss.item()",
-)
-_UNLIMITED = (
-    "last, PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0: without the limit the system swaps or kills in place of this message"
-)
+_REMOVE_LIMIT = "as a last resort, PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0: without the limit the system swaps or kills the process instead"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
-    if words is None:
-        line = state.attempt.printed.get(ID)
-        return _lowered(line.text) if line is not None else None
-    numbers, pointing = _read(words)
+    failure = death(state)
+    line = raised(failure, *_PATTERNS) if failure is not None else None
+    if line is None:
+        match = state.attempt.printed.get(ID)
+        return _report_smaller_batch(match.text) if match is not None else None
+    numbers, specific = _parse_error(line)
     return Finding(
         rule=ID,
         severity="fatal",
-        message=f"An allocation failed {where(state.attempt)}: the step did not fit into the device's memory{numbers}.",
-        evidence=[words],
-        remedies=[*pointing, *_FITS, *([_UNLIMITED] if "MPS backend" in words else [])],
+        message=f"An allocation failed {where(state.attempt)}: the step did not fit in the device's memory{numbers}.",
+        evidence=[line],
+        remedies=[*specific, *_USE_LESS, *([_REMOVE_LIMIT] if "MPS backend" in line else [])],
     )
 
 
-def _read(words: str) -> tuple[str, list[str]]:
-    """The message's numbers for a sentence, and the remedies that they point to."""
-    found = _ASKED.search(words)
-    asked = f"{found[1]} more" if found else "more"
-    if mps := _MPS.search(words):
+def _parse_error(line: str) -> tuple[str, list[str]]:
+    """Return the numbers of the error message, for a sentence, and the remedies that they point to."""
+    request = _REQUESTED.search(line)
+    requested = f"{request[1]} more" if request else "more"
+    if mps := _MPS.search(line):
         tensors, others, limit = mps.groups()
-        told = f" (tensors {tensors}, driver {others}, limit {limit}; it asked for {asked})"
-        return told, [_DRIVER] if _bytes(others) > _bytes(tensors) else []
-    if held := _RESERVED.search(words):
-        used, unused = held.groups()
-        told = f" (tensors {used}, reserved and unused {unused}; it asked for {asked})"
-        return told, [_FRAGMENTED] if _bytes(unused) > _MUCH_RESERVED * _bytes(used) else []
-    return (f" (it asked for {asked})" if found else ""), []
+        numbers = f" (tensors {tensors}, driver {others}, limit {limit}; {requested} requested)"
+        return numbers, [_DRIVER] if _parse_size(others) > _parse_size(tensors) else []
+    if reserved := _RESERVED.search(line):
+        used, unused = reserved.groups()
+        numbers = f" (tensors {used}, reserved but unused {unused}; {requested} requested)"
+        return numbers, [_FRAGMENTED] if _parse_size(unused) > _MUCH_UNUSED * _parse_size(used) else []
+    return (f" ({requested} requested)" if request else ""), []
 
 
-def _bytes(size: str) -> float:
+def _parse_size(size: str) -> float:
     number, unit = size.split(" ")
     return float(number) * _UNITS[unit.replace("i", "")]
 
 
-def _lowered(text: str) -> Finding:
+def _report_smaller_batch(text: str) -> Finding:
     return Finding(
         rule=ID,
         severity="note",
-        message="The first epoch did not fit into the device's memory, and Ultralytics lowered the batch by itself.",
+        message="The first epoch did not fit in the device's memory, and Ultralytics reduced the batch automatically.",
         evidence=[text],
-        remedies=["ask for the smaller batch yourself, so that runs stay comparable"],
+        remedies=["set the smaller batch yourself, so that runs stay comparable"],
     )
 
 
-_CUDA = (
+_CUDA_ERROR = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of "
     "which 1.20 GiB is free. Of the allocated memory 15.10 GiB is allocated by PyTorch, and 6.50 GiB is reserved by PyTorch "
     "but unallocated."
 )
-_MPS_SAID = (
+_MPS_ERROR = (
     "RuntimeError: MPS backend out of memory (MPS allocated: 9.57 GiB, other allocations: 17.35 GiB, max allowed: 27.20 GiB)."
     " Tried to allocate 292.50 MiB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for "
     "memory allocations (may cause system failure)."
@@ -129,11 +127,11 @@ RULE = Rule(
     on=(events.AttemptEnded, events.OutputMatched),
     judge=judge,
     page=__doc__ or "",
-    words=(LOWERED,),
+    words=(REDUCED,),
     cause=70,
     cases=[
-        Case("CUDA", [*started(), *losses(1.0), *raises(_CUDA)], "fatal"),
-        Case("MPS", [*on_mac(), *losses(1.0), *raises(_MPS_SAID)], "fatal"),
+        Case("CUDA", [*started(), *losses(1.0), *raises(_CUDA_ERROR)], "fatal"),
+        Case("MPS", [*on_mac(), *losses(1.0), *raises(_MPS_ERROR)], "fatal"),
         Case(
             "MPS, as older versions write it",
             [
@@ -143,13 +141,13 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "one rank of many, under torchrun",
+            "one of several ranks, under torchrun",
             [
                 *started(),
                 *ended(
                     1,
                     words=[
-                        *(f"[rank1]: {line}" for line in (*TRACEBACK, _CUDA)),
+                        *(f"[rank1]: {line}" for line in (*TRACEBACK, _CUDA_ERROR)),
                         "Traceback (most recent call last):",
                         '  File "/venv/bin/torchrun", line 8, in <module>',
                         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
@@ -159,7 +157,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "Ultralytics lowered the batch",
+            "Ultralytics reduced the batch",
             [
                 *started(),
                 *trains(),
@@ -172,13 +170,13 @@ RULE = Rule(
             "note",
         ),
         Case(
-            "it was mentioned, but the run went well",
+            "printed; the run succeeded",
             [*started(), *ended(0, words=["CUDA out of memory, retrying"])],
             None,
         ),
         Case(
-            "it was caught and survived; the end came from elsewhere",
-            [*started(), *ended(1, words=[*TRACEBACK, _CUDA, "skipped a batch", *TRACEBACK, "ValueError: no"])],
+            "caught; the run failed for another reason",
+            [*started(), *ended(1, words=[*TRACEBACK, _CUDA_ERROR, "skipped a batch", *TRACEBACK, "ValueError: no"])],
             None,
         ),
         Case("another exception", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: no"])], None),

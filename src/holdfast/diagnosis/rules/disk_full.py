@@ -1,11 +1,14 @@
 """The disk is full.
 
-**What it means.** The training could not write: a checkpoint, a cache, a log. A checkpoint that was being written is torn.
+**What it means.** The training could not write a checkpoint, a cache or a log. A checkpoint that was being written is
+truncated.
 
-**Why the words differ.** `No space left on device` is the system's; a full disk in the middle of a `torch.save` shows as
-`PytorchStreamWriter failed writing file`, or as `unexpected pos 128 vs 22` where the archive is closed after that.
+**Why the words differ.** `No space left on device` comes from the operating system. A disk that fills up during
+`torch.save` shows as `PytorchStreamWriter failed writing file`, or as `unexpected pos 128 vs 22` when the archive is
+closed afterwards.
 
-**What to do.** Make room, then `holdfast resume`. Holdfast does not start again by itself: it would fail the same way.
+**What to do.** Free some space, then run `holdfast resume`. Holdfast does not restart automatically: the training would
+fail the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from holdfast.testing.histories import TRACEBACK, ended, started
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-_WORDS = (
+_PATTERNS = (
     r"No space left on device",
     r"Disk quota exceeded",
     r"PytorchStreamWriter failed writing file",
@@ -30,19 +33,21 @@ _WORDS = (
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
-    if gone is None or words is None:
+    failure = death(state)
+    line = raised(failure, *_PATTERNS) if failure is not None else None
+    if failure is None or line is None:
         return None
-    left = (
-        [f"{state.attempt.memory.samples[-1].disk_free / 1e6:.0f} MB were free"] if state.attempt.memory.samples else []
+    free = (
+        [f"{state.attempt.memory.samples[-1].disk_free / 1e6:.0f} MB of disk space were free"]
+        if state.attempt.memory.samples
+        else []
     )
     return Finding(
         rule="disk-full",
         severity="fatal",
-        message=f"The training could not write, because the disk is full, {where(state.attempt)}.",
-        evidence=[words, *left],
-        remedies=["make room on the disk, then: holdfast resume"],
+        message=f"The disk was full, and the training could not write {where(state.attempt)}.",
+        evidence=[line, *free],
+        remedies=["free some disk space, then: holdfast resume"],
     )
 
 
@@ -60,7 +65,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "in the middle of torch.save",
+            "during torch.save",
             [
                 *started(),
                 *ended(
@@ -74,7 +79,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "a log file could not be written; the run went well",
+            "a log file could not be written; the run succeeded",
             [*started(), *ended(0, words=["OSError: [Errno 28] No space left on device"])],
             None,
         ),

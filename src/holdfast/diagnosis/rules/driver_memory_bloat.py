@@ -1,23 +1,23 @@
-"""The device's driver holds many times what the training's tensors need, and more and more of it.
+"""The device's driver uses many times the memory of the training's tensors, and keeps growing.
 
-**What it means.** Tensors take a few hundred MB, the driver or the caching allocator holds gigabytes, and it keeps growing. On
-a Mac that is the machine's own memory: it swaps, and a step takes sixteen seconds instead of half of one. Resident memory
-does not show it.
+**What it means.** Tensors take a few hundred MB, while the driver or the caching allocator uses gigabytes and keeps
+growing. On a Mac this is the machine's own memory: it swaps, and a step takes sixteen seconds instead of half a second.
+Resident memory does not show it.
 
-**Why it happens.** On MPS a compiled graph is kept for every shape of input it has seen, without a bound; batches of ever new
-shapes (the last batch of an epoch, multi-scale training, rectangular images, text of any length) each add one. On CUDA the
-caching allocator falls to pieces when sizes change all the time.
+**Why it happens.** MPS keeps a compiled graph for every input shape it has seen, without a bound; batches of ever new
+shapes (the last batch of an epoch, multi-scale training, rectangular images, text of any length) each add one. On CUDA
+the caching allocator fragments when sizes change all the time.
 
-**What to do.** Keep shapes fixed: drop the last batch, pad to a few sizes. Then empty the cache after optimizer steps, cap both
-watermarks, and as the last resort go on in a fresh process every few epochs.
+**What to do.** Keep shapes fixed: drop the last batch, pad to a few sizes. Then empty the cache after optimizer steps,
+cap both watermarks, and as a last resort resume in a fresh process every few epochs.
 
-**What it needs.** Readings of the device's memory by the probe, over some time. It speaks where the driver holds more than
-2 GiB and more than eight times what tensors hold (their peak, where the device tells it), and either still grows or the
-machine swaps because of it. Growth in the first four epochs (in the first ten minutes where no loader is seen) does not
-count, and caches that have found their size are left alone.
+**What it needs.** The probe's readings of device memory over some time. The rule reports if the driver uses more than 2
+GiB and more than eight times the memory of the tensors (their peak, if the device provides it), and either still grows
+or makes the machine swap. Growth in the first four epochs (in the first ten minutes if no data loader is seen) does not
+count, and caches that have stopped growing are ignored.
 
-Sources: ultralytics#24065 (torch 2.9.1: 0.37 GB of tensors, 12 to 13 GB in the driver, 24 GB in swap), ultralytics#22621,
-ultralytics#24222, pytorch#181213.
+Sources: ultralytics#24065 (torch 2.9.1: 0.37 GB of tensors, 12 to 13 GB in the driver, 24 GB in swap),
+ultralytics#22621, ultralytics#24222, pytorch#181213.
 """
 
 from __future__ import annotations
@@ -51,38 +51,38 @@ def judge(state: RunState) -> Finding | None:
     tensors = max(device.allocated, device.peak or 0)
     if driver is None or driver < limits["least_gib"] * GIB or driver < limits["times"] * tensors:
         return None
-    sign = _grows(attempt, limits) or _swaps(state, driver, limits)
+    sign = _describe_growth(attempt, limits) or _describe_swap(state, driver, limits)
     if sign is None:
         return None
     ratio = f"{driver / tensors:.0f} times" if tensors else "far more than"
     return Finding(
         rule="driver-memory-bloat",
         severity="warn",
-        message=f"The driver of {device.device} holds {size(driver)}, {ratio} what is in tensors ({size(tensors)}): {sign}.",
+        message=f"The driver of {device.device} uses {size(driver)}, {ratio} the memory of the tensors ({size(tensors)}): {sign}.",
         evidence=[
             f"step {device.step}: driver {size(driver)}, tensors {size(tensors)}",
-            f"{size(memory.samples[-1].available)} of the machine's memory left, {size(memory.samples[-1].swap)} in swap",
-            f"torch {attempt.torch or 'of an unknown version'}" + (f", {attempt.adapter}" if attempt.adapter else ""),
+            f"{size(memory.samples[-1].available)} of system memory available, {size(memory.samples[-1].swap)} in swap",
+            f"torch {attempt.torch or '(unknown version)'}" + (f", {attempt.adapter}" if attempt.adapter else ""),
         ],
         remedies=_remedies(memory_is_shared=memory.on_mps),
     )
 
 
-def _grows(attempt: AttemptState, limits: Mapping[str, float]) -> str | None:
-    """In the first epochs every shape is new, and a cache may well grow."""
-    begin = attempt.first_step_at or 0.0
+def _describe_growth(attempt: AttemptState, limits: Mapping[str, float]) -> str | None:
+    """Ignore the first epochs: every shape is new then, and a growing cache is normal."""
+    start = attempt.first_step_at or 0.0
     if attempt.pace.epochs_done < limits["epochs"] and (
-        attempt.batches.hashed or attempt.memory.points[-1].at - begin < limits["minutes"] * 60.0
+        attempt.batches.hashed or attempt.memory.points[-1].at - start < limits["minutes"] * 60.0
     ):
         return None
-    points = [(point.at, point.driver) for point in attempt.memory.points if point.at >= begin and point.driver]
-    found = growth(points)
-    if found is None or found.grown < 0.25 * limits["least_gib"] * GIB:
+    points = [(point.at, point.driver) for point in attempt.memory.points if point.at >= start and point.driver]
+    trend = growth(points)
+    if trend is None or trend.grown < 0.25 * limits["least_gib"] * GIB:
         return None
-    return f"it grows by {size(found.rate * 3600.0)} an hour"
+    return f"it grows by {size(trend.rate * 3600.0)} per hour"
 
 
-def _swaps(state: RunState, driver: int, limits: Mapping[str, float]) -> str | None:
+def _describe_swap(state: RunState, driver: int, limits: Mapping[str, float]) -> str | None:
     memory = state.attempt.memory
     total = state.started.memory_total if state.started is not None else None
     swapped = memory.samples[-1].swap - memory.points[0].swap
@@ -93,7 +93,7 @@ def _swaps(state: RunState, driver: int, limits: Mapping[str, float]) -> str | N
         or swapped < limits["swap_gib"] * GIB
     ):
         return None
-    return f"the machine has moved {size(swapped)} to swap meanwhile"
+    return f"the machine has moved {size(swapped)} to swap since the start"
 
 
 def _remedies(*, memory_is_shared: bool) -> list[str]:
@@ -108,7 +108,7 @@ def _remedies(*, memory_is_shared: bool) -> list[str]:
         "switch off dataset caching and plots (Ultralytics: cache=False plots=False), and make validation lighter",
         "call torch.mps.empty_cache() after optimizer steps",
         "cap both watermarks before torch is imported: PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
-        "go on in a fresh process from the last checkpoint every few epochs",
+        "resume in a fresh process from the last checkpoint every few epochs",
     ]
 
 
@@ -120,18 +120,22 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("it grows and grows", life(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part), "warn"),
         Case(
-            "it is large and the machine swaps",
+            "the driver's memory keeps growing",
+            life(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part),
+            "warn",
+        ),
+        Case(
+            "the driver's memory is large and the machine swaps",
             life(rss=1.5, allocated=0.37, driver=12.5, swap=lambda part: 24.0 * min(1.0, 4 * part)),
             "warn",
         ),
         Case(
-            "an allocator on a device with memory of its own",
+            "a caching allocator on a device with its own memory",
             life(device="cuda:0", allocated=0.3, driver=lambda part: 1.0 + 9.0 * part),
             "warn",
         ),
-        Case("it found its size", life(allocated=0.3, driver=lambda part: 5.0 * (1 - math.exp(-8 * part))), None),
+        Case("growth that levels off", life(allocated=0.3, driver=lambda part: 5.0 * (1 - math.exp(-8 * part))), None),
         Case("large, but so are the tensors", life(allocated=3.0, driver=lambda part: 4.0 + 6.0 * part), None),
         Case("small", life(allocated=0.05, driver=lambda part: 0.2 + part), None),
         Case("no device", life(), None),

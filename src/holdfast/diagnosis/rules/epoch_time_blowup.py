@@ -1,23 +1,25 @@
-"""An epoch, or a long row of steps, takes many times as long as before.
+"""An epoch, or a long series of steps, takes many times as long as before.
 
-**What it means.** The training goes on, but at a crawl: what took a quarter of an hour takes half a day. The finding says
-what the machine did in that time, and so tells the causes apart.
+**What it means.** The training continues, but extremely slowly: what took a quarter of an hour takes half a day. The
+finding describes what the machine did in that time, and so tells the causes apart.
 
-**Why it happens.** Memory ran out and the machine swaps (on a Mac often the GPU driver's memory, which resident memory does
-not show); batches come late; another program takes the processors; an evaluation or a save takes longer; the machine slept;
-it throttles, because it is hot or on battery.
+**Why it happens.** Memory ran out and the machine swaps (on a Mac often because of the GPU driver's memory, which
+resident memory does not show); batches arrive late; another program uses the CPU; an evaluation or a save takes longer;
+the machine slept; or it throttles because it is hot or on battery.
 
-**What to do.** It depends on the cause; the remedies are in the finding.
+**What to do.** It depends on the cause; the finding lists the remedies.
 
-**What it needs.** Three epochs before it, of which the first does not count (it compiles and fills caches): then an epoch that
-takes three times their median, and ten seconds more. Without epochs, or within a long one: two windows of at least a minute
-in a row, against four before. Evaluation, saving and suspension are not the epoch's time. It is a warning where the cause is
-known, or where an epoch of as many batches took five times as long for no reason that shows. It is a note where the machine
-slept, where one long pause explains it, where other programs took less than a minute, and where more may be asked of a step than
-before (longer texts, larger images, layers that were frozen). Where only the times of epochs are known, as in a foreign log, the
-cause is not, and it says so.
+**What it needs.** Three earlier epochs, of which the first does not count (it compiles and fills caches), then an epoch
+that takes three times their median and at least ten seconds more. Without epochs, or within a long one: two consecutive
+windows of at least a minute each, compared with four before them. Evaluation, saving and suspension do not count
+towards an epoch's time. It is a warning if the cause is known, or if an epoch with the same number of batches took five
+times as long for no visible reason. It is a note if the machine slept, if one long pause explains it, if other programs
+took less than a minute, or if a step may have more to do than before (longer texts, larger images, layers that are no
+longer frozen). If only the times of epochs are known, as in a foreign log, the cause is unknown, and the finding states
+that.
 
-Sources: ultralytics#24065, ultralytics#22621; the second field report saw 979 s become 39,322 s and never knew why.
+Sources: ultralytics#24065, ultralytics#22621; the second field report saw 979 s become 39,322 s, and the cause was
+never found.
 """
 
 from __future__ import annotations
@@ -58,58 +60,56 @@ def judge(state: RunState) -> Finding | None:
     total = state.started.memory_total if state.started is not None else None
     slow = _slow_epoch(pace, limits) or _slow_steps(pace, limits) or _slow_evaluation(pace, limits)
     if slow is None:
-        return _long_between(pace, limits)
-    found = causes(slow, total, limits)
-    if not found and not slow.same_work and not _takes_too_long(pace, limits):
+        return _report_pause_between_epochs(pace, limits)
+    known = causes(slow, total, limits)
+    if not known and not slow.same_work and not _takes_too_long(pace, limits):
         return None
     return Finding(
         rule="epoch-time-blowup",
-        severity=_severity(slow, found, limits),
+        severity=_severity(slow, known, limits),
         message=f"{slow.what} took {duration(slow.took)}, {slow.times:.1f} times the usual {duration(slow.usual)}: "
-        + (" and ".join(cause.message for cause in found[:2]) if found else _unknown(slow))
+        + (" and ".join(cause.message for cause in known[:2]) if known else _describe_unknown_cause(slow))
         + ".",
         evidence=[
-            f"{slow.took:.1f} s; the median before it: {slow.usual:.1f} s",
-            *(cause.evidence for cause in found),
-            *([] if found else [_nothing_seen(slow)]),
+            f"{slow.took:.1f} s; median before: {slow.usual:.1f} s",
+            *(cause.evidence for cause in known),
+            *([] if known else [_describe_measurements(slow)]),
         ],
-        remedies=[remedy for cause in found for remedy in cause.remedies]
+        remedies=[remedy for cause in known for remedy in cause.remedies]
         or [
-            "watch memory, swap and the processor's temperature during the next epoch (holdfast run records memory and swap)",
-            "keep the machine awake and on its charger",
-            "go on in a fresh process from the last checkpoint: what has piled up in a driver or a cache is gone then",
+            "monitor memory, swap and the CPU temperature during the next epoch (holdfast run records memory and swap)",
+            "keep the machine awake and plugged in",
+            "resume in a fresh process from the last checkpoint: this frees everything that has accumulated in a driver or a cache",
         ],
     )
 
 
-def _severity(slow: Slowdown, found: list[Cause], limits: Mapping[str, float]) -> Severity:
-    if not found:
+def _severity(slow: Slowdown, known: list[Cause], limits: Mapping[str, float]) -> Severity:
+    if not known:
         return "warn" if slow.same_work and slow.times >= limits["times_for_no_reason"] else "note"
-    if found[0].name == "pause" or (found[0].name == "load" and slow.more < limits["load_seconds"]):
+    if known[0].name == "pause" or (known[0].name == "load" and slow.more < limits["load_seconds"]):
         return "note"
     return "warn"
 
 
-def _unknown(slow: Slowdown) -> str:
+def _describe_unknown_cause(slow: Slowdown) -> str:
     if slow.now.first_sample is None:
-        return (
-            "why is not in this record; it fits a machine that swapped (a driver's memory that piles up) or that slept"
-        )
+        return "the cause is not in this record; the machine may have swapped (a driver's memory that keeps growing) or slept"
     if not slow.same_work:
-        return "the steps themselves are slower; perhaps there is more to do in each, perhaps the machine throttles"
+        return "the steps themselves are slower; each step may have more to do, or the machine may be throttling"
     return (
-        "the steps themselves are slower, and neither swap nor data nor other programs explain it; perhaps the machine "
-        "throttles (heat, battery), perhaps a driver's memory piles up, perhaps there is more to do in each step"
+        "the steps themselves are slower, and neither swap, data loading nor other programs explain it; the machine may be "
+        "throttling (heat, battery), a driver's memory may be growing, or each step may have more to do"
     )
 
 
-def _nothing_seen(slow: Slowdown) -> str:
+def _describe_measurements(slow: Slowdown) -> str:
     now = slow.now
     if now.first_sample is None:
-        return "no samples of memory, load or sleep exist for that time"
-    others = f"{now.others_load:.1f}" if now.others_load is not None else "not known"
-    waited = f"waiting for data {now.data_wait / now.step_seconds:.0%}" if now.step_seconds else "data wait not known"
-    return f"in that time: {waited}, read from swap {now.swapped_in >> 20} MiB, load of others {others}"
+        return "there are no samples of memory, load or sleep for that time"
+    others = f"{now.others_load:.1f}" if now.others_load is not None else "unknown"
+    waited = f"waiting for data {now.data_wait / now.step_seconds:.0%}" if now.step_seconds else "data wait unknown"
+    return f"in that time: {waited}, read from swap {now.swapped_in >> 20} MiB, load of other programs {others}"
 
 
 def _is_slow(took: float, usual: float | None, limits: Mapping[str, float]) -> bool:
@@ -124,12 +124,15 @@ def _slow_epoch(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
 
 
 def _takes_too_long(pace: Timing, limits: Mapping[str, float]) -> bool:
-    """Where there are epochs, the end of this one tells more than its steps; but half a day is not waited for."""
+    """Return True if there are no epochs to compare, or if the current one is already far too long.
+
+    The end of an epoch tells more than its steps, but waiting half a day for it is too long.
+    """
     return pace.usual_epoch is None or pace.under_way.step_seconds > limits["times_for_no_reason"] * pace.usual_epoch
 
 
 def _slow_steps(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
-    """Two windows in a row, so that one odd minute says nothing."""
+    """Compare two windows in a row, so that a single slow minute does not count."""
     if len(pace.windows) < 2:
         return None
     last, before = pace.windows[-1], pace.windows[-2]
@@ -148,28 +151,28 @@ def _slow_evaluation(pace: Timing, limits: Mapping[str, float]) -> Slowdown | No
     return Slowdown(what, last.seconds, last.usual, pace.under_way, list(pace.epochs)[1:], same_work=False)
 
 
-def _long_between(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
-    """From the end of one epoch to the end of the next it took long, and the training was not what took it."""
+def _report_pause_between_epochs(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
+    """Report a long time between the ends of two epochs that was not spent on training."""
     last = pace.epochs[-1] if pace.epochs else None
     if last is None or last.wall is None or last.usual_wall is None or not _is_slow(last.wall, last.usual_wall, limits):
         return None
     more = last.wall - last.usual_wall
-    for kind, message in (("slept", "the machine slept"), ("saving", "saving took the time")):
+    for kind, message in (("slept", "the machine slept"), ("saving", "checkpoints were being saved")):
         seconds = last.paused(kind)
         if seconds >= limits["explains"] * more:
             return Finding(
                 rule="epoch-time-blowup",
                 severity="note",
                 message=(
-                    f"Epoch {last.epoch} took {duration(last.wall)} on the clock, {last.wall / last.usual_wall:.1f} times "
+                    f"Epoch {last.epoch} took {duration(last.wall)} of wall time, {last.wall / last.usual_wall:.1f} times "
                     f"the usual {duration(last.usual_wall)}: {message} for {duration(seconds)} of it; the training itself took "
                     f"{duration(last.seconds)}."
                 ),
-                evidence=[f"{last.wall:.0f} s from the end of the epoch before; {seconds:.0f} s of it: {message}"],
+                evidence=[f"{last.wall:.0f} s since the end of the previous epoch; {seconds:.0f} s of it: {message}"],
                 remedies=[
-                    "keep the lid open and the charger in while a run lives"
+                    "keep the lid open and the charger connected during a run"
                     if kind == "slept"
-                    else "look at the disk that checkpoints are written to, or save less often"
+                    else "check the disk that checkpoints are written to, or save less often"
                 ],
             )
     return None
@@ -178,46 +181,46 @@ def _long_between(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
 def _epochs(
     *seconds: float, swap: float = 0.0, wait: float = 0.1, load: float = 0.2, own: float = 1.0
 ) -> list[events.AnyEvent]:
-    """Epochs of 100 steps with all that is measured; the last one swaps, waits and shares as is said."""
+    """Return epochs of 100 steps with all measurements. `swap`, `wait`, `load` and `own` apply to the last epoch."""
     history, now, cpu, step = [*started(), *trains()], 0.0, 0.0, 0
-    for number, each in enumerate(seconds, 1):
+    for number, epoch_seconds in enumerate(seconds, 1):
         last = number == len(seconds)
         for part in range(10):
             rate = own if last else 1.0
-            cpu += rate * each / 10
-            waited = (wait if last else 0.1) * each / 10
-            took = events.Steps(
-                at=now + (part + 1) * each / 10,
+            cpu += rate * epoch_seconds / 10
+            waited = (wait if last else 0.1) * epoch_seconds / 10
+            steps = events.Steps(
+                at=now + (part + 1) * epoch_seconds / 10,
                 first=step + 1,
                 last=step + 10,
-                seconds=each / 10,
-                slowest=each / 80,
+                seconds=epoch_seconds / 10,
+                slowest=epoch_seconds / 80,
                 data_wait=waited,
             )
             step += 10
             swapped = swap * (part + 1) if last else 0.0
-            look = sample(
-                took.at,
+            measured = sample(
+                steps.at,
                 load=rate + (load if last else 0.2),
                 cpu=cpu,
                 swap=min(24.0, swapped),
                 swap_in=swapped,
                 available=0.3 if swapped else 10.0,
             )
-            history += [took, look]
-        now += each
-        history.append(epoch(number, now, each, step=step, batches=100))
+            history += [steps, measured]
+        now += epoch_seconds
+        history.append(epoch(number, now, epoch_seconds, step=step, batches=100))
     return history
 
 
-def _windows(*seconds_a_step: float, swap: tuple[events.AnyEvent, ...] = ()) -> list[events.AnyEvent]:
-    """A loop with no epochs, some 80 s at each pace."""
+def _windows(*step_times: float, swap: tuple[events.AnyEvent, ...] = ()) -> list[events.AnyEvent]:
+    """Return a loop without epochs, about 80 s at each step time."""
     history, now, step = [*started(), *trains()], 0.0, 0
-    for number, each in enumerate(seconds_a_step):
-        for _ in range(max(5, round(80.0 / each))):
+    for number, step_time in enumerate(step_times):
+        for _ in range(max(5, round(80.0 / step_time))):
             step += 1
-            now += each
-            history.append(events.Step(at=now, step=step, seconds=each, loss=1.0))
+            now += step_time
+            history.append(events.Step(at=now, step=step, seconds=step_time, loss=1.0))
         history.append(sample(now, load=1.0, cpu=now, swap_in=0.0))
         history += swap[number : number + 1]
     return history
@@ -237,20 +240,20 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("a foreign log: nothing but the times of epochs", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
-        Case("swap", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2), "warn"),
+        Case("a foreign log with epoch times only", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
+        Case("swapping", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2), "warn"),
         Case("waiting for data", _epochs(90, 60, 60, 60, 300, wait=0.8), "warn"),
-        Case("another program, for long", _epochs(90, 60, 60, 60, 300, load=4.0, own=0.3), "warn"),
+        Case("another program, for a long time", _epochs(90, 60, 60, 60, 300, load=4.0, own=0.3), "warn"),
         Case("another program, for a short time", _epochs(15, 12, 12, 12, 48, load=4.0, own=0.3), "note"),
-        Case("no reason shows", _epochs(90, 60, 60, 60, 600), "warn"),
-        Case("a little slower, as when layers are no longer frozen", _epochs(90, 60, 60, 60, 200), "note"),
+        Case("no visible reason", _epochs(90, 60, 60, 60, 600), "warn"),
+        Case("somewhat slower, as after unfreezing layers", _epochs(90, 60, 60, 60, 200), "note"),
         Case(
-            "the machine slept: the clock of the training stood still",
+            "the machine slept, and the training's clock stopped",
             flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 60.0)),
             "note",
         ),
         Case(
-            "the machine slept: the clock of the training went on",
+            "the machine slept, and the training's clock kept running",
             flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 3660.0)),
             "note",
         ),
@@ -264,16 +267,16 @@ RULE = Rule(
             ),
             "note",
         ),
-        Case("steps of a loop without epochs, no reason shows", _windows(*[4.0] * 8, *[20.0] * 3), "note"),
-        Case("steps of a loop without epochs, and swap", _windows(*[4.0] * 8, *[20.0] * 3, swap=_SWAPS), "warn"),
-        Case("an odd minute", _windows(*[4.0] * 8, 20.0, *[4.0] * 4), None),
+        Case("steps of a loop without epochs, no visible reason", _windows(*[4.0] * 8, *[20.0] * 3), "note"),
+        Case("steps of a loop without epochs, with swapping", _windows(*[4.0] * 8, *[20.0] * 3, swap=_SWAPS), "warn"),
+        Case("a single slow minute", _windows(*[4.0] * 8, 20.0, *[4.0] * 4), None),
         Case("the first epoch is slow", epochs(5000, 60, 60, 60, 60), None),
         Case("the second epoch is slow too", epochs(50, 400, 60, 60, 60), None),
-        Case("the first epoch was the fast one", epochs(50, 400, 410, 400), None),
+        Case("only the first epoch was fast", epochs(50, 400, 410, 400), None),
         Case("short epochs", epochs(1.0, 1.0, 1.1, 0.9, 9.0), None),
         Case("noise", epochs(80, 60, 75, 55, 100, 62, 120, 58), None),
         Case(
-            "suspended by its user",
+            "suspended by the user",
             flat(_epochs(90, 60, 60, 60, 60), events.Continued(at=900.0, seconds=580.0), epoch(6, 970.0, 640.0)),
             None,
         ),

@@ -1,10 +1,11 @@
-"""The command ended with a status other than 0, and left no traceback.
+"""The command exited with a status other than 0, without a traceback.
 
-**What it means.** It called `sys.exit` or `os._exit` with an error, a shell script or launcher passed one on, or its
-arguments were wrong (status 2 is argparse's), or its file is no Python (a SyntaxError has no traceback). Its last words are the only
-explanation there is.
+**What it means.** It called `sys.exit` or `os._exit` with an error, a shell script or launcher passed one on, its
+arguments were wrong (status 2 is argparse's), or its file is not valid Python (a SyntaxError has no traceback). The
+last lines of its output are the only explanation there is.
 
-**What to do.** Mend what they say. Where it printed nothing, run the command by itself, and look in it for an exit without a word.
+**What to do.** Fix what they report. If it printed nothing, run the command on its own, and look for a place where it
+exits without a message.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    if gone is None or gone.code is None or killed_by(gone) is not None or exception_line(gone) is not None:
+    failure = death(state)
+    if failure is None or failure.code is None or killed_by(failure) is not None or exception_line(failure) is not None:
         return None
-    words = [line.strip() for line in gone.last_words if line.strip()]
-    place = _place_of_a_syntax_error(words)
-    in_place = f" ({place})" if place is not None else ""
-    nothing = " It printed nothing." if state.attempt.started.pid else " Its last words are not recorded."
+    lines = [line.strip() for line in failure.last_words if line.strip()]
+    location = _find_syntax_error(lines)
+    in_file = f" ({location})" if location is not None else ""
+    no_output = " It printed nothing." if state.attempt.started.pid else " Its output was not recorded."
     return Finding(
         rule="exit-status-not-zero",
         severity="fatal",
-        message=f"The command ended with status {gone.code} {where(state.attempt)}."
-        + (f" Its last words: {words[-1]}{in_place}" if words else nothing),
-        evidence=[f"exit status {gone.code}", *([place] if place is not None else []), *words[-3:]],
-        remedies=_remedies(state, words, place),
+        message=f"The command exited with status {failure.code} {where(state.attempt)}."
+        + (f" Last output: {lines[-1]}{in_file}" if lines else no_output),
+        evidence=[f"exit status {failure.code}", *([location] if location is not None else []), *lines[-3:]],
+        remedies=_remedies(state, lines, location),
     )
 
 
-def _place_of_a_syntax_error(words: list[str]) -> str | None:
-    """Python names file and line above it, without a traceback."""
-    if not words or not _SYNTAX.match(words[-1]):
+def _find_syntax_error(lines: list[str]) -> str | None:
+    """Return the line with file and line number that Python prints above a syntax error, without a traceback."""
+    if not lines or not _SYNTAX.match(lines[-1]):
         return None
-    return next((line for line in reversed(words) if line.startswith('File "')), None)
+    return next((line for line in reversed(lines) if line.startswith('File "')), None)
 
 
-def _remedies(state: RunState, words: list[str], place: str | None) -> list[str]:
-    if place is not None:
-        return [f"mend line: {place}"]
+def _remedies(state: RunState, lines: list[str], location: str | None) -> list[str]:
+    if location is not None:
+        return [f"fix the syntax error: {location}"]
     command = shell_joined(state.attempt.started.command)
-    alone = f"run it by itself and see what it does: {command}" if command else "run it by itself and see what it does"
-    if words:
-        return [f"mend what its last words say; if they do not tell, {alone}"]
-    return [alone, "look in it for sys.exit, exit or os._exit with a status and no word; have it print why"]
+    run_alone = f"run the command on its own: {command}" if command else "run the command on its own"
+    if lines:
+        return [f"fix what the last lines of output report; if they do not explain it, {run_alone}"]
+    return [run_alone, "look for a call of sys.exit, exit or os._exit without a message, and print the reason there"]
 
 
 RULE = Rule(
@@ -73,10 +74,10 @@ RULE = Rule(
             [*started(), *ended(2, last_step=0, words=["error: unrecognized arguments: --bogus"])],
             "fatal",
         ),
-        Case("os._exit(3) in the middle", [*started(), *ended(3)], "fatal"),
+        Case("os._exit(3) during training", [*started(), *ended(3)], "fatal"),
         Case("a traceback explains it", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: x"])], None),
         Case("a signal explains it", [*started(), *ended(137)], None),
-        Case("nobody saw how it ended", [*started(), *ended(None)], None),
+        Case("the exit status is unknown", [*started(), *ended(None)], None),
         Case("success", [*started(), *ended(0)], None),
     ],
 )

@@ -1,13 +1,14 @@
-"""A float64 tensor was to be moved to Apple's GPU, which has no such numbers.
+"""A float64 tensor was moved to the Apple GPU, which does not support float64.
 
-**What it means.** `TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64`. By
-design, in every version; it comes with every run of the same code.
+**What it means.** `TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support
+float64`. This is by design in every version, and happens in every run of the same code.
 
-**Why it happens.** NumPy makes float64 unless told otherwise, and `torch.from_numpy` keeps it; `torch.tensor([0.5]).double()`;
-a gradient scaler (its scale is float64 in some versions); a library that computes in float64.
+**Why it happens.** NumPy creates float64 arrays by default, and `torch.from_numpy` keeps the dtype;
+`torch.tensor([0.5]).double()`; a gradient scaler (its scale is float64 in some versions); a library that computes in
+float64.
 
-**What to do.** Make it float32 before it goes to the device: `array.astype("float32")`, `tensor.float()`. Switch the gradient
-scaler off: MPS needs none.
+**What to do.** Convert to float32 before moving to the device: `array.astype("float32")`, `tensor.float()`. Disable the
+gradient scaler: MPS does not need one.
 
 Sources: pytorch#122602.
 """
@@ -26,33 +27,33 @@ from holdfast.testing.signatures import on_mac, raises
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-_WORDS = r"Cannot convert a MPS Tensor to float64"
+_PATTERN = r"Cannot convert a MPS Tensor to float64"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, _WORDS) if gone is not None else None
-    if gone is None or words is None:
+    failure = death(state)
+    error = raised(failure, _PATTERN) if failure is not None else None
+    if failure is None or error is None:
         return None
-    lines = exception_words(gone)
+    lines = exception_words(failure)
     frames = [line.strip() for line in lines if line.lstrip().startswith('File "')]
-    scaler = ["no gradient scaler: MPS needs none (GradScaler(enabled=False))"]
+    scaler = ["disable the gradient scaler: MPS does not need one (GradScaler(enabled=False))"]
     scaled = any("grad_scaler" in line or "GradScaler" in line for line in lines)
     return Finding(
         rule="float64-unsupported",
         severity="fatal",
-        message=f"A float64 tensor was to go to Apple's GPU, which knows float32 at most, {where(state.attempt)}.",
-        evidence=[words, *frames[-1:]],
+        message=f"A float64 tensor was moved to the Apple GPU, which does not support float64, {where(state.attempt)}.",
+        evidence=[error, *frames[-1:]],
         remedies=[
             *(scaler if scaled else []),
-            'make it float32 first: tensor.float(), array.astype("float32")',
+            'convert to float32 first: tensor.float(), array.astype("float32")',
             *([] if scaled else scaler),
-            "keep on the CPU what needs float64",
+            "keep computations that need float64 on the CPU",
         ],
     )
 
 
-_SAID = (
+_ERROR = (
     "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
     "Please use float32 instead."
 )
@@ -65,20 +66,22 @@ RULE = Rule(
     page=__doc__ or "",
     cause=50,
     cases=[
-        Case("an array from NumPy", [*on_mac(), *raises(_SAID, last_step=0)], "fatal"),
+        Case("a NumPy array", [*on_mac(), *raises(_ERROR, last_step=0)], "fatal"),
         Case(
-            "an exception of C++ that nobody caught",
+            "an uncaught C++ exception",
             [
                 *on_mac(),
                 *ended(
                     signal="SIGABRT",
-                    words=[f"libc++abi: terminating with uncaught exception of type c10::TypeError: {_SAID[11:]}"],
+                    words=[f"libc++abi: terminating with uncaught exception of type c10::TypeError: {_ERROR[11:]}"],
                 ),
             ],
             "fatal",
         ),
         Case(
-            "a library caught it and went on", [*on_mac(), *ended(0, words=[f"Skipping clip.wav due to {_SAID}"])], None
+            "a library caught it and continued",
+            [*on_mac(), *ended(0, words=[f"Skipping clip.wav due to {_ERROR}"])],
+            None,
         ),
         Case("another TypeError", [*on_mac(), *raises("TypeError: unsupported operand type(s)")], None),
     ],

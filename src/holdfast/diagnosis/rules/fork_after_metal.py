@@ -1,15 +1,15 @@
-"""Loader workers were made in a way that Apple's GPU does not survive.
+"""DataLoader workers were started in a way that the Apple GPU does not support.
 
-**What it means.** A worker process died at once (`objc[..]: +[..] may have been in progress in another thread when fork() was
-called`), or a tensor that lives on the GPU was to be handed to a worker (`_share_filename_: only available on CPU`). The
-training sees only that a worker exited.
+**What it means.** A worker process crashed immediately (`objc[..]: +[..] may have been in progress in another thread
+when fork() was called`), or a tensor on the GPU was passed to a worker (`_share_filename_: only available on CPU`). The
+training itself only sees that a worker exited.
 
-**Why it happens.** Metal was in use before the workers were forked: a forked process cannot use it. Or the dataset, its
-transforms or the collate function hold tensors on `mps`, and those cannot be shared between processes.
+**Why it happens.** Metal was in use before the workers were forked, and a forked process cannot use it. Or the dataset,
+its transforms or the collate function contain tensors on `mps`, which cannot be shared between processes.
 
-**What to do.** `num_workers=0` (Ultralytics does this by itself on MPS), or workers by spawn
-(`multiprocessing_context="spawn"`) with everything in the dataset on the CPU. `OBJC_DISABLE_INITIALIZE_FORK_SAFETY=YES` only
-takes the check away: workers then hang or crash at random.
+**What to do.** Use `num_workers=0` (Ultralytics does this automatically on MPS), or start workers with spawn
+(`multiprocessing_context="spawn"`) and keep everything in the dataset on the CPU.
+`OBJC_DISABLE_INITIALIZE_FORK_SAFETY=YES` only removes the check: workers then hang or crash at random.
 
 Sources: pytorch#178037, pytorch#87688.
 """
@@ -38,28 +38,30 @@ _WORKER = r"DataLoader worker \(pid"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    if gone is None:
+    failure = death(state)
+    if failure is None:
         return None
-    shared = raised(gone, _SHARED)
-    forked = None if shared else said(gone, *_FORKED)
-    if shared is None and (forked is None or not (killed_by(gone) == "SIGABRT" or raised(gone, _WORKER, *_FORKED))):
+    shared = raised(failure, _SHARED)
+    forked = None if shared else said(failure, *_FORKED)
+    if shared is None and (
+        forked is None or not (killed_by(failure) == "SIGABRT" or raised(failure, _WORKER, *_FORKED))
+    ):
         return None
     what = (
-        "a tensor that lives on Apple's GPU was to be handed to a loader worker, which cannot be"
+        "a tensor on the Apple GPU was passed to a DataLoader worker, and such tensors cannot be shared"
         if shared
-        else "a process was forked after Apple's GPU was in use, and died of that"
+        else "a process was forked after the Apple GPU had been used, and crashed"
     )
-    worker = raised(gone, _WORKER)
+    worker = raised(failure, _WORKER)
     return Finding(
         rule="fork-after-metal",
         severity="fatal",
-        message=f"It ended {where(state.attempt)}, because {what}.",
+        message=f"The training failed {where(state.attempt)}: {what}.",
         evidence=[shared or forked or "", *([worker] if worker else [])],
         remedies=[
-            "no loader workers: num_workers=0 (Ultralytics: workers=0)",
-            'workers by spawn: DataLoader(..., multiprocessing_context="spawn")',
-            'keep what the dataset holds on the CPU; move a batch to "mps" in the training loop',
+            "use no DataLoader workers: num_workers=0 (Ultralytics: workers=0)",
+            'start workers with spawn: DataLoader(..., multiprocessing_context="spawn")',
+            'keep everything in the dataset on the CPU; move each batch to "mps" in the training loop',
         ],
     )
 
@@ -102,13 +104,13 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "a helper process printed it; the training died of something else",
+            "printed by a helper process; the training failed for another reason",
             [
                 *on_mac(),
                 *ended(1, words=[_OBJC, "Traceback (most recent call last):", "ValueError: bad shape"]),
             ],
             None,
         ),
-        Case("it was printed, and the run went well", [*on_mac(), *ended(0, words=[_OBJC])], None),
+        Case("printed; the run succeeded", [*on_mac(), *ended(0, words=[_OBJC])], None),
     ],
 )

@@ -1,18 +1,18 @@
-"""What is frozen does not stay as it was.
+"""Frozen parameters or the running statistics of frozen layers change.
 
-**What it means.** Parameters that ask for no gradient, or the running statistics of normalisation layers whose parameters
-are all frozen, change while the training goes on. The part that was to stay fixed is another one at the end.
+**What it means.** Parameters that do not require a gradient, or the running statistics of normalization layers whose
+parameters are all frozen, change during training. The part that was meant to stay fixed is different at the end.
 
-**Why it happens.** A frozen BatchNorm in training mode still follows the data with its running mean and variance:
-`requires_grad_(False)` does not stop that, `eval()` does. A parameter that was frozen late still has a gradient of zeros
-and momentum or weight decay in its optimizer, and both go on moving it.
+**Why it happens.** A frozen BatchNorm in training mode still updates its running mean and variance:
+`requires_grad_(False)` does not stop that, `eval()` does. A parameter that was frozen late still has a gradient of
+zeros, and momentum or weight decay in its optimizer; both keep changing it.
 
-**What to do.** Call `.eval()` on frozen normalisation layers after every `model.train()`. Give the optimizer only what is to
-be trained, or set `.grad = None` where you freeze.
+**What to do.** Call `.eval()` on frozen normalization layers after every `model.train()`. Pass only trainable
+parameters to the optimizer, or set `.grad = None` when you freeze a parameter.
 
-**When it stays silent.** Models beside the trained one (averages, teachers, targets). Parameters that are frozen and move as
-averages of others do, in the same model, are a note. Networks that freeze each other in turn are understood: what counts is
-whether a parameter is frozen in its own optimizer's steps.
+**When it stays silent.** Models other than the trained one (averages, teachers, targets). Frozen parameters that change
+as averages of others do, in the same model, are a note. Networks that freeze each other in turn are recognized: what
+counts is whether a parameter is frozen in the steps of its own optimizer.
 
 Sources: discuss.pytorch.org 84911.
 """
@@ -41,25 +41,25 @@ def judge(state: RunState) -> Finding | None:
         return _finding(
             newest,
             newest.statistics_moved,
-            "The running statistics of frozen layers follow the data: {} changed while their parameters stayed.",
-            ["call .eval() on the frozen normalisation layers after every model.train()"],
+            "The running statistics of frozen layers keep changing: {} changed, although their parameters are frozen.",
+            ["call .eval() on the frozen normalization layers after every model.train()"],
         )
     if newest.moved_by_optimizer:
         return _finding(
             newest,
             newest.moved_by_optimizer,
-            "An optimizer moves parameters that are frozen: {}.",
+            "An optimizer changes frozen parameters: {}.",
             [
-                "give the optimizer only what is to be trained",
-                "set .grad = None where you freeze: momentum and weight decay act as long as there is a gradient of zeros",
+                "pass only trainable parameters to the optimizer",
+                "set .grad = None when you freeze a parameter: with a gradient of zeros, momentum and weight decay still change it",
             ],
         )
     if newest.moved:
         return _finding(
             newest,
             newest.moved,
-            "Parameters that ask for no gradient change: {}. Averages of other weights do so on purpose.",
-            ["if they are meant to stay fixed, look for what writes to them"],
+            "Parameters that do not require a gradient change: {}. This is intended if they are averages of other weights.",
+            ["if they are meant to stay fixed, find the code that writes to them"],
             note=True,
         )
     return None
@@ -68,12 +68,12 @@ def judge(state: RunState) -> Finding | None:
 def _finding(
     event: events.Frozen, names: list[str], message: str, remedies: list[str], *, note: bool = False
 ) -> Finding:
-    told = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+    shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
     return Finding(
         rule=ID,
         severity="note" if note else "warn",
         step=event.step,
-        message=message.format(told),
+        message=message.format(shown),
         evidence=[
             (
                 f"compared at step {event.step} with step {event.since}: {event.tensors} frozen parameters, "
@@ -101,9 +101,13 @@ RULE = Rule(
             [*started(), *trains(), *_frozen(statistics_moved=["body.bn1"])],
             "warn",
         ),
-        Case("frozen late, and momentum goes on", [*started(), *_frozen(moved_by_optimizer=["body.0.weight"])], "warn"),
+        Case(
+            "frozen late, with momentum left in the optimizer",
+            [*started(), *_frozen(moved_by_optimizer=["body.0.weight"])],
+            "warn",
+        ),
         Case("a momentum encoder inside the model", [*started(), *_frozen(moved=["encoder_k.0.weight"])], "note"),
-        Case("frozen layers that stay", [*started(), *_frozen()], None),
+        Case("frozen layers that do not change", [*started(), *_frozen()], None),
         Case("nothing is frozen", [*started(), *steps(50)], None),
     ],
 )

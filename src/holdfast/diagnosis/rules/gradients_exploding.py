@@ -1,17 +1,17 @@
-"""Gradients became a thousand times larger, and stay so.
+"""The gradient norm has become a thousand times larger and stays there.
 
-**What it means.** The norm of the gradients jumped by orders of magnitude against what this run had before, and did not
-come back. Unless they are clipped, the next steps throw the weights away.
+**What it means.** The norm of the gradients jumped by orders of magnitude compared with earlier in this run, and did
+not come back. Unless the gradients are clipped, the next steps destroy the weights.
 
-**Why it happens.** A learning rate that is too high, a recurrent network without clipping, a batch that is broken or not
-normalised, a loss term whose weight changed. On MPS up to torch 2.13, a matrix product over a dimension of 32767 or more
-reads past its end: gradients come out 1e3 to 1e5 times too large while the loss looks plausible.
+**Why it happens.** A learning rate that is too high, a recurrent network without clipping, a batch that is broken or
+not normalized, a loss term whose weight changed. On MPS up to torch 2.13, a matrix product over a dimension of 32767 or
+more reads past the end of its input: gradients are 1e3 to 1e5 times too large while the loss looks plausible.
 
-**What to do.** Clip gradients, lower the learning rate, look at the batch where it began. On MPS, compare the gradients of
-one batch with those of the CPU; install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1.
+**What to do.** Clip gradients, lower the learning rate, and inspect the batch where it began. On MPS, compare the
+gradients of one batch with those of the CPU; install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1.
 
-**When it stays silent.** Spikes that come back; norms that grow step by step while the loss falls (leaving a plateau); runs
-in which no norm is seen. It only ever warns.
+**When it stays silent.** Spikes that come back down; norms that grow step by step while the loss falls (leaving a
+plateau); runs in which no norm is observed. This rule only warns.
 
 Sources: pytorch#177116, pytorch#183535.
 """
@@ -48,16 +48,16 @@ def judge(state: RunState) -> Finding | None:
         severity="warn",
         step=far.since,
         message=(
-            f"The gradients' norm is about {times:.1g} times what it was before step {far.since}, "
-            f"in {far.count} steps in a row."
+            f"The gradient norm has been about {times:.1g} times its level before step {far.since} "
+            f"for {far.count} steps in a row."
         ),
         evidence=[
-            f"norm {gradients.norms.last:.4g} now, typically {gradients.typical_norm.median:.2g} before",
-            f"it {'jumped in one step' if gradients.jumped else 'grew, and the loss summary not fall'}",
+            f"norm {gradients.norms.last:.4g} now, median {gradients.typical_norm.median:.2g} before",
+            f"it {'jumped in one step' if gradients.jumped else 'grew, and the loss did not fall'}",
         ],
         remedies=[
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-            "lower the learning rate, and look at the batch where it began",
+            "lower the learning rate, and inspect the batch where it began",
             *(
                 [
                     "on MPS with torch 2.13 or older, install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1 (pytorch#177116)"
@@ -76,9 +76,9 @@ def _loss_falls(attempt: AttemptState, since: int) -> bool:
     return bool(before and after) and sum(after) / len(after) < sum(before) / len(before)
 
 
-def _rising(first: int, norms: list[float], loss: float, each: float) -> list[events.AnyEvent]:
+def _rising(first: int, norms: list[float], loss: float, slope: float) -> list[events.AnyEvent]:
     return [
-        event for n, norm in enumerate(norms) for event in steps(1, first=first + n, norm=norm, loss=loss + n * each)
+        event for n, norm in enumerate(norms) for event in steps(1, first=first + n, norm=norm, loss=loss + n * slope)
     ]
 
 
@@ -94,12 +94,12 @@ RULE = Rule(
             "a jump that stays", [*started(), *trains(), *steps(50, norm=2.0), *steps(25, first=51, norm=9e4)], "warn"
         ),
         Case(
-            "it grows and the loss with it",
+            "the norm grows and so does the loss",
             [*started(), *steps(50, norm=0.5), *_rising(51, [0.5 * 1.5**n for n in range(50)], 1.0, 0.1)],
             "warn",
         ),
         Case(
-            "spikes that come back",
+            "spikes that come back down",
             [
                 *started(),
                 *(
@@ -111,11 +111,11 @@ RULE = Rule(
             None,
         ),
         Case(
-            "leaving a plateau: it grows while the loss falls",
+            "leaving a plateau: the norm grows while the loss falls",
             [*started(), *steps(50, norm=1e-4), *_rising(51, [1e-4 * 1.5**n for n in range(60)], 1.0, -0.01)],
             None,
         ),
         Case("large from the start", [*started(), *steps(90, norm=1e6)], None),
-        Case("no norm is seen", [*started(), *steps(90)], None),
+        Case("no norm is observed", [*started(), *steps(90)], None),
     ],
 )

@@ -1,18 +1,19 @@
-"""Tensors that the optimizer holds get no gradient at all.
+"""Tensors in the optimizer get no gradient at all.
 
-**What it means.** The optimizer steps, and `.grad` of its parameters is None: no backward has reached them. Where that is
-so for all of them, the training does nothing; where it is so for most, most of the model stays as it was.
+**What it means.** The optimizer steps, but `.grad` of its parameters is None: no backward pass has reached them. If
+this is true for all of them, the training does nothing; if it is true for most, most of the model stays unchanged.
 
 **Why it happens.** `loss.backward()` is missing, or runs on another model. The loss was cut off from the model by
-`.detach()`, `.item()`, `.data`, `torch.no_grad()` or a round trip through NumPy. The optimizer was made with the
+`.detach()`, `.item()`, `.data`, `torch.no_grad()` or a round trip through NumPy. The optimizer was created with the
 parameters of a model that was replaced, wrapped or moved afterwards.
 
-**What to do.** Print `loss.grad_fn`: None means that it is cut off. Make the optimizer after the model is complete and on
-its device.
+**What to do.** Print `loss.grad_fn`: None means that the loss is cut off. Create the optimizer after the model is
+complete and on its device.
 
-**When it stays silent.** Some parameters without a gradient are common and healthy (unused heads, layers dropped at random,
-experts that were not chosen): that is a note, unless no loss of ten steps reaches half of all tensors. One or two steps prove nothing: a step is sometimes taken for its side effects.
-Where several optimizers step, one may rightly wait for its turn: then it needs long, and only warns.
+**When it stays silent.** A few parameters without a gradient are common and healthy (unused heads, layers dropped at
+random, experts that were not chosen): this is a note, unless no loss of ten steps reaches half of all tensors. One or
+two steps prove nothing: a step is sometimes taken for its side effects. If several optimizers step, one of them may
+legitimately wait for its turn: the rule then needs many more samples and only warns.
 """
 
 from __future__ import annotations
@@ -42,46 +43,46 @@ LIMITS = {
 def judge(state: RunState) -> Finding | None:
     gradients = state.attempt.gradients
     if gradients.missing.count:
-        return _all(state)
+        return _report_all(state)
     if not gradients.fewest_missing:
         return None
-    return _most(state) or _some(state)
+    return _report_most(state) or _report_some(state)
 
 
-def _all(state: RunState) -> Finding | None:
+def _report_all(state: RunState) -> Finding | None:
     attempt = state.attempt
     missing = attempt.gradients.missing
     limits = state.tuned(ID, LIMITS)
     from_the_start = not attempt.gradients.samples_with_some and not attempt.gradients.others
     if from_the_start:
-        least = limits["samples" if attempt.loss.count >= limits["samples"] - 1 else "samples_without_a_loss"]
+        min_samples = limits["samples" if attempt.loss.count >= limits["samples"] - 1 else "samples_without_a_loss"]
     else:
-        least = limits["samples_later"]
-    if missing.count < least:
+        min_samples = limits["samples_later"]
+    if missing.count < min_samples:
         return None
     latest = attempt.gradients.latest
-    held = latest.missing if latest is not None else 0
-    backward = "a backward ran in these steps" if attempt.loss.count else "no backward was seen"
+    count = latest.missing if latest is not None else 0
+    backward = "a backward pass ran in these steps" if attempt.loss.count else "no backward pass was observed"
     return Finding(
         rule=ID,
         severity="fatal" if from_the_start else "warn",
         step=missing.since,
-        message=f"Not one of the optimizer's {held} tensors gets a gradient: its steps change nothing.",
+        message=f"None of the {count} tensors in the optimizer gets a gradient: its steps change nothing.",
         evidence=[
-            f"{missing.count} looks in a row from step {missing.since} to step {missing.until} found no gradient; {backward}",
+            f"{missing.count} samples in a row, from step {missing.since} to step {missing.until}, found no gradient; {backward}",
             *_names(attempt),
         ],
         remedies=[
             "print loss.grad_fn: None means that the loss is cut off from the model (detach, item, data, no_grad, NumPy)"
             if attempt.loss.count
             else "call loss.backward() before optimizer.step()",
-            "make the optimizer after the model is complete, wrapped and on its device",
+            "create the optimizer after the model is complete, wrapped and on its device",
         ],
     )
 
 
-def _most(state: RunState) -> Finding | None:
-    """The graph of ten steps shows it: what the loss uses ends long before what the optimizer holds."""
+def _report_most(state: RunState) -> Finding | None:
+    """Compare the tensors that the graphs of ten steps reach with those in the optimizer."""
     attempt = state.attempt
     graph = attempt.weights.graph
     if graph is None or graph.unused is None or graph.outside or attempt.gradients.others:
@@ -92,19 +93,19 @@ def _most(state: RunState) -> Finding | None:
         rule=ID,
         severity="warn",
         step=graph.step,
-        message=f"No loss reaches {graph.unused} of the {graph.held} tensors that the optimizer holds: most of the model stays as it is.",
+        message=f"No loss reaches {graph.unused} of the {graph.held} tensors in the optimizer: most of the model is not trained.",
         evidence=[
             f"in the graphs of all losses up to step {graph.step}",
             f"not reached: {', '.join(graph.held_not_used[:5])}",
         ],
         remedies=[
-            "look for what cuts the model in two: detach, item, data, no_grad, NumPy",
-            "if that part is meant to stay fixed, give the optimizer only what is to be trained",
+            "find what cuts the model in two: detach, item, data, no_grad, NumPy",
+            "if that part is meant to stay fixed, pass only the trainable parameters to the optimizer",
         ],
     )
 
 
-def _some(state: RunState) -> Finding | None:
+def _report_some(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
     limits = state.tuned(ID, LIMITS)
@@ -114,13 +115,13 @@ def _some(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="note",
-        message=f"{gradients.fewest_missing} tensors that the optimizer holds never got a gradient.",
+        message=f"{gradients.fewest_missing} tensors in the optimizer never got a gradient.",
         evidence=[
-            f"{gradients.samples_with_some} looks, each with {gradients.fewest_missing} or more tensors without one",
+            f"{gradients.samples_with_some} samples, each with {gradients.fewest_missing} or more tensors without a gradient",
             *_names(attempt),
         ],
         remedies=[
-            "leave them out of the optimizer if they are not meant to be trained; else look for why no loss uses them"
+            "leave them out of the optimizer if they are not meant to be trained; otherwise find out why no loss uses them"
         ],
     )
 
@@ -135,7 +136,7 @@ def _graph(unused: int) -> list[events.AnyEvent]:
     return [events.Graph(at=10.0, step=10, used=10 - unused, held=10, held_not_used=names, outside=0, unused=unused)]
 
 
-_TWO = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, other_steps={"SGD#2": 1})
+_TWO_OPTIMIZERS = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, other_steps={"SGD#2": 1})
 
 RULE = Rule(
     id=ID,
@@ -146,7 +147,7 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "the loss is of another model",
+            "the loss belongs to another model",
             [
                 *started(),
                 *trains(),
@@ -155,7 +156,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "backward was forgotten",
+            "backward() is missing",
             [
                 *started(),
                 *(e for s in range(1, 6) for e in [*sample(s, tensors=0, missing=4), *steps(1, first=s, loss=None)]),
@@ -163,7 +164,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "lost in the middle",
+            "gradients disappear during training",
             [*started(), *sample(1), *steps(60), *(e for s in range(61, 81) for e in sample(s, tensors=0, missing=4))],
             "warn",
         ),
@@ -182,13 +183,13 @@ RULE = Rule(
             "one of two optimizers waits for its turn",
             [
                 *started(),
-                _TWO,
+                _TWO_OPTIMIZERS,
                 *(e for s in range(2, 9) for e in [*sample(s, tensors=0, missing=4), *steps(1, first=s)]),
             ],
             None,
         ),
         Case(
-            "two steps for their side effects",
+            "two steps taken for their side effects",
             [*started(), *(e for s in (1, 2) for e in sample(s, tensors=0, missing=4)), *sample(3), *steps(40)],
             None,
         ),

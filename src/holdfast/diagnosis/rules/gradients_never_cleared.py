@@ -1,19 +1,20 @@
 """Gradients are never cleared between steps.
 
-**What it means.** Each backward adds to what the steps before have left in `.grad`. The optimizer does not follow the
-gradient of its batch but the sum of all gradients since the start, and overshoots more and more.
+**What it means.** Each backward pass adds to the gradients that earlier steps left in `.grad`. The optimizer does not
+follow the gradient of its batch but the sum of all gradients since the start, and overshoots more and more.
 
-**Why it happens.** `optimizer.zero_grad()` is missing, clears another optimizer or model, or stands under a condition that
-never holds.
+**Why it happens.** `optimizer.zero_grad()` is missing, clears another optimizer or model, or is guarded by a condition
+that is never true.
 
-**What to do.** Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the backward or after the step.
+**What to do.** Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the backward pass or after the
+step.
 
-**When it stays silent.** Accumulation over several backwards, as long as gradients are clean at the first one after each
-step. Gradients that are assigned instead of accumulated. Several optimizers, where each clears before its own backward.
-Master weights, whose gradients are copied over them. An interval now and then is not enough; three from the start are,
-where no step ever began with clean gradients.
+**When it stays silent.** Accumulation over several backward passes, as long as gradients are clean at the first one
+after each step. Gradients that are assigned instead of accumulated. Several optimizers, each of which clears before its
+own backward pass. Master weights, whose gradients are copied over them. An occasional interval with leftover gradients
+is not enough; three intervals from the start are, if no step ever began with clean gradients.
 
-Sources: the stackoverflow question 60335387, and every list of silent training errors.
+Sources: Stack Overflow question 60335387, and every list of silent training errors.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def judge(state: RunState) -> Finding | None:
         return Finding(
             rule=ID,
             severity="fatal",
-            message="Gradients were not cleared once: each step uses the sum of all gradients since the start.",
+            message="Gradients were never cleared: each step uses the sum of all gradients since the start.",
             evidence=[
                 (
                     f"{never.count} intervals between steps, from step {never.since} to step {never.until}, began with "
-                    "gradients of the step before; none began clean"
+                    "gradients of the previous step; none began clean"
                 ),
                 f"left over in {newest.tensors} of {newest.of} tensors, for example {', '.join(newest.names[:3])}",
             ],
@@ -60,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="warn",
-        message=f"Gradients are often left over: {gradients.stale_count} times, and {newest.clean} times they were clean.",
+        message=f"Gradients are often not cleared: left over {gradients.stale_count} times, clean {newest.clean} times.",
         evidence=[
             (
                 f"left over at step {newest.step} in {newest.tensors} of {newest.of} tensors, "
@@ -72,18 +73,18 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _gradients_are_copied(attempt: AttemptState) -> bool:
-    """The optimizer's tensors are not what the backward writes to: their gradients are overwritten, not added to."""
+    """Return True if gradients are copied to the optimizer's tensors: copies overwrite, a backward pass adds."""
     graph = attempt.weights.graph
     if graph is not None and graph.unused and graph.unused >= graph.held:
         return True
-    seen = attempt.coverage.kinds.get("graph", "") if attempt.coverage is not None else ""
-    return seen.startswith("not seen: gradients reach")
+    graph_coverage = attempt.coverage.kinds.get("graph", "") if attempt.coverage is not None else ""
+    return graph_coverage.startswith("not seen: gradients reach")
 
 
-def _left_over(*at: int, clean: int = 0) -> list[events.AnyEvent]:
+def _left_over(*at_steps: int, clean: int = 0) -> list[events.AnyEvent]:
     return [
         event
-        for step in at
+        for step in at_steps
         for event in [
             *steps(1, first=step - 1),
             events.StaleGradients(at=float(step), step=step, tensors=4, of=4, names=["0.weight"], clean=clean),
@@ -105,11 +106,11 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("zero_grad is missing", [*started(), *trains(), *_left_over(2, 3, 4)], "fatal"),
-        Case("cleared every other step", [*started(), *_left_over(2, 4, clean=1), *_left_over(6, clean=2)], "warn"),
+        Case("zero_grad() is missing", [*started(), *trains(), *_left_over(2, 3, 4)], "fatal"),
+        Case("cleared in every other step", [*started(), *_left_over(2, 4, clean=1), *_left_over(6, clean=2)], "warn"),
         Case("once after an evaluation", [*started(), *steps(200), *_left_over(201, clean=200)], None),
         Case("now and then in a long run", [*started(), *_left_over(100, 200, 300, 400, clean=90)], None),
         Case("master weights", [*started(), _COPIED, *_left_over(2, 3, 4)], None),
-        Case("accumulation over four backwards", [*started(), *steps(50, backwards=4)], None),
+        Case("accumulation over four backward passes", [*started(), *steps(50, backwards=4)], None),
     ],
 )

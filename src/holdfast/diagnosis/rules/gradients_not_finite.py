@@ -1,16 +1,16 @@
 """Gradients are NaN or infinite.
 
-**What it means.** A step on a gradient that is not finite makes the weights not finite, and every loss after them.
+**What it means.** A step with a non-finite gradient makes the weights non-finite, and every loss after it.
 
-**Why it happens.** An overflow in half precision, a division by zero or the slope of `sqrt`, `norm` or `log` at zero (the
-loss itself can still look fine), a learning rate that is too high, broken inputs. Where a gradient scaler skips step after
-step, no scale helps: the gradients are not finite for another reason than overflow.
+**Why it happens.** An overflow in half precision, a division by zero, or the derivative of `sqrt`, `norm` or `log` at
+zero (the loss itself can still look fine), a learning rate that is too high, broken inputs. If a gradient scaler skips
+step after step, no scale helps: the gradients are non-finite for a reason other than overflow.
 
-**What to do.** `torch.autograd.set_detect_anomaly(True)` names the operation. Add a small number under roots and logarithms
-and in divisions, clip gradients, lower the learning rate, and go back to a checkpoint from before.
+**What to do.** `torch.autograd.set_detect_anomaly(True)` names the operation. Add a small epsilon under roots and
+logarithms and in divisions, clip gradients, lower the learning rate, and go back to an earlier checkpoint.
 
-**When it stays silent.** Steps that a gradient scaler skips are its normal work. A single gradient that is not finite is a
-note. What was seen and then skipped does not count. Skips are over when a step is taken again.
+**When it stays silent.** Steps that a gradient scaler skips are normal. A single non-finite gradient is a note.
+Gradients whose step was then skipped do not count. Skips are over when a step is taken again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMITS = {"samples": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
 REMEDIES = [
     "find the operation: torch.autograd.set_detect_anomaly(True) for a few steps",
     "halve the learning rate, and clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-    "add a small number under roots and logarithms and in divisions",
+    "add a small epsilon under roots and logarithms and in divisions",
 ]
 
 
@@ -48,57 +48,57 @@ def judge(state: RunState) -> Finding | None:
     if not (samples.count or gradients.nonfinite_norms.count or gradients.skipped_in_a_row > 1):
         return None
     limits = state.tuned(ID, LIMITS)
-    # Steps may be told later than the skips after them; one that came after them takes them back.
-    still = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
-    if gradients.skipped_in_a_row >= limits["skipped"] and still:
-        return _skipped(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
+    # Steps may be reported later than the skips that follow them; a step after the skips ends them.
+    still_skipping = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
+    if gradients.skipped_in_a_row >= limits["skipped"] and still_skipping:
+        return _report_skips(gradients.skipped_in_a_row, attempt, limits["skipped_for_good"])
     norms = gradients.nonfinite_norms
     if samples.count >= limits["samples"] or norms.count >= limits["norms"]:
-        return _lasting(state, samples if samples.count >= limits["samples"] else norms)
-    seen = samples if samples.count else norms
-    if seen.until is None or attempt.last_step < seen.until:  # a scaler may still skip it
+        return _report_streak(state, samples if samples.count >= limits["samples"] else norms)
+    streak = samples if samples.count else norms
+    if streak.until is None or attempt.last_step < streak.until:  # a scaler may still skip this step
         return None
     return Finding(
         rule=ID,
         severity="note",
-        step=seen.since,
-        message=f"A gradient was not finite at step {seen.since}.",
-        evidence=_evidence(attempt, seen),
+        step=streak.since,
+        message=f"A gradient was not finite at step {streak.since}.",
+        evidence=_evidence(attempt, streak),
         remedies=REMEDIES,
     )
 
 
-def _lasting(state: RunState, seen: Streak) -> Finding:
+def _report_streak(state: RunState, streak: Streak) -> Finding:
     attempt = state.attempt
     return Finding(
         rule=ID,
         severity="fatal",
-        step=seen.since,
-        corrupt_from=seen.since,
-        message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
-        evidence=_evidence(attempt, seen),
-        remedies=[*lower_the_rate(attempt, seen.since), *go_back(state, seen.since), *REMEDIES],
+        step=streak.since,
+        corrupt_from=streak.since,
+        message=f"Gradients have not been finite since step {streak.since}: the weights are corrupt from there on.",
+        evidence=_evidence(attempt, streak),
+        remedies=[*lower_the_rate(attempt, streak.since), *go_back(state, streak.since), *REMEDIES],
     )
 
 
-def _skipped(count: int, attempt: AttemptState, for_good: float) -> Finding:
+def _report_skips(count: int, attempt: AttemptState, fatal_from: float) -> Finding:
     return Finding(
         rule=ID,
-        severity="fatal" if count >= for_good else "warn",
+        severity="fatal" if count >= fatal_from else "warn",
         message=f"The gradient scaler has skipped {count} steps in a row: no scale makes the gradients finite.",
         evidence=[
-            f"no step was taken after step {attempt.last_step}, {count} were skipped",
-            f"each of them halved the scale: it is 2**{count} times smaller now",
+            f"no step was taken after step {attempt.last_step}; {count} were skipped",
+            f"each skip halved the scale: it is now 2**{count} times smaller",
         ],
         remedies=REMEDIES,
     )
 
 
-def _evidence(attempt: AttemptState, seen: Streak) -> list[str]:
+def _evidence(attempt: AttemptState, streak: Streak) -> list[str]:
     latest = attempt.gradients.latest
     names = latest.nonfinite_names if latest is not None else []
     return [
-        f"{seen.count} in a row, from step {seen.since} to step {seen.until}",
+        f"{streak.count} in a row, from step {streak.since} to step {streak.until}",
         *([f"not finite in {', '.join(names[:5])}"] if names else []),
     ]
 
@@ -120,18 +120,26 @@ RULE = Rule(
             [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in sample(s, norm="nan", nonfinite=1))],
             "fatal",
         ),
-        Case("clipping sees infinity only", [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")], "fatal"),
+        Case(
+            "seen only as an infinite norm while clipping",
+            [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")],
+            "fatal",
+        ),
         Case("no scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
         Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
-        Case("many skips, told before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
-        Case("a single one", [*started(), *steps(4), *sample(5, norm="inf", nonfinite=1), *steps(3, first=5)], "note"),
+        Case("many skips, reported before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
         Case(
-            "a scaler finds its scale",
+            "a single non-finite gradient",
+            [*started(), *steps(4), *sample(5, norm="inf", nonfinite=1), *steps(3, first=5)],
+            "note",
+        ),
+        Case(
+            "a scaler adjusts its scale",
             [*started(), *_skips(9, 0), *steps(10), *_skips(1, 10), *steps(5, first=11), *_skips(1, 15)],
             None,
         ),
         Case(
-            "a fused optimizer is told and skips",
+            "a fused optimizer that skips the step itself",
             [
                 *started(),
                 *steps(4),
@@ -143,6 +151,6 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("large and finite", [*started(), *steps(9, norm=1e30), *sample(9, norm=1e30)], None),
+        Case("large but finite", [*started(), *steps(9, norm=1e30), *sample(9, norm=1e30)], None),
     ],
 )

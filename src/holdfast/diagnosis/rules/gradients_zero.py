@@ -1,23 +1,23 @@
 """Gradients are exactly zero.
 
-**What it means.** The loss is there and is not zero, backward runs, and all that arrives at the weights is 0.0. Nothing is
-learned from there on. Or that is so for the weights of one layer while its bias has a gradient: then the layer is given
-nothing but zeros, and its weights learn nothing.
+**What it means.** There is a loss that is not zero, backward runs, but every gradient that reaches the weights is 0.0.
+Nothing is learned from then on. Or this is true for the weights of one layer while its bias has a gradient: the input
+of that layer is then all zeros, and its weights learn nothing.
 
-**Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too large.
-A loss through something without a slope (`round`, `argmax`, a comparison, a clamp that is always at its bound). A loss that
-reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS. Inputs that were scaled with
-whole numbers (`images // 255`) and are all zero.
+**Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too
+large. A loss through an operation without a gradient (`round`, `argmax`, a comparison, a clamp that is always at its
+bound). A loss that reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS. Inputs
+that were scaled with integer division (`images // 255`) and are all zero.
 
-**What to do.** Look for what has no slope between the weights and the loss. Lower the learning rate or add warm-up where it
-died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors. Print the smallest and the
-largest value of one batch.
+**What to do.** Look for an operation without a gradient between the weights and the loss. Lower the learning rate or
+add warm-up if the units died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors.
+Print the minimum and maximum of one batch.
 
-**When it stays silent.** A loss of zero, or one that has fallen to a thousandth of what it was: the task is solved. A
-learning rate of zero. From the start it warns after three steps and needs ten to be fatal; where gradients were there
-before, it needs fifty. A head or a branch without any gradient is left alone: its weight in the loss may be zero for now.
+**When it stays silent.** A loss of zero, or one that has fallen to a thousandth of its first value: the task is solved.
+A learning rate of zero. From the start, it warns after three steps and is fatal after ten; if there were gradients
+before, it takes fifty. A head or a branch without any gradient is ignored: its weight in the loss may be zero for now.
 
-Sources: pytorch#180201 (expanded tensors on MPS); dead ReLUs are among the public lists of silent training errors.
+Sources: pytorch#180201 (expanded tensors on MPS); dead ReLUs are on the public lists of silent training errors.
 """
 
 from __future__ import annotations
@@ -44,65 +44,69 @@ def judge(state: RunState) -> Finding | None:
     if not (attempt.gradients.zero.count or attempt.weights.zero_input):
         return None
     limits = state.tuned(ID, LIMITS)
-    if not _has_a_loss(attempt, limits["solved_below"]) or (attempt.rates.latest and not max(attempt.rates.latest)):
+    if not _has_loss(attempt, limits["solved_below"]) or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
-    return _all(state, limits) or _a_layer(attempt, limits)
+    return _report_all(state, limits) or _report_layer(attempt, limits)
 
 
-def _all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _report_all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     attempt = state.attempt
     zero = attempt.gradients.zero
     from_the_start = not attempt.gradients.seen_nonzero
     if zero.count < limits["sightings"] or (not from_the_start and zero.steps < limits["steps_later"]):
         return None
-    lasting = not from_the_start or zero.steps >= limits["steps_at_first"]
+    is_fatal = not from_the_start or zero.steps >= limits["steps_at_first"]
     when = f"in all {zero.steps} steps so far" if from_the_start else f"since step {zero.since}"
     return Finding(
         rule=ID,
-        severity="fatal" if lasting else "warn",
+        severity="fatal" if is_fatal else "warn",
         step=zero.since,
         corrupt_from=attempt.first_step if from_the_start else zero.since,
-        message=f"Every gradient is exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
+        message=f"Every gradient has been exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
         evidence=[
-            f"{zero.count} looks at all gradients from step {zero.since} to step {zero.until}, all of them 0.0",
+            f"{zero.count} samples of all gradients, from step {zero.since} to step {zero.until}, are 0.0",
             f"the newest loss is {attempt.loss.last:.6g}"
             + ("" if attempt.loss.first is None else f", the first was {attempt.loss.first:.6g}"),
         ],
         remedies=[
-            "look for a step without a slope between weights and loss: round, argmax, a comparison, a clamp at its bound",
+            "look for an operation without a gradient between weights and loss: round, argmax, a comparison, a clamp at its bound",
             "lower the learning rate or add warm-up if the units died, or use a leaky activation",
-            *(["call .contiguous() on expanded tensors: they lose gradients on some macOS"] if state.on_macos else []),
+            *(
+                ["call .contiguous() on expanded tensors: they lose gradients on some versions of macOS"]
+                if state.on_macos
+                else []
+            ),
         ],
     )
 
 
-def _a_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
-    seen = {
+def _report_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+    affected = {
         name: streak
         for name, streak in attempt.weights.zero_input.items()
         if streak.count >= limits["sightings"] - 1 and streak.steps >= limits["steps_of_a_layer"]
     }
-    if not seen:
+    if not affected:
         return None
-    name, streak = next(iter(seen.items()))
+    name, streak = next(iter(affected.items()))
     return Finding(
         rule=ID,
         severity="warn",
         step=streak.since,
-        message=f"{name} gets a gradient of exactly 0 while its bias gets another: its layer is given nothing but zeros.",
+        message=f"The gradient of {name} is exactly 0 while that of its bias is not: the input of its layer is all zeros.",
         evidence=[
-            f"{streak.count} looks from step {streak.since} to step {streak.until}, each the same",
-            f"layers concerned: {', '.join(list(seen)[:5])}",
+            f"seen in each of {streak.count} samples from step {streak.since} to step {streak.until}",
+            f"affected layers: {', '.join(list(affected)[:5])}",
         ],
         remedies=[
-            "print the smallest and the largest value of one batch: scaling with // makes whole numbers, mostly 0",
-            "if inputs are right, the layer before is dead: lower the learning rate or use a leaky activation",
+            "print the minimum and maximum of one batch: scaling with // gives integers, mostly 0",
+            "if the inputs are correct, the layer before is dead: lower the learning rate or use a leaky activation",
         ],
     )
 
 
-def _has_a_loss(attempt: AttemptState, solved_below: float) -> bool:
-    """A loss that is there, not zero, and not all but solved."""
+def _has_loss(attempt: AttemptState, solved_below: float) -> bool:
+    """Return True if there is a finite loss that is neither zero nor close to solved."""
     loss = attempt.loss
     if not loss.count or loss.last is None or loss.last == 0.0 or loss.nonfinite_in_a_row:
         return False
@@ -117,9 +121,9 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("zero from the first step on", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
+        Case("zero from the first step", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
         Case(
-            "seen by looks alone",
+            "seen in samples only",
             [
                 *started(),
                 *steps(12, loss=2.3),
@@ -128,9 +132,9 @@ RULE = Rule(
             ],
             "fatal",
         ),
-        Case("dead in the middle", [*started(), *steps(40, norm=1.0), *steps(60, first=41, norm=0.0)], "fatal"),
+        Case("dead units during training", [*started(), *steps(40, norm=1.0), *steps(60, first=41, norm=0.0)], "fatal"),
         Case(
-            "a few steps without gradient in the middle",
+            "a few steps without a gradient during training",
             [*started(), *steps(40, norm=1.0), *steps(20, first=41, norm=0.0)],
             None,
         ),
@@ -140,7 +144,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a hinge: more and more batches are solved",
+            "a hinge loss: more and more batches are solved",
             [
                 *started(),
                 *steps(40, norm=1.0),
@@ -152,13 +156,13 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("all but solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
+        Case("almost solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
         Case("warm-up from zero", [*started(), *steps(30, norm=0.0, lr=0.0)], None),
-        Case("one layer without gradient", [*started(), *steps(30), *sample(30, zero=3)], None),
+        Case("one layer without a gradient", [*started(), *steps(30), *sample(30, zero=3)], None),
         Case("three steps of zeros", [*started(), *steps(5, norm=0.0)], "warn"),
         Case("too early", [*started(), *steps(2, norm=0.0)], None),
         Case(
-            "images divided to zero",
+            "images scaled to zero by integer division",
             [
                 *started(),
                 *steps(50, norm=1.0),

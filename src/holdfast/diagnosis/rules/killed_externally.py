@@ -1,12 +1,13 @@
-"""Something outside ended the training.
+"""Something outside the training stopped it.
 
-**What it means.** A signal from another process ended it, and nothing points to memory: a person, a scheduler, a logout, a
-supervisor of another kind, a container's limit that leaves no word.
+**What it means.** A signal from another process terminated it, and nothing points to memory: a person, a scheduler, a
+logout, another supervisor, or a container limit that leaves no message.
 
-**What to do.** Nothing in the training has to change. Holdfast goes on from what was saved; such a kill only spends an
-attempt.
+**What to do.** Nothing in the training has to change. Holdfast resumes from the last checkpoint; such a kill only uses
+up an attempt.
 
-**When it stays silent.** When the signal came through Holdfast (Ctrl-C, `kill` to Holdfast itself) it was somebody's wish.
+**When it stays silent.** If the signal came through Holdfast (Ctrl-C, `kill` to Holdfast itself), the stop was
+requested.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ from holdfast.testing.histories import ended, losses, memory, started, trains
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-MAX_TOLD = 6
+MAX_LISTED = 6
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    signal = killed_by(gone) if gone is not None else None
-    if gone is None or signal is None or signal in _CRASHES or killed_out_of_memory.judge(state) is not None:
+    failure = death(state)
+    signal = killed_by(failure) if failure is not None else None
+    if failure is None or signal is None or signal in _CRASHES or killed_out_of_memory.judge(state) is not None:
         return None
     attempt = state.attempt
     return Finding(
         rule="killed-externally",
         severity="fatal",
-        message=f"The training was ended from outside by {signal} {where(attempt)}; nothing points to memory.",
-        evidence=[f"exit by {signal}", *quoted(gone)],
-        remedies=[_advice(state, signal)],
+        message=f"The training was terminated from outside by {signal} {where(attempt)}; nothing points to memory.",
+        evidence=[f"terminated by {signal}", *quoted(failure)],
+        remedies=[_remedy(state, signal)],
     )
 
 
-def _advice(state: RunState, signal: str) -> str:
-    before = [each for each in state.attempts[:-1] if each.found("killed-externally") is not None]
-    lives = [each.ended.seconds for each in (*before, state.attempt) if each.ended is not None]
-    if not before:
-        return "nothing in the training has to change; find out what sends the signal if it comes again"
-    told = ", ".join(f"{seconds:.0f}" for seconds in lives[-MAX_TOLD:])
+def _remedy(state: RunState, signal: str) -> str:
+    earlier = [attempt for attempt in state.attempts[:-1] if attempt.found("killed-externally") is not None]
+    seconds = [attempt.ended.seconds for attempt in (*earlier, state.attempt) if attempt.ended is not None]
+    if not earlier:
+        return "nothing in the training has to change; if it happens again, find out what sends the signal"
+    listed = ", ".join(f"{value:.0f}" for value in seconds[-MAX_LISTED:])
     return (
-        f"find out what sends {signal}: it has come {len(lives)} times, after {told} s. A time limit of a scheduler or a "
-        "container comes after about the same time; else ask who may end your processes"
+        f"find out what sends {signal}: it was sent {len(seconds)} times, after {listed} s. If the times are about "
+        "equal, suspect a time limit of a scheduler or container; otherwise ask who can kill your processes"
     )
 
 
@@ -63,14 +64,14 @@ RULE = Rule(
     cause=20,
     cases=[
         Case(
-            "kill -9 with memory to spare",
+            "kill -9 with enough free memory",
             [*started(), *trains(), *losses(1.0), *memory(9.0), *ended(signal="SIGKILL")],
             "fatal",
         ),
-        Case("a scheduler's TERM", [*started(), *ended(signal="SIGTERM")], "fatal"),
-        Case("a shell passed 137 on", [*started(), *ended(137)], "fatal"),
+        Case("SIGTERM from a scheduler", [*started(), *ended(signal="SIGTERM")], "fatal"),
+        Case("status 137 from a shell", [*started(), *ended(137)], "fatal"),
         Case("memory ran out", [*started(), *memory(0.2), *ended(signal="SIGKILL")], None),
-        Case("it crashed by itself", [*started(), *ended(signal="SIGSEGV")], None),
+        Case("a crash", [*started(), *ended(signal="SIGSEGV")], None),
         Case("the user pressed Ctrl-C", [*started(), *ended(signal="SIGINT", stopped_by="user")], None),
     ],
 )

@@ -1,18 +1,18 @@
 """The system killed the training because memory ran out.
 
-**What it means.** SIGKILL (`zsh: killed`, exit status 137) leaves no traceback and no error. The system's own words, or the
-memory that was left just before, say that it was for memory.
+**What it means.** SIGKILL (`zsh: killed`, exit status 137) leaves no traceback and no error message. The system's log,
+or the memory that was left just before, shows that memory was the reason.
 
-**Why it happens.** The training, its loader workers and everything else on the machine needed more than there is: a leak
-that grows with every epoch, a validation that needs more than training, a cache, another program. On a Mac the GPU's memory
-is the same memory, and the default limit of the MPS allocator is above what many Macs have.
+**Why it happens.** The training, its DataLoader workers and everything else on the machine needed more memory than
+there is: a leak that grows with every epoch, a validation that needs more than training, a cache, another program. On a
+Mac the GPU uses the same memory, and the default limit of the MPS allocator is more than many Macs have.
 
-**What to do.** Holdfast keeps what was saved and goes on from it. If it comes again: a smaller batch with more
-accumulation, no dataset cache, lighter validation.
+**What to do.** Holdfast keeps the checkpoints and resumes from them. If it happens again, use a smaller batch with more
+accumulation, no dataset cache, and a lighter validation.
 
-**Confidence.** Certain with a line from the kernel or the memory cgroup; likely where only the memory samples speak.
+**Confidence.** Certain with a line from the kernel or the memory cgroup; likely if only the memory samples point to it.
 
-Sources: ultralytics#7471; `memorystatus: killing largest compressed process` in macOS' log; cgroup `memory.events`.
+Sources: ultralytics#7471; `memorystatus: killing largest compressed process` in the macOS log; cgroup `memory.events`.
 """
 
 from __future__ import annotations
@@ -29,49 +29,51 @@ from holdfast.testing.histories import ended, losses, memory, started, trains
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-_MEMORY_WORDS = re.compile(r"oom|out of memory|memorystatus|jetsam|low swap|lack of memory", re.IGNORECASE)
-_ABOUT_US = ("cgroup", "kernel log", "journal", "jetsam report")
-"""Sources that speak of this very training; the others may have been about somebody else's process."""
+_MEMORY_PATTERN = re.compile(r"oom|out of memory|memorystatus|jetsam|low swap|lack of memory", re.IGNORECASE)
+_ABOUT_THIS_TRAINING = ("cgroup", "kernel log", "journal", "jetsam report")
+"""Sources that are about this training; other sources may be about another process."""
 SCARCE = 0.04
-"""Less than this part of all memory left is scarce."""
+"""Available memory below this fraction of the total is scarce."""
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    if gone is None or killed_by(gone) != "SIGKILL":
+    failure = death(state)
+    if failure is None or killed_by(failure) != "SIGKILL":
         return None
     attempt = state.attempt
-    system_says = any(item.source in _ABOUT_US and _MEMORY_WORDS.search(item.text) for item in gone.evidence)
+    system_log = any(
+        item.source in _ABOUT_THIS_TRAINING and _MEMORY_PATTERN.search(item.text) for item in failure.evidence
+    )
     total = state.started.memory_total if state.started else None
     last = attempt.memory.samples[-1] if attempt.memory.samples else None
     scarce = last is not None and total is not None and last.available < SCARCE * total
     budget = state.started.memory_budget if state.started else None
     full = last is not None and budget is not None and last.rss > (1.0 - SCARCE) * budget
-    unwatched = state.started is not None and not state.started.supervisor and last is None
-    if not (system_says or scarce or full or unwatched):
+    unsupervised = state.started is not None and not state.started.supervisor and last is None
+    if not (system_log or scarce or full or unsupervised):
         return None
-    evidence = quoted(gone)
+    evidence = quoted(failure)
     if last is not None:
         evidence.append(
-            f"last sample: the training held {_gib(last.rss)}, {_gib(last.available)} were left, {_gib(last.swap)} in swap"
+            f"last sample: the training used {_gib(last.rss)}, {_gib(last.available)} available, {_gib(last.swap)} in swap"
         )
-    if unwatched and not system_says:
-        evidence.append("nobody recorded the memory or the system's words; memory that ran out is the usual reason")
-    certain = (
+    if unsupervised and not system_log:
+        evidence.append("neither memory nor the system log was recorded; running out of memory is the usual reason")
+    killed = (
         "was killed"
-        if system_says
-        else "was most likely killed (memory was almost gone; the system left no word)"
+        if system_log
+        else "was most likely killed (almost no memory was left; the system logged nothing)"
         if scarce
-        else f"was most likely killed (it held the {_gib(budget or 0)} that the plan gives it; the system left no word)"
+        else f"was most likely killed (it used the {_gib(budget or 0)} that the plan allows; the system logged nothing)"
         if full
         else "was killed (SIGKILL), most likely"
     )
     return Finding(
         rule="killed-out-of-memory",
         severity="fatal",
-        message=f"The training {certain} because memory ran out, {where(attempt)}.",
+        message=f"The training {killed} because memory ran out, {where(attempt)}.",
         evidence=evidence,
-        confidence="proven" if system_says else "likely",
+        confidence="proven" if system_log else "likely",
         remedies=[
             "use a smaller batch with more gradient accumulation: the effective batch stays the same",
             "switch off dataset caching (Ultralytics: cache=False)",
@@ -93,7 +95,7 @@ RULE = Rule(
     cause=80,
     cases=[
         Case(
-            "the kernel says so",
+            "the kernel log reports it",
             [
                 *started(),
                 *trains(),
@@ -103,7 +105,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "macOS says so",
+            "the macOS log reports it",
             [
                 *started(),
                 *ended(
@@ -112,19 +114,21 @@ RULE = Rule(
             ],
             "fatal",
         ),
-        Case("nobody says so, but nothing was left", [*started(), *memory(0.3), *ended(signal="SIGKILL")], "fatal"),
         Case(
-            "it held all that the plan gives it",
+            "nothing reports it, but no memory was left", [*started(), *memory(0.3), *ended(signal="SIGKILL")], "fatal"
+        ),
+        Case(
+            "it used all the memory that the plan allows",
             [*started(memory_budget=1 << 30), *memory(9.0), *ended(signal="SIGKILL")],
             "fatal",
         ),
         Case(
-            "the plan gives it far more",
+            "the plan allows far more",
             [*started(memory_budget=64 << 30), *memory(9.0), *ended(signal="SIGKILL")],
             None,
         ),
         Case(
-            "somebody else's process was killed for memory",
+            "another process was killed because of memory",
             [
                 *started(),
                 *memory(9.0),
@@ -132,7 +136,9 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("killed with memory to spare", [*started(), *memory(9.0), *ended(signal="SIGKILL")], None),
-        Case("Holdfast itself ended it", [*started(), *memory(0.3), *ended(signal="SIGKILL", stopped_by="user")], None),
+        Case("killed with enough free memory", [*started(), *memory(9.0), *ended(signal="SIGKILL")], None),
+        Case(
+            "Holdfast itself stopped it", [*started(), *memory(0.3), *ended(signal="SIGKILL", stopped_by="user")], None
+        ),
     ],
 )

@@ -1,14 +1,15 @@
 """Ultralytics' loss counted a negative number of labels.
 
-**What it means.** The loss lays out the labels of a batch by image, and asks the device how many each image has. The answer
-was nonsense (9223372036854775807, as an int32 -1): `Trying to create tensor with negative dimension -1: [2, -1, 5]`.
+**What it means.** The loss groups the labels of a batch by image, and asks the device how many labels each image has.
+The answer was invalid (9223372036854775807, which is -1 as an int32): `Trying to create tensor with negative dimension
+-1: [2, -1, 5]`.
 
 **Why it happens.** `unique(return_counts=True)` on MPS, at random, in torch 2.3; seen on CUDA too. The labels are fine.
 
-**What to do.** Install a newer torch and ultralytics. If it comes again: compare a few steps with the CPU, then train on the
-CPU.
+**What to do.** Install a newer torch and ultralytics. If it happens again, compare a few steps with the CPU, then train
+on the CPU.
 
-**When it stays silent.** A negative dimension anywhere else than in the preparation of labels is a mistake in the code.
+**When it stays silent.** A negative dimension anywhere other than in the preparation of labels is a bug in the code.
 
 Sources: ultralytics#12999, ultralytics#14658, ultralytics#7807, ultralytics/hub#591.
 """
@@ -29,16 +30,16 @@ from holdfast.testing.signatures import on_mac, raises
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-_WORDS = r"Trying to create tensor with negative dimension -\d+"
+_PATTERN = r"Trying to create tensor with negative dimension -\d+"
 _PREPROCESS = re.compile(r"ultralytics/utils/loss\.py\", line \d+, in preprocess")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, _WORDS) if gone is not None else None
-    if gone is None or words is None:
+    failure = death(state)
+    error = raised(failure, _PATTERN) if failure is not None else None
+    if failure is None or error is None:
         return None
-    frame = next((line for line in exception_words(gone) if _PREPROCESS.search(line)), None)
+    frame = next((line for line in exception_words(failure) if _PREPROCESS.search(line)), None)
     if frame is None:
         return None
     return Finding(
@@ -47,17 +48,17 @@ def judge(state: RunState) -> Finding | None:
         confidence="likely",
         message=f"The device counted a negative number of labels {where(state.attempt)}: its kernel is at fault, "
         "not the labels.",
-        evidence=[words, frame.strip()],
+        evidence=[error, frame.strip()],
         remedies=[
-            "go on from the last checkpoint: it comes at random",
-            f"{newest_torch(state)}, and the newest ultralytics",
-            "if it comes again, train on the CPU: device=cpu",
+            "resume from the last checkpoint: the failure is random",
+            f"{newest_torch(state)}; update ultralytics too",
+            "if it happens again, train on the CPU: device=cpu",
         ],
     )
 
 
 _FRAMES = ('"/venv/lib/python3.11/site-packages/ultralytics/utils/loss.py", line 181, in preprocess',)
-_SAID = "RuntimeError: Trying to create tensor with negative dimension -1: [2, -1, 5]"
+_ERROR = "RuntimeError: Trying to create tensor with negative dimension -1: [2, -1, 5]"
 
 RULE = Rule(
     id="label-count-negative",
@@ -67,8 +68,8 @@ RULE = Rule(
     page=__doc__ or "",
     cause=50,
     cases=[
-        Case("torch 2.3 on an M3", [*on_mac("2.3.0", "14.3"), *losses(1.0), *raises(_SAID, through=_FRAMES)], "fatal"),
-        Case("a mistake in the code", [*on_mac(), *raises(_SAID)], None),
+        Case("torch 2.3 on an M3", [*on_mac("2.3.0", "14.3"), *losses(1.0), *raises(_ERROR, through=_FRAMES)], "fatal"),
+        Case("a bug in user code", [*on_mac(), *raises(_ERROR)], None),
         Case(
             "another exception in the same place",
             [*on_mac(), *raises("IndexError: index 3 is out of bounds", through=_FRAMES)],

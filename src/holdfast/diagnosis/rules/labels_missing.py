@@ -1,15 +1,18 @@
 """Ultralytics found no labels.
 
-**What it means.** Images were found and not one label for them: `No labels found in .../labels.cache`, `Labels are missing or empty
-in ...`, `no labels found in detect set, cannot compute metrics without labels`. Without training labels there is nothing to learn
-but "no object"; without validation labels every metric is 0, whatever the model does.
+**What it means.** Images were found, but not a single label for them: `No labels found in .../labels.cache`, `Labels
+are missing or empty in ...`, `no labels found in detect set, cannot compute metrics without labels`. Without training
+labels there is nothing to learn but "no object"; without validation labels every metric is 0, regardless of the model.
 
-**Why it happens.** Labels are looked for where the images are, with the last `images` of the path replaced by `labels`: another
-layout, another case (`Images`), another extension, or a cache from before the labels came are the usual reasons.
+**Why it happens.** Labels are expected at the path of the image, with the last `images` in it replaced by `labels`. The
+usual reasons are a different layout, different case (`Images`), a different extension, or a cache that is older than
+the labels.
 
-**What to do.** Look at one image's path and at what it becomes; delete `labels.cache`; check the `data.yaml`'s paths.
+**What to do.** Check the path of one image and the label path that it becomes; delete `labels.cache`; check the paths
+in `data.yaml`.
 
-**When it stays silent.** Single images without a label are background and fine: Ultralytics counts those and says nothing.
+**When it stays silent.** Single images without a label are background and fine: Ultralytics counts them and does not
+warn.
 
 Sources: `ultralytics/data/dataset.py`, `ultralytics/models/yolo/detect/val.py`.
 """
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 ID = "labels-missing"
-WORDS = (
+PATTERNS = (
     r"No labels found in .{0,1000}\.cache\b",
     r"Labels are missing or empty in .{0,1000}\.cache, training may not work correctly",
     r"no labels found in \w+ set, can ?not compute metrics without labels",
@@ -37,25 +40,25 @@ WORDS = (
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *WORDS) if gone is not None else None
-    line = state.attempt.printed.get(ID)
-    text = words or (line.text if line is not None else None)
+    failure = death(state)
+    error = raised(failure, *PATTERNS) if failure is not None else None
+    match = state.attempt.printed.get(ID)
+    text = error or (match.text if match is not None else None)
     if text is None:
         return None
     in_validation = "compute metrics" in text
     return Finding(
         rule=ID,
-        severity="fatal" if words else "warn",
+        severity="fatal" if error else "warn",
         message="Ultralytics found no labels "
         + (
-            "in the validation set: every metric will be 0, whatever the model does."
+            "in the validation set: every metric will be 0, regardless of the model."
             if in_validation
             else "for any image."
         ),
         evidence=[text],
         remedies=[
-            "look where labels are expected: the image's path with its last `images` replaced by `labels`, and .txt",
+            "check where labels are expected: the image's path with its last `images` replaced by `labels`, and .txt",
             "delete labels.cache: it may be older than the labels",
             "check the paths in data.yaml",
         ],
@@ -74,11 +77,11 @@ RULE = Rule(
     on=(events.OutputMatched, events.AttemptEnded),
     judge=judge,
     page=__doc__ or "",
-    words=WORDS,
+    words=PATTERNS,
     cause=50,
     cases=[
-        Case("the training set has none", [*started(), *raises(_TRAIN, last_step=0)], "fatal"),
-        Case("the validation set has none", [*started(), *trains(), *printed(ID, _VALIDATION)], "warn"),
+        Case("no labels in the training set", [*started(), *raises(_TRAIN, last_step=0)], "fatal"),
+        Case("no labels in the validation set", [*started(), *trains(), *printed(ID, _VALIDATION)], "warn"),
         Case("another exception", [*started(), *raises("ValueError: No labels found for class 3")], None),
     ],
 )

@@ -1,22 +1,22 @@
-"""The learning rate is zero while training goes on.
+"""The learning rate is zero while training continues.
 
-**What it means.** Steps are made, time passes, and no weight changes. Either the rate was never above zero, or it fell to zero
-long before the end: then all that follows is wasted.
+**What it means.** Steps are taken, time passes, and no weight changes. Either the learning rate was never above zero,
+or it fell to zero long before the end: everything after that is wasted.
 
-**Why it happens.** A scheduler built for fewer steps than are made (for epochs, and stepped for each batch; for one device, and
-run on several); a decay factor meant for epochs and applied to steps; a warm-up that never begins because its scheduler is never
-stepped; a rate read as 0 from a configuration.
+**Why it happens.** A scheduler built for fewer steps than are taken (built for epochs and stepped for each batch; built
+for one device and run on several); a decay factor meant for epochs and applied to steps; a warm-up that never begins
+because its scheduler is never stepped; a rate read as 0 from a configuration.
 
-**What to do.** Print `optimizer.param_groups[0]["lr"]` at the end of each epoch. Give the scheduler the number of times that its
-`step()` is called: epochs, or `epochs * len(loader)`.
+**What to do.** Print `optimizer.param_groups[0]["lr"]` at the end of each epoch. Give the scheduler the number of times
+that its `step()` is called: epochs, or `epochs * len(loader)`.
 
-**What it needs to see.** A rate of exactly zero from the start for 100 steps; where a loader's epochs are seen, for two epochs
-or 1000 steps. Or a rate that fell to zero (or below 1e-8 of its peak) and stayed there for 200 steps and a fifth of all steps.
-Fatal only when the command ended well and the rate was never above zero.
+**What it needs to see.** A rate of exactly zero from the start for 100 steps; if the epochs of a data loader are seen,
+for two epochs or 1000 steps. Or a rate that fell to zero (or below 1e-8 of its peak) and stayed there for 200 steps and
+a fifth of all steps. It is fatal only if the command succeeded and the rate was never above zero.
 
-**When it stays silent.** Warm-up from zero, by step or over the first epoch; a schedule that ends at zero where the training
-ends; where several optimizers step; where weights were seen to move although the rate is zero, as with optimizers that do
-not use it.
+**When it stays silent.** Warm-up from zero, by step or over the first epoch; a schedule that reaches zero when the
+training ends; runs in which several optimizers step; weights that were seen to change although the rate is zero, as
+with optimizers that do not use it.
 
 Sources: transformers#33455 and the public lists of training faults (total steps miscomputed).
 """
@@ -52,11 +52,11 @@ def judge(state: RunState) -> Finding | None:
     if attempt.rates.vanished_steps < min(limits["steps"], limits["steps_of_a_whole_run"]):
         return None
     if any(earlier.rates.highest.highest > 0.0 for earlier in state.attempts):
-        return _fell(attempt, limits)
-    return _never_rose(attempt, limits)
+        return _report_fall(attempt, limits)
+    return _report_always_zero(attempt, limits)
 
 
-def _never_rose(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     zero = attempt.rates.vanished_steps
     if attempt.weights.most_moved or not is_one(attempt):
         return None
@@ -71,17 +71,17 @@ def _never_rose(attempt: AttemptState, limits: Mapping[str, float]) -> Finding |
         + ("nothing was learned." if attempt.finished else "nothing is being learned."),
         evidence=[
             f"the highest rate of all parameter groups is 0.0 in {zero} of {zero} steps",
-            *([f"no weight moved in {attempt.weights.samples} looks"] if attempt.weights.samples else []),
+            *([f"no weight changed in {attempt.weights.samples} samples"] if attempt.weights.samples else []),
         ],
         remedies=[
-            "print optimizer.param_groups[0]['lr'] after the optimizer is made: it may be read as 0 from a configuration",
+            "print optimizer.param_groups[0]['lr'] after creating the optimizer: it may be read as 0 from a configuration",
             "if it is warm-up, call the scheduler's step() after each optimizer.step()",
         ],
         corrupt_from=attempt.first_step,
     )
 
 
-def _fell(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+def _report_fall(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     rates = attempt.rates
     enough = max(limits["steps_after"], limits["share_after"] * rates.highest.count)
     if rates.vanished_steps < enough or not is_one(attempt) or rates.vanished_since is None:
@@ -94,12 +94,12 @@ def _fell(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
         and not rates.highest.last
     ):
         return None
-    made_for = [
-        f"{seen.scheduler} was made for {seen.planned} of its steps"
+    planned_steps = [
+        f"{seen.scheduler} was created for {seen.planned} calls of step()"
         for seen in rates.schedules.values()
         if seen.planned is not None
     ]
-    peak = f", from {rates.highest.highest:.3g} at its highest" if rates.highest.highest > 0.0 else ""
+    peak = f", down from {rates.highest.highest:.3g} at its peak" if rates.highest.highest > 0.0 else ""
     return Finding(
         rule="learning-rate-vanished",
         severity="warn",
@@ -107,17 +107,17 @@ def _fell(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
         f"{rates.vanished_steps} steps since then changed nothing.",
         evidence=[
             f"{rates.vanished_steps} of {rates.highest.count} steps had a rate of zero, or below 1e-8 of the highest",
-            *made_for,
+            *planned_steps,
         ],
         remedies=[
             "give the scheduler the number of times that its step() is called: epochs, or epochs * len(loader)",
-            "or call its step() once an epoch, where it was made for epochs",
-            "or stop here: what follows changes nothing",
+            "or call its step() once per epoch, if it was created for epochs",
+            "or stop here: further steps change nothing",
         ],
     )
 
 
-COSINE = [0.01 * (1 - n / 300) for n in range(300)]
+DECAY = [0.01 * (1 - n / 300) for n in range(300)]
 RULE = Rule(
     id="learning-rate-vanished",
     kind="learning",
@@ -133,17 +133,17 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "made for epochs, stepped for each batch",
+            "built for epochs, stepped for each batch",
             [
                 *started(),
                 *schedule("CosineAnnealingLR", step=1, planned=300, done=1),
-                *steps(*[2.0] * 300, rate=COSINE),
+                *steps(*[2.0] * 300, rate=DECAY),
                 *steps(*[1.0] * 220, first=301, rate=0.0),
             ],
             "warn",
         ),
         Case(
-            "a factor for epochs, applied to steps",
+            "a decay factor for epochs, applied to steps",
             [*started(), *steps(*[2.0] * 500, rate=[0.1 * 0.9**n for n in range(500)])],
             "warn",
         ),
@@ -171,23 +171,27 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "ends at zero with the training",
+            "reaches zero when the training ends",
             [
                 *started(),
-                *steps(*[1.0] * 300, rate=COSINE),
+                *steps(*[1.0] * 300, rate=DECAY),
                 *steps(1.0, 1.0, first=301, rate=0.0),
                 *ended(0, last_step=302),
             ],
             None,
         ),
         Case(
-            "one cycle ends far below its peak",
+            "a one-cycle schedule that ends far below its peak",
             [*started(), *steps(*[1.0] * 600, rate=[*[0.1] * 300, *[4e-7] * 300])],
             None,
         ),
-        Case("an optimizer that does not use it", [*started(), *moved(9), *steps(*[2.3] * 150, rate=0.0)], None),
         Case(
-            "two optimizers, one waits",
+            "an optimizer that does not use the learning rate",
+            [*started(), *moved(9), *steps(*[2.3] * 150, rate=0.0)],
+            None,
+        ),
+        Case(
+            "two optimizers, one of which waits",
             [*started(), *steps(*[2.3] * 150, rate=0.0, other_steps={"Adam#2": 1})],
             None,
         ),

@@ -1,19 +1,20 @@
 """Every loss so far is exactly zero.
 
-**What it means.** The number that the training minimises has never been anything but 0.0. There is nothing to learn from,
-so the model that comes out is the one that went in, although the progress bar looks as always.
+**What it means.** The number that the training minimizes has always been 0.0. There is nothing to learn from, so the
+model is the same at the end as at the start, although the progress bar looks normal.
 
-**Why it happens.** A device that loses scalar writes (macOS 14.4 with torch 2.2: `x = zeros(3); x[1] = 1` does not do what
-it says), a loss multiplied by an empty mask, labels that never match, a target that was detached from the model.
+**Why it happens.** A device that loses scalar writes (on macOS 14.4 with torch 2.2, `x = zeros(3); x[1] = 1` does not
+store the 1), a loss multiplied by an empty mask, labels that never match, a target that was detached from the model.
 
-**What to do.** Run a few steps on the CPU: if the loss is not zero there, the device is at fault; use a newer torch, or the
-CPU. If it is zero there too, look at the labels of one batch.
+**What to do.** Run a few steps on the CPU. If the loss is not zero there, the device is at fault: use a newer torch, or
+the CPU. If it is zero there too, inspect the labels of one batch.
 
-**When it stays silent.** A loss that reaches zero after it was something else is a solved task, not a fault. Some losses are
-zero by construction and have a gradient all the same (`s - s.detach()` in policy gradients and score distillation): where a
-gradient was seen that is not zero, this is a note and nothing is stopped.
+**When it stays silent.** A loss that reaches zero after other values is a solved task, not a fault. Some losses are
+zero by construction and still have a gradient (`s - s.detach()` in policy gradients and score distillation): if a
+non-zero gradient was seen, this is a note and nothing is stopped.
 
-Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to it.
+Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"steps": 20, "steps_of_a_whole_run": 3}
-EPOCHS = 2
+MIN_EPOCHS = 2
 
 
 def judge(state: RunState) -> Finding | None:
@@ -38,33 +39,35 @@ def judge(state: RunState) -> Finding | None:
     limits = state.tuned("loss-all-zero", LIMITS)
     least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
     if not attempt.loss.count:
-        return _by_epoch(attempt)
+        return _report_by_epoch(attempt)
     if zeros != attempt.loss.count or attempt.loss.nonfinite or zeros < least:
         return None
-    moves = attempt.gradients.seen_nonzero
+    has_gradient = attempt.gradients.seen_nonzero
     return Finding(
         rule="loss-all-zero",
-        severity="note" if moves else "fatal",
+        severity="note" if has_gradient else "fatal",
         message=f"The loss was exactly 0 in all {zeros} steps"
         + (
-            "; its gradient was not, so it may be meant that way." if moves else ": the model is not learning anything."
+            "; its gradient was not, so this may be intended."
+            if has_gradient
+            else ": the model is not learning anything."
         ),
         evidence=[
             f"{zeros} of {zeros} losses are 0.0",
-            "a gradient was not zero" if moves else "no gradient was seen that is not zero",
+            "a non-zero gradient was seen" if has_gradient else "no non-zero gradient was seen",
         ],
         remedies=[
-            "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            "inspect the labels of one batch: an empty mask or labels that never match give a loss of 0",
             *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if state.on_macos else []),
-            "if it trains on a device, run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
+            "if it trains on a GPU, run a few steps on the CPU: a loss that is not 0 there means that the device is at fault",
         ],
     )
 
 
-def _by_epoch(attempt: AttemptState) -> Finding | None:
-    """Where only whole epochs are known."""
+def _report_by_epoch(attempt: AttemptState) -> Finding | None:
+    """Report it from the losses of whole epochs, if no others are known."""
     zeros = attempt.metrics.epochs_of_zero_loss
-    if zeros < EPOCHS or zeros != len(attempt.metrics.history):
+    if zeros < MIN_EPOCHS or zeros != len(attempt.metrics.history):
         return None
     return Finding(
         rule="loss-all-zero",
@@ -72,8 +75,8 @@ def _by_epoch(attempt: AttemptState) -> Finding | None:
         message=f"Every training loss was exactly 0 in all {zeros} epochs: the model is not learning anything.",
         evidence=[f"the losses of {zeros} of {zeros} epochs are 0.0"],
         remedies=[
-            "look at the labels of one batch: an empty mask or labels that never match give a loss of 0",
-            "run a few steps on the CPU: a loss that is not 0 there means the device is at fault",
+            "inspect the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            "run a few steps on the CPU: a loss that is not 0 there means that the device is at fault",
             "on macOS 14.4 with torch 2.2, install torch 2.3 or newer",
         ],
     )
@@ -92,7 +95,7 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("twenty steps of nothing but zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
+        Case("twenty steps with a loss of zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
         Case(
             "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"
         ),
@@ -105,9 +108,9 @@ RULE = Rule(
         Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
         Case("a table of epochs, all zero", [*started(), *_zero_epochs(3)], "fatal"),
         Case("a table of one epoch", [*started(), *_zero_epochs(1)], None),
-        Case("too early to tell", [*started(), *losses(*[0.0] * 19)], None),
+        Case("too few steps", [*started(), *losses(*[0.0] * 19)], None),
         Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
         Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),
-        Case("no loss is seen at all", [*started(), *ended(0, last_step=50)], None),
+        Case("no loss is observed", [*started(), *ended(0, last_step=50)], None),
     ],
 )

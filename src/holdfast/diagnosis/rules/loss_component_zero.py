@@ -1,28 +1,29 @@
-"""A part of the loss is exactly zero while others are not.
+"""A part of the loss is exactly zero while other parts are not.
 
-**What it means.** A detector's loss has parts: where objects are (box, dfl) and what they are (cls). When the parts about
-boxes are exactly 0 on images that do have labelled objects, no prediction is matched to any object: nothing about boxes is
-learned, and mAP stays at 0, although the loss as a whole looks alive. It shows in the first batches, an epoch before all
+**What it means.** A detector's loss has parts: where objects are (box, dfl) and what they are (cls). If the parts about
+boxes are exactly 0 on images that do have labelled objects, no prediction is matched to any object: nothing about boxes
+is learned, and mAP stays at 0, although the total loss looks normal. It shows in the first batches, an epoch before all
 losses are zero.
 
-**Why it happens.** Labels that reach the device broken (copies to MPS that did not wait, ultralytics 8.3.203 on M3 and M4),
-boxes that are empty or outside their images, an assigner that fails on the device. On any device: objects of so few pixels
-that no prediction of an untrained model overlaps them.
+**Why it happens.** Labels that arrive corrupt on the device (copies to MPS that were not awaited, ultralytics 8.3.203
+on M3 and M4), boxes that are empty or outside their images, an assigner that fails on the device. On any device:
+objects of so few pixels that no prediction of an untrained model overlaps them.
 
-**What to do.** Look at `train_batch0.jpg`: if the boxes are wrong there, the labels are. Run a few steps with `device=cpu`: if
-box is not 0 there, the device is at fault; ultralytics 8.3.204 or newer does not copy that way. Never `non_blocking=True` to MPS. Where objects
-are only a few pixels wide, use a larger `imgsz`, or start from pretrained weights.
+**What to do.** Open `train_batch0.jpg`: if the boxes are wrong there, the labels are wrong. Run a few steps with
+`device=cpu`: if box is not 0 there, the device is at fault; ultralytics 8.3.204 or newer does not copy that way. Never
+use `non_blocking=True` to MPS. If objects are only a few pixels wide, use a larger `imgsz`, or start from pretrained
+weights.
 
-**What it needs to see.** Loss parts, by an adapter or in the columns of a results file. It is fatal where every part about
-boxes was 0 from the start in 10 steps with 30 labelled objects (20 steps where objects are not counted) or in a whole epoch,
-and another part was not.
+**What it needs to see.** Parts of the loss, from an adapter or from the columns of a results file. It is fatal if every
+part about boxes was 0 from the start in 10 steps with 30 labelled objects (20 steps if objects are not counted) or in a
+whole epoch, and another part was not.
 
-**When it stays silent.** On batches without labelled objects, where box may rightly be 0. Any other part that is 0 from the
-start (a weight set to 0, a mask loss without masks, dfl where the model has none), and one that fell to 0 and stays there
-while others go on, is a note.
+**When it stays silent.** On batches without labelled objects, where box may correctly be 0. Any other part that is 0
+from the start (a weight set to 0, a mask loss without masks, dfl if the model has none) is a note, and so is a part
+that fell to 0 and stays there while others continue.
 
-Sources: ultralytics/hub#1199, ultralytics#22228, ultralytics#7554, pytorch#139550, pytorch#189690; the results of the first
-field report have box = dfl = 0 and cls = 3.37 in epoch 1.
+Sources: ultralytics/hub#1199, ultralytics#22228, ultralytics#7554, pytorch#139550, pytorch#189690; the results of the
+first field report have box = dfl = 0 and cls = 3.37 in epoch 1.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 LIMITS = {"steps": 10, "objects": 30, "steps_where_objects_are_not_counted": 20, "steps_of_a_note": 100}
 BOX = re.compile(r"(?:^|[^a-z])(?:b?box|[gcd]iou)(?:$|[^a-z])")
 WITH_BOX = re.compile(r"(?:^|[^a-z])(?:dfl|l1|iou)(?:$|[^a-z])")
-"""Further parts that a box has: they are zero with it where nothing is matched."""
+"""Other parts about boxes: they are zero together with the box loss when nothing is matched."""
 
 
 def judge(state: RunState) -> Finding | None:
@@ -55,64 +56,66 @@ def judge(state: RunState) -> Finding | None:
     if len(series) > 1:
         if not any(part.last == 0.0 for part in series.values()):
             return None
-        return _from_the_start(attempt, limits) or _note(attempt, limits["steps_of_a_note"])
-    return _whole_epochs(attempt)
+        return _report_steps(attempt, limits) or _report_note(attempt, limits["steps_of_a_note"])
+    return _report_epochs(attempt)
 
 
-def _from_the_start(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
-    """Boxes never had a loss, something else had."""
+def _report_steps(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+    """Report boxes that never had a loss while another part had one."""
     series = attempt.losses.parts
-    zero = _all_about_boxes(series)
+    zero = _box_parts(series)
     if not zero or not all(series[name].zeros_at_first == series[name].count for name in zero):
         return None
     steps = min(attempt.losses.labelled_zeros_at_first.get(name, 0) for name in zero)
     objects = attempt.losses.objects
-    alive = [name for name, part in series.items() if name not in zero and part.zeros < part.count]
-    seen_enough = steps >= limits["steps_where_objects_are_not_counted"]
+    nonzero = [name for name, part in series.items() if name not in zero and part.zeros < part.count]
+    enough = steps >= limits["steps_where_objects_are_not_counted"]
     if objects is not None:
-        seen_enough = steps >= limits["steps"] and objects >= limits["objects"]
-    if not seen_enough or not alive:
+        enough = steps >= limits["steps"] and objects >= limits["objects"]
+    if not enough or not nonzero:
         return None
-    said = [f"{name} is 0.0 in {steps} of {steps} steps" for name in zero]
-    said += [f"{name} was between {series[name].lowest:.4g} and {series[name].highest:.4g}" for name in alive]
+    evidence = [f"{name} is 0.0 in {steps} of {steps} steps" for name in zero]
+    evidence += [f"{name} was between {series[name].lowest:.4g} and {series[name].highest:.4g}" for name in nonzero]
     if objects is not None:
-        said.append(f"{objects} labelled objects were in those batches")
-    return _fatal(zero, f"the first {steps} steps", alive, said, attempt)
+        evidence.append(f"those batches contained {objects} labelled objects")
+    return _make_fatal(zero, f"the first {steps} steps", nonzero, evidence, attempt)
 
 
-def _whole_epochs(attempt: AttemptState) -> Finding | None:
-    """The same from the means of whole epochs, as a results file has them."""
+def _report_epochs(attempt: AttemptState) -> Finding | None:
+    """Report the same from the means of whole epochs, as in a results file."""
     tracks = {name: track for name, track in attempt.metrics.tracks.items() if is_loss(name) and is_train(name)}
-    zero = _all_about_boxes(tracks)
+    zero = _box_parts(tracks)
     if not zero or not all(tracks[name].all_zero for name in zero):
         return None
-    alive = [name for name, track in tracks.items() if name not in zero and track.zeros < len(track.points)]
-    if not alive:
+    nonzero = [name for name, track in tracks.items() if name not in zero and track.zeros < len(track.points)]
+    if not nonzero:
         return None
     epochs = len(tracks[zero[0]].points)
-    said = [f"{name} is 0 in {epochs} of {epochs} epochs" for name in zero]
-    said += [f"{name} was {tracks[name].points[0].value:.4g} in epoch {tracks[name].points[0].epoch}" for name in alive]
-    return _fatal(zero, "the first epoch" if epochs == 1 else f"all {epochs} epochs", alive, said, attempt)
+    evidence = [f"{name} is 0 in {epochs} of {epochs} epochs" for name in zero]
+    evidence += [
+        f"{name} was {tracks[name].points[0].value:.4g} in epoch {tracks[name].points[0].epoch}" for name in nonzero
+    ]
+    return _make_fatal(zero, "the first epoch" if epochs == 1 else f"all {epochs} epochs", nonzero, evidence, attempt)
 
 
-def _all_about_boxes(names: Iterable[str]) -> list[str]:
+def _box_parts(names: Iterable[str]) -> list[str]:
     names = [name for name in names if BOX.search(name.lower()) or WITH_BOX.search(name.lower())]
     return names if any(BOX.search(name.lower()) for name in names) else []
 
 
-def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], attempt: AttemptState) -> Finding:
-    device_first = ["run a few steps with device=cpu: if they are not 0 there, the device is at fault"]
+def _make_fatal(zero: list[str], when: str, nonzero: list[str], evidence: list[str], attempt: AttemptState) -> Finding:
+    try_cpu = ["run a few steps with device=cpu: if they are not 0 there, the device is at fault"]
     upgrade = ["install ultralytics 8.3.204 or newer"] if attempt.adapter in (None, "ultralytics") else []
     return Finding(
         rule="loss-component-zero",
         severity="fatal",
         message=f"{' and '.join(zero)} {'was' if len(zero) == 1 else 'were'} exactly 0 in {when} while "
-        f"{' and '.join(alive)} {'was' if len(alive) == 1 else 'were'} not: no prediction is matched to an object, so "
+        f"{' and '.join(nonzero)} {'was' if len(nonzero) == 1 else 'were'} not: no prediction is matched to an object, so "
         "nothing about boxes is learned.",
         evidence=evidence,
         remedies=[
-            "look at the boxes in train_batch0.jpg: if they are wrong there, the labels are",
-            *device_first,
+            "check the boxes in train_batch0.jpg: if they are wrong there, the labels are wrong",
+            *try_cpu,
             *upgrade,
             "if the objects are only a few pixels wide, use a larger imgsz or start from pretrained weights",
         ],
@@ -120,23 +123,23 @@ def _fatal(zero: list[str], when: str, alive: list[str], evidence: list[str], at
     )
 
 
-def _note(attempt: AttemptState, least: float) -> Finding | None:
+def _report_note(attempt: AttemptState, min_steps: float) -> Finding | None:
     series = attempt.losses.parts
     for name, part in series.items():
-        if part.last != 0.0 or part.same_in_a_row < least or part.nonfinite:
+        if part.last != 0.0 or part.same_in_a_row < min_steps or part.nonfinite:
             continue
-        if not any(other.last and other.same_in_a_row < least for other in series.values()):
+        if not any(other.last and other.same_in_a_row < min_steps for other in series.values()):
             continue
         from_the_start = part.zeros == part.count
-        if from_the_start and attempt.losses.labelled_zeros_at_first.get(name, 0) < least:
+        if from_the_start and attempt.losses.labelled_zeros_at_first.get(name, 0) < min_steps:
             continue
         how = "from the start" if from_the_start else f"for the last {part.same_in_a_row} steps"
         return Finding(
             rule="loss-component-zero",
             severity="note",
-            message=f"{name} is exactly 0 {how}, while other parts of the loss are not.",
+            message=f"{name} has been exactly 0 {how}, while other parts of the loss are not.",
             evidence=[f"{name} was 0.0 in {part.zeros} of {part.count} steps"],
-            remedies=[f"if {name} is meant to count, look at its weight and at the labels that it needs"],
+            remedies=[f"if {name} is meant to count, check its weight and the labels that it needs"],
             confidence="possible",
         )
     return None
@@ -155,13 +158,13 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "no box in ten batches with objects",
+            "no box loss in ten batches with objects",
             [*started(), *trains(), *_unmatched(10, 12)],
             "fatal",
         ),
-        Case("the same where objects are not counted", [*started(), *_unmatched(20)], "fatal"),
+        Case("no box loss, and objects are not counted", [*started(), *_unmatched(20)], "fatal"),
         Case(
-            "the first field report: cls dies too, an epoch later",
+            "the first field report: cls becomes 0 an epoch later",
             [
                 *started(),
                 *validations(train__box_loss=[0.0] * 3, train__cls_loss=[3.37, 0.0, 0.0], train__dfl_loss=[0.0] * 3),
@@ -174,11 +177,11 @@ RULE = Rule(
             [*started(), *parts(10, instances=8, giou_loss=0.0, cls_loss=2.0, l1_loss=0.0)],
             "fatal",
         ),
-        Case("a few tiny objects, now and then", [*started(), *_unmatched(25, 1)], None),
-        Case("too early to tell", [*started(), *_unmatched(9, 12)], None),
+        Case("a few tiny objects now and then", [*started(), *_unmatched(25, 1)], None),
+        Case("too few steps", [*started(), *_unmatched(9, 12)], None),
         Case("images without objects", [*started(), *_unmatched(60, 0)], None),
         Case(
-            "the first images are empty, then boxes come",
+            "the first images are empty, later ones have boxes",
             [
                 *started(),
                 *_unmatched(30, 0),
@@ -187,7 +190,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a few small objects that nothing matches at first",
+            "a few small objects without a match at first",
             [
                 *started(),
                 *_unmatched(6, 3),
@@ -195,9 +198,13 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("all are zero: another rule's", [*started(), *parts(30, instances=3, box_loss=0.0, cls_loss=0.0)], None),
         Case(
-            "box has no weight on purpose",
+            "all parts are zero: left to another rule",
+            [*started(), *parts(30, instances=3, box_loss=0.0, cls_loss=0.0)],
+            None,
+        ),
+        Case(
+            "box has a weight of 0 on purpose",
             [
                 *started(),
                 *parts(120, instances=3, box_loss=0.0, cls_loss=[2.0 - n / 100 for n in range(120)], dfl_loss=1.1),
@@ -221,7 +228,7 @@ RULE = Rule(
             ],
             "note",
         ),
-        Case("no parts are known", [*started(), *losses(*[1.0] * 200)], None),
+        Case("no loss parts are known", [*started(), *losses(*[1.0] * 200)], None),
         Case(
             "a healthy results file",
             [
