@@ -69,10 +69,10 @@ def judge(state: RunState) -> Finding | None:
 
 def _judge_constant_from_start(attempt: AttemptState, same_steps: int) -> Finding:
     weights, grads = attempt.weights, attempt.gradients
-    alive = weights.most_moved > 0 and grads.seen_nonzero
-    dead = (weights.samples and not weights.most_moved) or (grads.samples and not grads.seen_nonzero)
+    is_alive = weights.most_moved > 0 and grads.seen_nonzero
+    is_dead = (weights.samples and not weights.most_moved) or (grads.samples and not grads.seen_nonzero)
     severity: Severity = (
-        "note" if alive else "fatal" if dead and not has_few_digits(attempt.loss.last or 0.0) else "warn"
+        "note" if is_alive else "fatal" if is_dead and not has_few_digits(attempt.loss.last or 0.0) else "warn"
     )
     observations = []
     if weights.samples:
@@ -87,7 +87,7 @@ def _judge_constant_from_start(attempt: AttemptState, same_steps: int) -> Findin
         message=f"The loss is exactly {attempt.loss.last:.9g} in all {same_steps} steps"
         + (
             "; weights change and have gradients, so this may be intended."
-            if alive
+            if is_alive
             else ": updates have no effect on it."
         ),
         evidence=[
@@ -129,7 +129,7 @@ def _judge_later_constant(attempt: AttemptState, same_steps: int, min_steps: flo
 
 
 def has_few_digits(value: float) -> bool:
-    """Return whether a loss, rounded to nine digits, is a half-precision number."""
+    """Return whether a loss, written with nine digits, is a half-precision number."""
     mantissa, exponent = math.frexp(value)
     rounded = math.ldexp(round(mantissa * 2**FEW_BITS) / 2**FEW_BITS, exponent)
     return float(f"{rounded:.9g}") == value

@@ -129,7 +129,7 @@ def _compute_level(stretch: list[Recent]) -> float:
 
 
 def _select_newest(attempt: AttemptState, remaining_steps: int) -> list[Recent]:
-    """Return the newest losses that cover `wanted` steps, oldest first."""
+    """Return the newest losses that cover the given number of steps, oldest first."""
     newest: list[Recent] = []
     for point in reversed(attempt.losses.recent):
         if remaining_steps <= 0:

@@ -39,28 +39,28 @@ def judge(state: RunState) -> Finding | None:
     loss = state.attempt.loss
     if not loss.nonfinite:
         return _judge_epochs(state)
-    lasting = loss.nonfinite_in_a_row >= state.tuned("loss-not-finite", LIMITS)["in_a_row"]
+    is_lasting = loss.nonfinite_in_a_row >= state.tuned("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
-        severity="fatal" if lasting else "warn",
-        step=loss.nonfinite_since if lasting else loss.last_nonfinite_step,
-        corrupt_from=loss.nonfinite_since if lasting else None,
+        severity="fatal" if is_lasting else "warn",
+        step=loss.nonfinite_since if is_lasting else loss.last_nonfinite_step,
+        corrupt_from=loss.nonfinite_since if is_lasting else None,
         message=(
             f"The loss has not been finite since step {loss.nonfinite_since}: the weights are corrupt from that step on."
-            if lasting
+            if is_lasting
             else f"The loss was not finite at step {loss.last_nonfinite_step}."
         ),
         evidence=[f"{loss.nonfinite} losses were NaN or infinite, the last {loss.nonfinite_in_a_row} in a row"],
-        remedies=_remedies(state, loss.nonfinite_since if lasting else loss.last_nonfinite_step),
+        remedies=_select_remedies(state, loss.nonfinite_since if is_lasting else loss.last_nonfinite_step),
     )
 
 
-def _remedies(state: RunState, since: int | None) -> list[str]:
+def _select_remedies(state: RunState, since: int | None) -> list[str]:
     rate_advice = lower_the_rate(state.attempt, since)
     return [*(rate_advice or [INPUTS, HALVE]), CLIP, *([INPUTS] if rate_advice else []), *go_back(state, since)]
 
 
-def _epoch_loss(epoch: int, loss: float | str) -> events.AnyEvent:
+def _make_epoch(epoch: int, loss: float | str) -> events.AnyEvent:
     return events.Metrics(at=float(epoch), step=0, epoch=epoch, values={"loss": loss}, source="log")
 
 
@@ -76,7 +76,7 @@ def _judge_epochs(state: RunState) -> Finding | None:
         severity="fatal",
         message=f"The loss has not been finite since epoch {since}: the weights are corrupt from that epoch on.",
         evidence=[f"a training loss was NaN or infinite in each of the last {len(epochs)} epochs"],
-        remedies=_remedies(state, epochs[0].step or None),
+        remedies=_select_remedies(state, epochs[0].step or None),
         corrupt_from=epochs[0].step or None,
     )
 
@@ -94,10 +94,10 @@ RULE = Rule(
         Case("a whole window of NaN", [*started(), *losses(1.0), *window(2, 40, 0.0, nonfinite=39)], "fatal"),
         Case(
             "a log of epochs, NaN from the third epoch on",
-            [*started(), *(_epoch_loss(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],
+            [*started(), *(_make_epoch(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],
             "fatal",
         ),
-        Case("a log of epochs, one NaN", [*started(), _epoch_loss(1, "nan"), _epoch_loss(2, 0.9)], None),
+        Case("a log of epochs, one NaN", [*started(), _make_epoch(1, "nan"), _make_epoch(2, 0.9)], None),
         Case(
             "one NaN long ago, and a new one that persists",
             [*started(), *losses(1.0, "nan", *[0.9] * 20, *["nan"] * 5)],

@@ -69,9 +69,10 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="memory-leak",
         severity="warn" if runs_out else "note",
-        message=_message(state, leak) + ("" if leak.settled else " Too few epochs were seen to tell whether it stops."),
-        evidence=_evidence(state, leak),
-        remedies=_remedies(state, leak),
+        message=_format_message(state, leak)
+        + ("" if leak.settled else " Too few epochs were seen to tell whether it stops."),
+        evidence=_collect_evidence(state, leak),
+        remedies=_select_remedies(state, leak),
     )
 
 
@@ -89,7 +90,7 @@ def _runs_out_in_time(state: RunState, leak: Leak, limits: Mapping[str, float]) 
     return leak.seconds_until(leak.forecast.at) <= limits["hours"] * 3600.0
 
 
-def _message(state: RunState, leak: Leak) -> str:
+def _format_message(state: RunState, leak: Leak) -> str:
     steps_per_epoch = state.attempt.pace.steps_per_epoch
     if not leak.by_step:
         rate = f"{size(leak.growth.rate * 3600)} per hour"
@@ -126,7 +127,7 @@ def _format_forecast(state: RunState, leak: Leak, forecast: Forecast) -> str:
     return f"near epoch {near} ({first}..{last}){of}, {steps}, {span}"
 
 
-def _evidence(state: RunState, leak: Leak) -> list[str]:
+def _collect_evidence(state: RunState, leak: Leak) -> list[str]:
     first, last = leak.first, leak.last
     total = state.started.memory_total if state.started is not None else None
     evidence = [
@@ -143,7 +144,7 @@ def _evidence(state: RunState, leak: Leak) -> list[str]:
     return evidence
 
 
-def _remedies(state: RunState, leak: Leak) -> list[str]:
+def _select_remedies(state: RunState, leak: Leak) -> list[str]:
     first, last = leak.first, leak.last
     grown = last.rss - first.rss
     in_workers = None not in (leak.limit, first.own, last.own) and (last.own or 0.0) - (first.own or 0.0) < 0.5 * grown

@@ -60,7 +60,11 @@ def judge(state: RunState) -> Finding | None:
     driver = (memory.points[-1].driver or 0.0) if memory.blind else 0.0
     own = last.rss + driver
     others = max(0.0, total - last.available - own)
-    largest_user = "this training uses most of it" if own >= others else "other programs or the system use most of it"
+    largest_user = (
+        "most memory is used by this training"
+        if own >= others
+        else "most memory is used by other programs or the system"
+    )
     return Finding(
         rule="memory-pressure",
         severity="warn" if own >= limits["ours_part"] * total else "note",
