@@ -78,7 +78,7 @@ def _find_traces(state: RunState, end: AttemptEnded) -> list[str]:
     lines = [line for pattern in _TRACES if (line := said(end, pattern))]
     environment = state.started.environment if state.started is not None else {}
     if environment.get(HIDES, "").upper() in ("TRUE", "1", "YES", "ON"):
-        lines.append(f"{HIDES}={environment[HIDES]}, which hides this error")
+        lines.append(f"{HIDES}={environment[HIDES]} is set: it hides this error")
     return lines
 
 

@@ -4,7 +4,7 @@
 model at the end is the model from the start.
 
 **Why it happens.** Gradient accumulation over more batches than an epoch has, with the gradients cleared at the start
-of each epoch. A condition before `optimizer.step()` that is never true. A call of `optimizer.step` without its
+of each epoch. A condition before `optimizer.step()` that is never true. `optimizer.step` written without its
 parentheses. A loop that was copied from an evaluation.
 
 **What to do.** Print something next to `optimizer.step()`: if it never appears, the condition before it is wrong. With
@@ -71,7 +71,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "the training failed before the first step",
+            "the training failed before the optimizer stepped",
             [*started(), *trains(), *_make_coverage(_NEVER_STEPPED), *ended(1, last_step=480)],
             None,
         ),

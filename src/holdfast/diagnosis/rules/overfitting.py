@@ -1,6 +1,6 @@
 """A validation loss rises while its training counterpart falls.
 
-**What it means.** Since its best validation, the model memorizes its training data: what it learns no longer helps on
+**What it means.** Since its best validation, the model has been memorizing its training data: what it learns no longer helps on
 data that it has not seen. The best checkpoint is an earlier one.
 
 **Why it happens.** Little data for the size of the model, augmentation that was removed, label errors, too many epochs,
@@ -84,7 +84,7 @@ def judge(state: RunState) -> Finding | None:
         rule="overfitting",
         severity="note" if is_improving else "warn",
         message=f"{rise.name} has risen by {100 * rise.share:.0f}% since epoch {rise.best.epoch} (from {rise.best.value:.4g} "
-        f"to {rise.now:.4g}) while {training_fall}: the model memorizes its training data.",
+        f"to {rise.now:.4g}) while {training_fall}: the model is memorizing its training data.",
         evidence=[
             *(
                 f"{other.name}: best {other.best.value:.4g} in epoch {other.best.epoch}, now {other.now:.4g}, "
