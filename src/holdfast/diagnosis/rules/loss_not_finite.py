@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LIMITS = {"in_a_row": 5}
 EPOCHS = 2
-INPUTS = "check the inputs of that batch for NaN, infinity or a division by zero"
+INPUTS = "check the inputs of that batch: do they contain NaN or infinity, or lead to a division by zero?"
 HALVE = "halve the learning rate, or add warm-up"
 CLIP = "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
 
