@@ -126,7 +126,7 @@ def made_of(history):
     ("device", "steps", "first_advice", "of_the_cpu"),
     [
         ("cpu", 48, "train longer: 48 steps are very few", False),
-        ("cpu", 400, "look at predictions", False),
+        ("cpu", 400, "inspect the predictions", False),
         ("mps", 48, "train longer: 48 steps are very few", True),
         ("0", 400, "validate the checkpoint on the CPU", True),
     ],
@@ -151,7 +151,7 @@ def test_scores_of_zero_after_hardly_any_update_are_no_proof():
     assert made.confidence == "possible"
     assert "8 steps are few" in made.message
     assert made.remedies[0].startswith("train longer: 8 steps are very few")
-    assert "8 optimizer steps were made in all: with batch=4 and nbs=64, 16 batches go into each" in made.evidence
+    assert "8 optimizer steps in total: with batch=4 and nbs=64, each step accumulates 16 batches" in made.evidence
 
 
 @pytest.mark.parametrize(

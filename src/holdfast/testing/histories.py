@@ -1,4 +1,4 @@
-"""Words to write a rule's cases with: short histories of events, one line for each thing that happens."""
+"""Building blocks for the cases of rules: short event histories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 1 << 30
 def started(
     resume: events.Resume | None = None, attempt: int = 1, memory_budget: int | None = None
 ) -> list[events.AnyEvent]:
-    """A run on a machine with 16 GiB, and its first attempt."""
+    """Start a run on a machine with 16 GiB, and its first attempt."""
     return [
         events.RunStarted(
             at=0.0,
@@ -36,7 +36,7 @@ def started(
 
 
 def trains() -> list[events.AnyEvent]:
-    """The probe is awake and sees a training."""
+    """Attach the probe to a training."""
     return [
         events.Interpreter(at=0.1, pid=100, ppid=1, python="3.11.7", executable="/venv/bin/python"),
         events.TorchImported(at=0.2, pid=100, torch="2.13.0"),
@@ -62,7 +62,7 @@ def window(first: int, last: int, mean: float, *, zeros: int = 0, nonfinite: int
 
 
 def memory(available: float, *, rss: float = 2.0, swap: float = 0.0) -> list[events.AnyEvent]:
-    """One sample, in GiB."""
+    """Make one memory sample; amounts are in GiB."""
     return [
         events.Sample(
             at=50.0,
@@ -108,7 +108,7 @@ TRACEBACK = (
 
 
 def entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:
-    """As the journal would give them back: the probe's events from rank 0."""
+    """Yield the history as journal entries, with the probe's events from rank 0."""
     for event in history:
         from_probe = isinstance(event, events.ChildEvent.__args__)  # type: ignore[attr-defined]
         yield Entry(event, 1, 0 if from_probe else None)

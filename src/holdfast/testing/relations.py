@@ -1,4 +1,4 @@
-"""Words for the cases of rules about gradients, weights, batches and checkpoints."""
+"""Building blocks for the cases of rules about gradients, weights, batches and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def steps(
     samples: int | None = None,
     backwards: int = 1,
 ) -> list[events.AnyEvent]:
-    """So many steps that are all alike."""
+    """Make `count` identical steps."""
     return [
         events.Step(
             at=1.0 + number,
@@ -36,7 +36,7 @@ def steps(
 
 
 def sample(step: int, *, norm: float | str = 1.0, tensors: int = 4, **more: int) -> list[events.AnyEvent]:
-    """One look at the gradients of a step."""
+    """Make one sample of the gradients at a step."""
     return [events.Gradients(at=float(step), step=step, norm=norm, tensors=tensors, **more)]  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def weight_updates(
 def stuck(
     name: str, ulps: float | None, *, rows: int = 8, of: int = 8, times: int = 1, by_others: bool = False
 ) -> events.StuckTensor:
-    """A tensor of which so many rows stayed, of those with a gradient."""
+    """Make a tensor of which `rows` rows stayed unchanged, of `of` rows with a gradient."""
     return events.StuckTensor(
         name=name, rows=8, with_gradient=of, stuck=rows, update_ulps=ulps, times=times, by_others=by_others
     )
@@ -88,7 +88,7 @@ def two_ranks() -> list[events.AnyEvent]:
 
 
 def checksums(step: int, *values: str) -> list[events.AnyEvent]:
-    """What each rank says at a step."""
+    """Make the checksums of all ranks at a step, one value for each rank."""
     return [
         events.Checksum(at=float(step), step=step, rank=rank, value=value, tensors=4)
         for rank, value in enumerate(values)

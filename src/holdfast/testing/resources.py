@@ -1,4 +1,4 @@
-"""Words for the cases of rules about resources: long lives of a training in a few numbers, in GiB."""
+"""Building blocks for the cases of rules about resources: long runs described by a few numbers, in GiB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MACHINE = 16.0
 
 
-def at(value: float | Callable[[float], float], part: float) -> float:
+def _value_at(value: float | Callable[[float], float], part: float) -> float:
     return value(part) if callable(value) else value
 
 
@@ -34,8 +34,9 @@ def life(
     device: str = "mps:0",
     device_limit: float | None = None,
 ) -> list[events.AnyEvent]:
-    """A run with so many looks at its memory, `every` seconds and `steps` steps apart. What changes is a function of the
-    part of it that has passed, from 0 to 1.
+    """Make a run with `samples` memory samples, `every` seconds and `steps` steps apart.
+
+    A value that changes is a function of the part of the run that has passed, from 0 to 1.
     """
     history = [*started(), *trains()]
     for sample in range(1, samples + 1):
@@ -54,7 +55,7 @@ def life(
         )
         if epoch_of and last % epoch_of == 0:
             history.append(epoch(last // epoch_of, now, epoch_of / steps * every, step=last, planned=planned))
-        on_device = at(driver, part) if driver is not None else 0.0
+        on_device = _value_at(driver, part) if driver is not None else 0.0
         if driver is not None:
             history.append(
                 events.Memory(
@@ -62,19 +63,19 @@ def life(
                     step=last,
                     device=device,
                     driver=int(on_device * GIB),
-                    allocated=int(at(allocated, part) * GIB),
+                    allocated=int(_value_at(allocated, part) * GIB),
                     limit=int(device_limit * GIB) if device_limit is not None else None,
                 )
             )
-        held = at(rss, part) + at(others, part) + (on_device if device.startswith("mps") else 0.0)
+        used = _value_at(rss, part) + _value_at(others, part) + (on_device if device.startswith("mps") else 0.0)
         history.append(
             events.Sample(
                 at=now,
-                rss=int(at(rss, part) * GIB),
-                processes=int(at(processes, part)),
-                available=int(max(0.0, MACHINE - held) * GIB),
-                swap=int(at(swap, part) * GIB),
-                disk_free=int(at(disk, part) * GIB),
+                rss=int(_value_at(rss, part) * GIB),
+                processes=int(_value_at(processes, part)),
+                available=int(max(0.0, MACHINE - used) * GIB),
+                swap=int(_value_at(swap, part) * GIB),
+                disk_free=int(_value_at(disk, part) * GIB),
             )
         )
     return history
@@ -89,11 +90,11 @@ def epoch(
 
 
 def epochs(*seconds: float) -> list[events.AnyEvent]:
-    """Nothing but epochs, as a foreign log has them."""
+    """Make a history that contains only epochs, like an imported log."""
     history, now = started(), 0.0
-    for number, each in enumerate(seconds, 1):
-        now += each
-        history.append(epoch(number, now, each))
+    for number, duration in enumerate(seconds, 1):
+        now += duration
+        history.append(epoch(number, now, duration))
     return history
 
 

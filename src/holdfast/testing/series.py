@@ -1,4 +1,4 @@
-"""Further words for the cases of rules about losses, metrics and learning rates."""
+"""Building blocks for the cases of rules about losses, metrics and learning rates."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def steps(
     loader: bool = False,
     other_steps: Mapping[str, int] | None = None,
 ) -> list[events.AnyEvent]:
-    """One step for each loss; `rate` and `norm` for all of them, or one each."""
+    """Make one step per loss. `rate` and `norm` apply to all steps, or give one value per step."""
 
-    def each(value: float | Sequence[float], n: int) -> float:
+    def value_at(value: float | Sequence[float], n: int) -> float:
         return value if isinstance(value, (int, float)) else value[n]
 
     return [
@@ -29,8 +29,8 @@ def steps(
             step=first + n,
             seconds=0.1,
             loss=loss,
-            lr=[each(rate, n)],
-            grad_norm=None if norm is None else each(norm, n),
+            lr=[value_at(rate, n)],
+            grad_norm=None if norm is None else value_at(norm, n),
             batch=f"{first + n:016x}" if loader else None,
             samples=8 if loader else None,
             other_steps=dict(other_steps) if other_steps else None,
@@ -42,23 +42,25 @@ def steps(
 def parts(
     count: int, *, first: int = 1, instances: int | None = None, **values: float | Sequence[float]
 ) -> list[events.AnyEvent]:
-    """Steps with loss components; each value for all of them, or one each."""
-    made: list[events.AnyEvent] = []
+    """Make steps with loss components. A component applies to all steps, or gives one value per step."""
+    history: list[events.AnyEvent] = []
     for n in range(count):
-        now: dict[str, float | str] = {
+        components: dict[str, float | str] = {
             name: value if isinstance(value, (int, float)) else value[n] for name, value in values.items()
         }
-        total = sum(float(value) for value in now.values())
-        made.append(
-            events.Step(at=1.0 + n, step=first + n, seconds=0.1, loss=total, parts=now, lr=[0.01], instances=instances)
+        total = sum(float(value) for value in components.values())
+        history.append(
+            events.Step(
+                at=1.0 + n, step=first + n, seconds=0.1, loss=total, parts=components, lr=[0.01], instances=instances
+            )
         )
-    return made
+    return history
 
 
 def validations(
     *, first: int = 1, every: int = 100, source: str = "ultralytics", **columns: Sequence[float]
 ) -> list[events.AnyEvent]:
-    """One validation an epoch. A column's name has `__` for `/`: `val__cls_loss`."""
+    """Make one validation per epoch. In a column name, `__` stands for `/`: `val__cls_loss`."""
     lengths = {len(column) for column in columns.values()}
     assert len(lengths) == 1
     return [
@@ -74,9 +76,9 @@ def validations(
 
 
 def final(step: int = 1000, **values: float) -> list[events.AnyEvent]:
-    """The validation of the best checkpoint at the end."""
-    named: dict[str, float | str] = {name.replace("__", "/"): value for name, value in values.items()}
-    return [events.Metrics(at=500.0, step=step, values=named, source="ultralytics, best.pt at the end")]
+    """Make the final validation of the best checkpoint."""
+    metrics: dict[str, float | str] = {name.replace("__", "/"): value for name, value in values.items()}
+    return [events.Metrics(at=500.0, step=step, values=metrics, source="ultralytics, best.pt at the end")]
 
 
 def epoch(number: int, *, step: int, planned: int | None = None, source: str = "loader") -> list[events.AnyEvent]:
@@ -94,10 +96,10 @@ def note(what: str, detail: str = "") -> list[events.AnyEvent]:
 
 
 def moved(count: int, *, of: int = 10, step: int = 1) -> list[events.AnyEvent]:
-    """A look at the weights."""
+    """Make one check of the weights."""
     return [events.WeightUpdates(at=float(step), step=step, checked=of, of=of, moved=count)]
 
 
 def gradients(norm: float, *, step: int = 1) -> list[events.AnyEvent]:
-    """A look at the gradients."""
+    """Make one sample of the gradients."""
     return [events.Gradients(at=float(step), step=step, norm=norm, tensors=10, zero=0 if norm else 10)]

@@ -1,4 +1,4 @@
-"""Words to write the cases of text signatures with: a Mac, a line that was printed, an end with a traceback."""
+"""Building blocks for the cases of text signatures: a Mac, a printed line, an end with a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def on_mac(
     torch: str = "2.9.1", macos: str = "15.5", environment: Mapping[str, str] | None = None
 ) -> list[events.AnyEvent]:
-    """A run on an Apple computer that has begun to train."""
+    """Make a run on an Apple computer that has started to train."""
     run, attempt = started()
     assert isinstance(run, events.RunStarted)
     mac = msgspec.structs.replace(run, platform=f"macOS-{macos}-arm64-arm-64bit", environment=dict(environment or {}))
@@ -24,7 +24,7 @@ def on_mac(
 
 
 def unknown_machine() -> list[events.AnyEvent]:
-    """A log without a word about where it comes from."""
+    """Make a log that does not name its platform."""
     run, attempt = started()
     assert isinstance(run, events.RunStarted)
     return [msgspec.structs.replace(run, platform=""), attempt]
@@ -37,7 +37,7 @@ def _with_torch(event: events.AnyEvent, torch: str) -> events.AnyEvent:
 
 
 def device(name: str) -> list[events.AnyEvent]:
-    """The device is seen to be this one."""
+    """Report the device that the training uses."""
     return [events.Memory(at=1.5, step=1, device=name)]
 
 
@@ -46,7 +46,7 @@ def printed(rule: str, text: str, *, count: int = 1, stream: str = "stderr") -> 
 
 
 def raises(*message: str, through: Iterable[str] = (), last_step: int = 10) -> list[events.AnyEvent]:
-    """An end by an exception whose traceback goes through these frames."""
+    """End with an exception whose traceback contains these frames."""
     words = ["Traceback (most recent call last):", '  File "/home/ann/train.py", line 31, in <module>', "    main()"]
     words += [f"  File {frame}" for frame in through]
     return ended(1, words=[*words, *message], last_step=last_step)

@@ -1,24 +1,27 @@
-"""The loss stands far above where it began, and stays there.
+"""The loss is far above its starting value and stays there.
 
-**What it means.** The model is much worse than the untrained one was. A single spike passes; this does not.
+**What it means.** The model is much worse than the untrained model was. A single spike recovers; this does not.
 
-**Why it happens.** A learning rate that is too high (or warm-up that is missing), inputs that are not normalised, gradients that
-are not cleared between steps, a sign that is wrong in the loss, half precision that overflows.
+**Why it happens.** A learning rate that is too high, missing warm-up, inputs that are not normalized, gradients that
+are not cleared between steps, a wrong sign in the loss, or overflow in half precision.
 
-**What to do.** Go back to a checkpoint from before it rose. Divide the learning rate by ten, add warm-up, clip gradients.
+**What to do.** Resume from a checkpoint saved before the loss rose. Divide the learning rate by ten, add warm-up, and
+clip gradients.
 
-**What it needs to see.** 50 steps in a row with every loss more than 10 times the highest of the first 20, and the newest 100
-times (1000 times where no data loader is seen). Or a leap in the first 20 steps, as with a rate that is far too high: 100 steps in a
-row with every loss more than 5 times the very first one, and the newest 10 times. It is fatal only beyond a million times, while it still rises from ten steps to
-the next ten and the gradients have grown a thousandfold too.
+**What it needs to see.** 50 consecutive steps in which every loss is more than 10 times the highest of the first 20
+losses, and the newest losses are 100 times that value (1000 times if no data loader is seen). Or a jump within the
+first 20 steps, as with a learning rate that is far too high: 100 consecutive steps in which every loss is more than 5
+times the very first loss, and the newest losses are 10 times that value. It is fatal only beyond a million times, while
+the loss still rises from each ten steps to the next ten, and if the gradients have grown a thousandfold too.
 
-**When it stays silent.** On losses that go below zero (policy gradients, densities), where several optimizers step (adversarial
-training) or one takes over from another, on spikes that pass, and while the loss is coming down again: it may have been
-given a further term. A leap counts only from a first loss of 0.1 or more: one that begins at nearly nothing (a student that is
-a copy of its teacher) can only rise. Nor does one count in a training of Ultralytics: before a detector proposes boxes none is matched
-with an object, and its losses of boxes, which come later, are no divergence.
+**When it stays silent.** On losses that go below zero (policy gradients, densities). If several optimizers step
+(adversarial training), or one takes over from another. On spikes that recover. While the loss is falling again, because
+a new term may have been added to it. A jump counts only if the first loss is 0.1 or more: a loss that starts near zero
+(a student that is a copy of its teacher) can only rise. Jumps in Ultralytics trainings do not count either: until a
+detector proposes boxes, none is matched with an object, so the box losses that appear later are not a divergence.
 
-Sources: the public lists of training faults (learning rate 100 times off, inputs not normalised, no zero_grad: SO-60335387).
+Sources: the public lists of training faults (learning rate 100 times off, inputs not normalized, no zero_grad:
+SO-60335387).
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ LIMITS = {
     "times_after_a_leap": 10,
     "least_first_loss": 0.1,
 }
-STRETCHES = 5
-GRADIENTS_GROWN = 1e3
+SEGMENTS = 5
+MIN_GRADIENT_GROWTH = 1e3
 
 
 def judge(state: RunState) -> Finding | None:
@@ -63,78 +66,80 @@ def judge(state: RunState) -> Finding | None:
         return None
     if not is_positive(attempt) or not is_one(attempt):
         return None
-    return _far_off(state, limits) or _leapt(state, limits)
+    return _judge_high_losses(state, limits) or _judge_early_jump(state, limits)
 
 
-def _far_off(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_high_losses(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     attempt = state.attempt
     losses = attempt.losses
     if losses.far_steps < limits["steps"]:
         return None
-    stretch = _newest(attempt, int(min(losses.far_steps, 4 * limits["steps"])))
-    level, began = _level(stretch), max(losses.early)
-    times = level / began
-    if times < limits["times" if from_a_loader(attempt) else "times_without_a_loader"] or _comes_down(stretch):
+    stretch = _select_newest(attempt, int(min(losses.far_steps, 4 * limits["steps"])))
+    level, initial = _compute_level(stretch), max(losses.early)
+    ratio = level / initial
+    if ratio < limits["times" if from_a_loader(attempt) else "times_without_a_loader"] or _is_falling(stretch):
         return None
-    proven = times > limits["times_of_proof"] and _rises(stretch) and _gradients_grew(attempt)
-    said = f"every one of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
-    return _finding(state, level, began, losses.far_steps, said, proven=proven)
+    proven = ratio > limits["times_of_proof"] and _is_rising(stretch) and _have_gradients_grown(attempt)
+    evidence = f"each of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
+    return _report_divergence(state, level, initial, losses.far_steps, evidence, proven=proven)
 
 
-def _leapt(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_early_jump(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     attempt = state.attempt
-    losses, began = attempt.losses, attempt.loss.first
+    losses, initial = attempt.losses, attempt.loss.first
     if losses.left_steps < limits["steps_after_a_leap"] or losses.left_after >= EARLY:
         return None
-    stretch = _newest(attempt, losses.left_steps)
-    level = _level(stretch)
-    if began is None or began < limits["least_first_loss"] or level < limits["times_after_a_leap"] * began:
+    stretch = _select_newest(attempt, losses.left_steps)
+    level = _compute_level(stretch)
+    if initial is None or initial < limits["least_first_loss"] or level < limits["times_after_a_leap"] * initial:
         return None
-    if _resumed(attempt) or is_detector(attempt) or _comes_down(stretch):
+    if _is_resumed(attempt) or is_detector(attempt) or _is_falling(stretch):
         return None
-    said = f"every one of the last {losses.left_steps} losses is more than {LEAP:g} times the very first"
-    return _finding(state, level, began, losses.left_steps, said, proven=False)
+    evidence = f"each of the last {losses.left_steps} losses is more than {LEAP:g} times the very first"
+    return _report_divergence(state, level, initial, losses.left_steps, evidence, proven=False)
 
 
-def _finding(state: RunState, level: float, began: float, steps: int, said: str, *, proven: bool) -> Finding:
+def _report_divergence(
+    state: RunState, level: float, initial: float, steps: int, evidence: str, *, proven: bool
+) -> Finding:
     since = state.attempt.last_step - steps + 1
     return Finding(
         rule="loss-diverging",
         severity="fatal" if proven else "warn",
-        message=f"The loss is {level / began:.3g} times what it was at the start ({level:.4g} against {began:.4g}) and has been far "
-        f"above it since step {since}" + (", still rising: this does not come back." if proven else "."),
-        evidence=[said, f"the newest are about {level:.4g}, at the start it was {began:.4g}"],
+        message=f"The loss is {level / initial:.3g} times its starting value ({level:.4g} compared with {initial:.4g}) and has been far "
+        f"above it since step {since}" + (", and it is still rising: it will not recover." if proven else "."),
+        evidence=[evidence, f"the newest losses are about {level:.4g}; the loss started at {initial:.4g}"],
         remedies=[
             *go_back(state, since),
             "divide the learning rate by ten, or add warm-up",
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-            "check that inputs are normalised and that gradients are cleared in each step",
+            "check that inputs are normalized and that gradients are cleared at each step",
         ],
         confidence="proven" if proven else "likely",
         corrupt_from=since,
     )
 
 
-def _resumed(attempt: AttemptState) -> bool:
+def _is_resumed(attempt: AttemptState) -> bool:
     return attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
 
 
-def _level(stretch: list[Recent]) -> float:
+def _compute_level(stretch: list[Recent]) -> float:
     return statistics.median(point.mean for point in stretch[-10:])
 
 
-def _newest(attempt: AttemptState, wanted: int) -> list[Recent]:
-    """The newest losses that stand for so many steps, oldest first."""
+def _select_newest(attempt: AttemptState, remaining_steps: int) -> list[Recent]:
+    """Return the newest losses that cover the given number of steps, oldest first."""
     newest: list[Recent] = []
     for point in reversed(attempt.losses.recent):
-        if wanted <= 0:
+        if remaining_steps <= 0:
             break
-        wanted -= point.n
+        remaining_steps -= point.n
         newest.append(point)
     return newest[::-1]
 
 
-def _comes_down(stretch: list[Recent]) -> bool:
+def _is_falling(stretch: list[Recent]) -> bool:
     half = len(stretch) // 2
     if half < 5:
         return False
@@ -142,25 +147,25 @@ def _comes_down(stretch: list[Recent]) -> bool:
     return statistics.median(p.mean for p in after) < 0.7 * statistics.median(p.mean for p in before)
 
 
-def _rises(stretch: list[Recent]) -> bool:
-    """From each fifth of the stretch to the next."""
-    each = len(stretch) // STRETCHES
-    if each < 2:
+def _is_rising(stretch: list[Recent]) -> bool:
+    """Return whether the mean rises from each fifth of the stretch to the next."""
+    length = len(stretch) // SEGMENTS
+    if length < 2:
         return False
-    means = [statistics.fmean(p.mean for p in stretch[n * each : (n + 1) * each]) for n in range(STRETCHES)]
+    means = [statistics.fmean(p.mean for p in stretch[n * length : (n + 1) * length]) for n in range(SEGMENTS)]
     return all(later > 1.5 * earlier for earlier, later in pairwise(means))
 
 
-def _gradients_grew(attempt: AttemptState) -> bool:
+def _have_gradients_grown(attempt: AttemptState) -> bool:
     points = attempt.gradients.norms.points
     if len(points) < 20:
         return False
     at_first = max(point.high for point in points[:5])
-    return statistics.fmean(point.mean for point in points[-3:]) > GRADIENTS_GROWN * at_first > 0.0
+    return statistics.fmean(point.mean for point in points[-3:]) > MIN_GRADIENT_GROWTH * at_first > 0.0
 
 
-GROWS = [1.0 * 1.3**n for n in range(140)]
-WANDERS = [2.0 + 0.1 * (n % 5) for n in range(40)]
+GROWING = [1.0 * 1.3**n for n in range(140)]
+NOISY = [2.0 + 0.1 * (n % 5) for n in range(40)]
 RULE = Rule(
     id="loss-diverging",
     kind="learning",
@@ -170,33 +175,35 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "rises without end, and its gradients with it", [*started(), *trains(), *steps(*GROWS, norm=GROWS)], "fatal"
+            "keeps rising, and the gradients rise with it",
+            [*started(), *trains(), *steps(*GROWING, norm=GROWING)],
+            "fatal",
         ),
-        Case("rises without end, gradients unseen", [*started(), *steps(*GROWS)], "warn"),
+        Case("keeps rising, gradients not seen", [*started(), *steps(*GROWING)], "warn"),
         Case(
-            "blown up and stays there",
-            [*started(), *steps(*WANDERS, *[900.0 + 50 * (n % 7) for n in range(80)], loader=True)],
+            "jumps to a high level and stays there",
+            [*started(), *steps(*NOISY, *[900.0 + 50 * (n % 7) for n in range(80)], loader=True)],
             "warn",
         ),
         Case(
-            "leaps in the first steps: a rate far too high",
+            "jumps in the first steps because the learning rate is far too high",
             [*started(), *steps(49.9, 222.6, 912.9, *[900.0 + 90 * (n % 9) for n in range(120)])],
             "warn",
         ),
         Case(
-            "a leap that is made good",
+            "an early jump that recovers",
             [*started(), *steps(2.3, 9.0, *[90.0 * 0.97**n for n in range(150)])],
             None,
         ),
         Case(
-            "a first batch that was easy",
+            "an easy first batch",
             [*started(), *steps(0.2, *[2.3 + 3 * (n % 7) * 0.4 - 1.5 for n in range(150)])],
             None,
         ),
-        Case("a spike that passes", [*started(), *steps(*WANDERS, *[5e4] * 30, *WANDERS, loader=True)], None),
+        Case("a spike that recovers", [*started(), *steps(*NOISY, *[5e4] * 30, *NOISY, loader=True)], None),
         Case(
-            "a further term that is being learned",
-            [*started(), *steps(*WANDERS, *[4000.0 * 0.97**n for n in range(90)], loader=True)],
+            "a new loss term that is being learned",
+            [*started(), *steps(*NOISY, *[4000.0 * 0.97**n for n in range(90)], loader=True)],
             None,
         ),
         Case(
@@ -204,18 +211,16 @@ RULE = Rule(
             [*started(), *steps(*[14.0 + n for n in range(30)], *[9000.0 + 90 * (n % 9) for n in range(200)])],
             None,
         ),
-        Case("below zero", [*started(), *steps(-1.0, *WANDERS, *[9e5] * 90, loader=True)], None),
+        Case("a loss that goes below zero", [*started(), *steps(-1.0, *NOISY, *[9e5] * 90, loader=True)], None),
+        Case("two optimizers", [*started(), *steps(*NOISY, *[9e5] * 90, loader=True, other_steps={"Adam#2": 1})], None),
         Case(
-            "two optimizers", [*started(), *steps(*WANDERS, *[9e5] * 90, loader=True, other_steps={"Adam#2": 1})], None
-        ),
-        Case(
-            "another model's training, with a larger loss",
-            [*started(), *steps(*WANDERS, loader=True), *note(HANDOVER), *steps(*[900.0] * 90, first=41, loader=True)],
+            "a second model with a larger loss, trained in the same process",
+            [*started(), *steps(*NOISY, loader=True), *note(HANDOVER), *steps(*[900.0] * 90, first=41, loader=True)],
             None,
         ),
-        Case("falls", [*started(), *steps(*[100.0 / n for n in range(1, 200)], loader=True)], None),
+        Case("a loss that falls", [*started(), *steps(*[100.0 / n for n in range(1, 200)], loader=True)], None),
         Case(
-            "begins at nothing: a student that is a copy of its teacher",
+            "a student that starts as a copy of its teacher, with a loss near zero",
             [*started(), *steps(0.0, *[1e-4 * n for n in range(1, 21)], *[3e-3] * 100, loader=True)],
             None,
         ),

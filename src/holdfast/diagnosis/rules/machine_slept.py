@@ -1,10 +1,10 @@
 """The machine slept while the training ran.
 
-**What it means.** The wall clock went on and the machine did not: an epoch that seems to have taken ten hours took its usual
-time, and the rest was sleep. That is no slow-down of the training.
+**What it means.** The wall clock advanced while the machine was asleep. An epoch that seems to have taken ten hours
+took its usual time; the rest was sleep. The training itself did not slow down.
 
-**What to do.** Holdfast asks the system to stay awake while a run lives. A closed lid, an empty battery or a forced sleep
-wins over that: keep the lid open and the charger in.
+**What to do.** Holdfast asks the system to stay awake during a run. A closed lid, an empty battery or a forced sleep
+overrides that: keep the lid open and the charger connected.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="machine-slept",
         severity="note",
-        message=f"The machine slept for {duration(slept)}: that time is not the training's.",
-        evidence=[f"the wall clock ran {slept:.0f} s ahead of the machine's running time"],
-        remedies=["keep the lid open and the charger in while a run lives"],
+        message=f"The machine slept for {duration(slept)}: the training did not run during that time.",
+        evidence=[f"the wall clock advanced {slept:.0f} s more than the machine's running time"],
+        remedies=["keep the lid open and the charger connected during a run"],
     )
 
 
@@ -41,7 +41,7 @@ RULE = Rule(
     judge=judge,
     page=__doc__ or "",
     cases=[
-        Case("it slept", [*started(), *trains(), *losses(1.0), events.Slept(at=9.0, seconds=3600.0)], "note"),
-        Case("it did not", [*started(), *trains(), *losses(1.0, 0.9)], None),
+        Case("the machine slept", [*started(), *trains(), *losses(1.0), events.Slept(at=9.0, seconds=3600.0)], "note"),
+        Case("the machine stayed awake", [*started(), *trains(), *losses(1.0, 0.9)], None),
     ],
 )

@@ -1,17 +1,18 @@
 """The machine has almost no memory left.
 
-**What it means.** For several looks in a row there was next to nothing left, or what is in swap grows fast while little is
-left. Everything becomes slow, and soon the system kills the largest process: most likely this training.
+**What it means.** Several consecutive samples found almost no memory left, or swap usage grows fast while little memory
+is left. Everything becomes slow, and soon the system kills the largest process, which is most likely this training.
 
-**Why it happens.** The training needs more than the machine has: batch and images too large, a dataset cache, many loader
-workers. Or another program took the memory: the finding says how much is this training's and how much is others'.
+**Why it happens.** The training needs more than the machine has: a batch or images that are too large, a dataset cache,
+many loader workers. Or another program uses the memory. The finding shows how much is used by this training and how
+much by others.
 
-**What to do.** Close other programs if it is theirs; if it is the training's own, fewer workers, no dataset cache, a smaller
-batch with more accumulation.
+**What to do.** If other programs use the memory, close them. If the training does, use fewer workers, no dataset cache,
+or a smaller batch with more gradient accumulation.
 
-**What it needs.** Samples of memory and the machine's total (or the limit of the container). It stays silent on a single low
-look, and on swap that is used while plenty of memory is left: systems move idle pages out. Where the training itself holds
-little, it is a note.
+**What it needs.** Samples of memory, and the machine's total memory (or the limit of the container). It stays silent on
+a single low sample, and on swap usage while plenty of memory is left: systems move idle pages to swap. If the training
+itself uses little memory, it is a note.
 
 Sources: ultralytics#7471, ultralytics#24065.
 """
@@ -51,55 +52,61 @@ def judge(state: RunState) -> Finding | None:
     last = memory.samples[-1]
     if last.available >= max(limits["swap_available_part"], limits["available_part"]) * total:
         return None
-    signs = [sign for sign in (_scarce(memory, total, limits), _swaps(memory, limits)) if sign is not None]
+    signs = [
+        sign for sign in (_find_scarcity(memory, total, limits), _find_swap_growth(memory, limits)) if sign is not None
+    ]
     if not signs:
         return None
     driver = (memory.points[-1].driver or 0.0) if memory.blind else 0.0
-    ours = last.rss + driver
-    others = max(0.0, total - last.available - ours)
-    most = "most of it is this training's" if ours >= others else "most of it is held by other programs or the system"
+    own = last.rss + driver
+    others = max(0.0, total - last.available - own)
+    largest_user = (
+        "most memory is used by this training"
+        if own >= others
+        else "most memory is used by other programs or the system"
+    )
     return Finding(
         rule="memory-pressure",
-        severity="warn" if ours >= limits["ours_part"] * total else "note",
-        message=f"Memory is almost used up: {size(last.available)} of {size(total)} are left, and {most}.",
+        severity="warn" if own >= limits["ours_part"] * total else "note",
+        message=f"Memory is almost full: only {size(last.available)} of {size(total)} is left, and {largest_user}.",
         evidence=[
             *signs,
-            f"this training holds {size(ours)} in {last.processes} process{'es' if last.processes != 1 else ''}"
-            + (f" ({size(driver)} of it in the device's driver)" if driver else ""),
-            f"others hold {size(others)}; {size(last.swap)} are in swap",
+            f"this training uses {size(own)} in {last.processes} process{'es' if last.processes != 1 else ''}"
+            + (f" ({size(driver)} of it in the device driver)" if driver else ""),
+            f"other programs use {size(others)}; {size(last.swap)} is in swap",
         ],
         remedies=[
-            *([] if ours >= others else ["close other programs: they hold more than the training"]),
+            *([] if own >= others else ["close other programs: they use more memory than the training"]),
             *(["use fewer loader workers"] if last.processes > 2 else []),
-            "switch off dataset caching (Ultralytics: cache=False)",
-            "use a smaller batch with more gradient accumulation: the effective batch stays the same",
+            "turn off dataset caching (Ultralytics: cache=False)",
+            "use a smaller batch with more gradient accumulation: the effective batch size stays the same",
         ],
     )
 
 
-def _scarce(memory: Memory, total: int, limits: Mapping[str, float]) -> str | None:
-    least = limits["available_part"] * total
+def _find_scarcity(memory: Memory, total: int, limits: Mapping[str, float]) -> str | None:
+    min_available = limits["available_part"] * total
     low = 0
     for sample in reversed(memory.samples):
-        if sample.available >= least or low >= limits["samples"]:
+        if sample.available >= min_available or low >= limits["samples"]:
             break
         low += 1
     if low < limits["samples"]:
         return None
-    return f"less than {size(least)} were left in {low} looks in a row"
+    return f"less than {size(min_available)} was left in {low} consecutive samples"
 
 
-def _swaps(memory: Memory, limits: Mapping[str, float]) -> str | None:
+def _find_swap_growth(memory: Memory, limits: Mapping[str, float]) -> str | None:
     last = memory.samples[-1]
     before = last
     for sample in reversed(memory.samples):
         if last.at - sample.at > limits["swap_seconds"]:
             break
         before = sample
-    grown = last.swap - before.swap
-    if grown < limits["swap_gib"] * GIB:
+    growth = last.swap - before.swap
+    if growth < limits["swap_gib"] * GIB:
         return None
-    return f"what is in swap grew by {size(grown)} within {duration(last.at - before.at)}"
+    return f"swap usage grew by {size(growth)} within {duration(last.at - before.at)}"
 
 
 RULE = Rule(
@@ -110,17 +117,19 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("almost nothing is left", life(samples=20, rss=13.5, others=2.0), "warn"),
-        Case("others hold it all", life(samples=20, rss=1.0, others=14.5), "note"),
+        Case("almost no memory is left", life(samples=20, rss=13.5, others=2.0), "warn"),
+        Case("other programs use almost all memory", life(samples=20, rss=1.0, others=14.5), "note"),
         Case(
-            "swap grows fast while little is left",
+            "swap grows fast while little memory is left",
             life(samples=20, rss=12.0, others=2.5, swap=lambda part: 8.0 * part),
             "warn",
         ),
-        Case("the driver of a Mac's GPU holds it", life(samples=20, rss=1.5, others=2.0, driver=12.2), "warn"),
-        Case("enough is left", life(samples=20, rss=10.0, others=2.0), None),
-        Case("one low look", life(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None),
-        Case("idle pages go to swap while plenty is left", life(samples=20, swap=lambda part: 8.0 * part), None),
-        Case("swap in use for long, and steady", life(samples=20, rss=12.0, others=2.5, swap=6.0), None),
+        Case("the GPU driver of a Mac uses the memory", life(samples=20, rss=1.5, others=2.0, driver=12.2), "warn"),
+        Case("enough memory is left", life(samples=20, rss=10.0, others=2.0), None),
+        Case("a single low sample", life(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None),
+        Case(
+            "idle pages go to swap while plenty of memory is left", life(samples=20, swap=lambda part: 8.0 * part), None
+        ),
+        Case("steady swap usage for a long time", life(samples=20, rss=12.0, others=2.5, swap=6.0), None),
     ],
 )

@@ -1,24 +1,28 @@
 """Every score of every validation is exactly zero.
 
-**What it means.** Precision, recall, mAP or whatever is measured has never been anything but 0. In the first epochs of a model
-that starts from nothing this is usual. At the end of a training it says that the model that was saved finds nothing, however well
-the command ended.
+**What it means.** Precision, recall, mAP and every other score have been 0 in all validations. In the first epochs of a
+model that is trained from scratch this is usual. At the end of a training it means that the saved model predicts
+nothing correctly, even though the command succeeded.
 
-**Why it happens.** The model did not learn (see loss-all-zero and loss-component-zero). Or it did, and the validation is at fault:
-half precision on a device that cannot do it (ultralytics 8.0.142 with torch 2.0.1), labels of the validation set that do not match
-the classes, a confidence threshold above all predictions, an NMS that ran out of its time.
+**Why it happens.** The model did not learn (see loss-all-zero and loss-component-zero). Or it did, and the validation
+is at fault: half precision on a device that does not support it (ultralytics 8.0.142 with torch 2.0.1), validation
+labels that do not match the classes, a confidence threshold above all predictions, or an NMS that exceeded its time
+limit.
 
-**What to do.** Where only some dozens of steps were made, or a few hundred in which the losses fall, train longer: a detector that starts from nothing finds
-nothing before that. Else validate the checkpoint on the CPU, where another device trained: `yolo val model=best.pt device=cpu`. If that
-is not 0, the device is at fault. If it is, look at the predictions of a few training images at a low confidence (`conf=0.001`).
+**What to do.** If the training took only some dozens of steps, or a few hundred with falling losses, train longer: a
+detector that is trained from scratch detects nothing before that. Otherwise, if another device was used for training,
+validate the checkpoint on the CPU: `yolo val model=best.pt device=cpu`. If the score is not 0 there, the device is at
+fault. If it is 0, inspect the predictions for a few training images at a low confidence threshold (`conf=0.001`).
 
-**What it needs to see.** A note after 3 validations. A warning where the loss has clearly fallen all the same, after 10 validations
-and 30% of the planned epochs (20 validations where the plan is not known). Fatal where the command ended well after 5 validations
-or more, or where the losses are exactly 0 too.
+**What it needs to see.** It is a note after 3 validations. It is a warning if the loss has clearly fallen nevertheless,
+after 10 validations and 30% of the planned epochs (20 validations if the plan is not known). It is fatal if the command
+succeeded after 5 validations or more, or if the losses are exactly 0 too.
 
-**When it stays silent.** As soon as one score of one validation was not 0, and where no score is measured: losses are no scores.
+**When it stays silent.** As soon as one score of one validation was not 0, and if no score is measured. Losses are not
+scores.
 
-Sources: ultralytics#3962, ultralytics#9113, ultralytics/hub#1199; the first field report ended with exit code 0 and all metrics 0.
+Sources: ultralytics#3962, ultralytics#9113, ultralytics/hub#1199; the run of the first field report ended with exit
+code 0 and all metrics 0.
 """
 
 from __future__ import annotations
@@ -52,85 +56,91 @@ LIMITS = {
     "few_steps": 300,
 }
 VERY_FEW_STEPS = 100
-"""Fewer than this are the likeliest reason, whether or not a fall of the loss can be told from noise by then."""
+"""Fewer steps than this are the most likely reason, whether or not a falling loss can be distinguished from noise yet."""
 ZERO_EPOCHS = 2
 ZERO_STEPS = 20
 
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    several = state.validated
-    newest = newest_of(several)
+    by_attempt = state.validated
+    newest = newest_of(by_attempt)
     names = newest.scores() if newest is not None else []
     if (
         newest is None
         or not names
         or not all(newest.tracks[name].all_zero for name in names)
-        or _again_not_zero(newest)
+        or _has_nonzero_final_score(newest)
     ):
         return None
-    tracks = [over_attempts(several, name) for name in names]
+    tracks = [over_attempts(by_attempt, name) for name in names]
     if not all(track.all_zero for track in tracks):
         return None
     count = max(len(track.points) for track in tracks)
-    zero_losses = _losses_are_zero(attempt)
+    zero_losses = _find_zero_losses(attempt)
     limits = state.tuned("metrics-all-zero", LIMITS)
-    severity = _severity(attempt, count, limits, zero_losses=bool(zero_losses))
+    severity = _choose_severity(attempt, count, limits, zero_losses=bool(zero_losses))
     if severity is None:
         return None
-    if not any(map(is_known_score, names)):  # who knows what it counts: it may be best at 0
+    if not any(map(is_known_score, names)):  # an unknown score may be best at 0
         severity = "note"
-    fell, steps = _fell(state.loss), attempt.last_step
-    ended_well = attempt.finished and not zero_losses
-    very_few = ended_well and 0 < steps < VERY_FEW_STEPS
-    brief = very_few or (ended_well and 0 < steps < limits["few_steps"] and fell)
-    ending = {
-        "fatal": "it ended well, and what it saved finds nothing" if attempt.finished else "and so are the losses",
-        "warn": "although the loss has fallen",
-        "note": "which is usual in the first epochs only",
+    has_fallen, steps = _has_fallen(state.loss), attempt.last_step
+    succeeded = attempt.finished and not zero_losses
+    has_very_few_steps = succeeded and 0 < steps < VERY_FEW_STEPS
+    is_brief = has_very_few_steps or (succeeded and 0 < steps < limits["few_steps"] and has_fallen)
+    explanation = {
+        "fatal": ": the command succeeded, but the saved model predicts nothing correctly"
+        if attempt.finished
+        else ", and the losses are 0 too",
+        "warn": ", although the loss has fallen",
+        "note": ", which is usual only in the first epochs",
     }[severity]
-    if brief and severity == "fatal":
-        ending = (
-            f"{'the loss has fallen, but ' if fell else ''}{steps} steps are few, and what was saved finds nothing yet"
-        )
+    if is_brief and severity == "fatal":
+        explanation = f": {'the loss has fallen, but ' if has_fallen else ''}{steps} steps are few, and the saved model predicts nothing correctly yet"
     return Finding(
         rule="metrics-all-zero",
         severity=severity,
-        message=f"Every score is exactly 0 in all {count} validations: {ending}.",
+        message=f"Every score is exactly 0 in all {count} validations{explanation}.",
         evidence=[
             f"{name} is 0 in {len(track.points)} of {len(track.points)} validations"
             for name, track in zip(names[:4], tracks, strict=False)
         ]
         + ([zero_losses] if zero_losses else [])
-        + ([f"{steps} optimizer steps were made in all{_accumulated(attempt)}"] if brief else []),
-        remedies=_remedies(attempt, brief=brief, fell=fell, unknown=ended_well and not steps),
-        confidence="proven" if severity == "fatal" and not very_few else "possible",
+        + ([f"{steps} optimizer steps in total{_describe_accumulation(attempt)}"] if is_brief else []),
+        remedies=_select_remedies(
+            attempt, is_brief=is_brief, has_fallen=has_fallen, steps_unknown=succeeded and not steps
+        ),
+        confidence="proven" if severity == "fatal" and not has_very_few_steps else "possible",
         corrupt_from=attempt.first_step if severity == "fatal" else None,
     )
 
 
-def _remedies(attempt: AttemptState, *, brief: bool, fell: bool, unknown: bool) -> list[str]:
+def _select_remedies(attempt: AttemptState, *, is_brief: bool, has_fallen: bool, steps_unknown: bool) -> list[str]:
     device = device_kind(attempt, attempt.settings)
-    on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if that is not 0, the device is at fault"
-    longer = f"train longer: {attempt.last_step} steps are very few{', and the loss was falling' if fell else ''}"
+    on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if the score is not 0, the device is at fault"
+    train_longer = (
+        f"train longer: {attempt.last_step} steps are very few{', and the loss was falling' if has_fallen else ''}"
+    )
     return [
-        *([longer] if brief else []),
-        *(["train longer, if it made only a few hundred steps of its optimizer"] if unknown else []),
+        *([train_longer] if is_brief else []),
+        *(["train longer, if the optimizer made only a few hundred steps"] if steps_unknown else []),
         *([on_the_cpu] if device not in ("cpu", "") else []),
-        "look at predictions of training images at a low confidence (conf=0.001)",
-        "check that the labels of the validation set have the same classes",
-        *([f"if it was not trained on the CPU, {on_the_cpu}"] if not device else []),
+        "inspect the predictions for training images at a low confidence threshold (conf=0.001)",
+        "check that the labels of the validation set use the same classes",
+        *([f"if the model was not trained on the CPU, {on_the_cpu}"] if not device else []),
     ]
 
 
-def _accumulated(attempt: AttemptState) -> str:
+def _describe_accumulation(attempt: AttemptState) -> str:
     batch, nominal = attempt.settings.get("batch"), attempt.settings.get("nbs")
     if not isinstance(batch, int) or not isinstance(nominal, int) or not 0 < 2 * batch <= nominal:
         return ""
-    return f": with batch={batch} and nbs={nominal}, {round(nominal / batch)} batches go into each"
+    return f": with batch={batch} and nbs={nominal}, each step accumulates {round(nominal / batch)} batches"
 
 
-def _severity(attempt: AttemptState, count: int, limits: Mapping[str, float], *, zero_losses: bool) -> Severity | None:
+def _choose_severity(
+    attempt: AttemptState, count: int, limits: Mapping[str, float], *, zero_losses: bool
+) -> Severity | None:
     if zero_losses or (attempt.finished and count >= limits["validations_of_a_whole_run"]):
         return "fatal"
     planned = attempt.planned_epochs
@@ -139,24 +149,24 @@ def _severity(attempt: AttemptState, count: int, limits: Mapping[str, float], *,
         if planned is None
         else max(limits["validations_to_warn"], limits["share_to_warn"] * planned)
     )
-    if count >= enough and _fell(attempt.loss):
+    if count >= enough and _has_fallen(attempt.loss):
         return "warn"
     return "note" if count >= limits["validations"] else None
 
 
-def _fell(loss: Series) -> bool:
-    move = fall(loss)
-    return move is not None and move.beyond_noise
+def _has_fallen(loss: Series) -> bool:
+    fall_of_loss = fall(loss)
+    return fall_of_loss is not None and fall_of_loss.beyond_noise
 
 
-def _again_not_zero(metrics: Metrics) -> bool:
-    """The checkpoint's own validation at the end found something."""
+def _has_nonzero_final_score(metrics: Metrics) -> bool:
+    """Return whether the final validation of the checkpoint has a nonzero score."""
     last = metrics.final
     return last is not None and any(as_number(value) for name, value in last.values.items() if is_score(name))
 
 
-def _losses_are_zero(attempt: AttemptState) -> str | None:
-    """Evidence that they are, by step or by epoch."""
+def _find_zero_losses(attempt: AttemptState) -> str | None:
+    """Return evidence that all losses are zero, by step or by epoch, or None if they are not."""
     loss = attempt.loss
     if loss.zeros_at_first == loss.count >= ZERO_STEPS and not attempt.gradients.seen_nonzero:
         return f"the loss is 0 in all {loss.count} steps"
@@ -167,13 +177,13 @@ def _losses_are_zero(attempt: AttemptState) -> str | None:
     return None
 
 
-def _nothing(count: int, first: int = 1) -> list[events.AnyEvent]:
+def _make_zero_scores(count: int, first: int = 1) -> list[events.AnyEvent]:
     return validations(
         first=first, metrics__precision=[0.0] * count, metrics__mAP50=[0.0] * count, fitness=[0.0] * count
     )
 
 
-FALLS = steps(*[3.0 - n / 100 for n in range(200)])
+FALLING = steps(*[3.0 - n / 100 for n in range(200)])
 RULE = Rule(
     id="metrics-all-zero",
     kind="learning",
@@ -183,9 +193,13 @@ RULE = Rule(
     page=__doc__ or "",
     retractable=True,
     cases=[
-        Case("ended well with nothing", [*started(), *FALLS, *_nothing(10), *ended(0, last_step=200)], "fatal"),
         Case(
-            "the first field report's results",
+            "the command succeeded with all scores at 0",
+            [*started(), *FALLING, *_make_zero_scores(10), *ended(0, last_step=200)],
+            "fatal",
+        ),
+        Case(
+            "the results of the first field report",
             [
                 *started(),
                 *validations(train__box_loss=[0.0] * 4, train__cls_loss=[3.4, 0.0, 0.0, 0.0], metrics__mAP50=[0.0] * 4),
@@ -193,40 +207,40 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "a loss that falls, in few steps",
-            [*started(), *FALLS[:48], *_nothing(6), *ended(0, last_step=48)],
+            "a falling loss in few steps",
+            [*started(), *FALLING[:48], *_make_zero_scores(6), *ended(0, last_step=48)],
             "fatal",
         ),
-        Case("losses are zero too", [*started(), *losses(*[0.0] * 20), *_nothing(1)], "fatal"),
+        Case("the losses are zero too", [*started(), *losses(*[0.0] * 20), *_make_zero_scores(1)], "fatal"),
         Case(
-            "the loss falls, a third of the plan is done",
-            [*started(), *FALLS, *epoch(10, step=200, planned=30, source="ultralytics"), *_nothing(10)],
+            "the loss falls and a third of the planned epochs is done",
+            [*started(), *FALLING, *epoch(10, step=200, planned=30, source="ultralytics"), *_make_zero_scores(10)],
             "warn",
         ),
-        Case("three validations", [*started(), *FALLS, *_nothing(3)], "note"),
+        Case("three validations", [*started(), *FALLING, *_make_zero_scores(3)], "note"),
         Case(
             "a smoke test of three epochs",
-            [*started(), *FALLS, *_nothing(3), *ended(0, last_step=200)],
+            [*started(), *FALLING, *_make_zero_scores(3), *ended(0, last_step=200)],
             "note",
         ),
         Case(
             "ten of a hundred epochs",
-            [*started(), *FALLS, *epoch(10, step=200, planned=100, source="ultralytics"), *_nothing(10)],
+            [*started(), *FALLING, *epoch(10, step=200, planned=100, source="ultralytics"), *_make_zero_scores(10)],
             "note",
         ),
-        Case("the first two", [*started(), *FALLS, *_nothing(2)], None),
+        Case("the first two validations", [*started(), *FALLING, *_make_zero_scores(2)], None),
         Case(
-            "one was not",
+            "one score was not 0",
             [*started(), *validations(metrics__mAP50=[0.0, 0.0, 0.01, 0.0, 0.0, 0.0]), *ended(0, last_step=60)],
             None,
         ),
         Case(
-            "the checkpoint finds something in the end: taken back",
-            [*started(), *_nothing(6), *final(metrics__mAP50=0.4), *ended(0, last_step=60)],
+            "the final validation of the checkpoint is not 0, so the finding is retracted",
+            [*started(), *_make_zero_scores(6), *final(metrics__mAP50=0.4), *ended(0, last_step=60)],
             None,
         ),
         Case(
-            "losses only",
+            "only losses are measured",
             [*started(), *validations(val__loss=[0.0] * 9, lr__pg0=[0.0] * 9), *ended(0, last_step=90)],
             None,
         ),

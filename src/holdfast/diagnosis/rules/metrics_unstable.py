@@ -1,19 +1,19 @@
 """A score jumps up and down from one validation to the next.
 
-**What it means.** A score that doubles and halves between validations says little at any one of them: neither that the last change of
-settings helped, nor that the checkpoint with the highest value is the best.
+**What it means.** If a score doubles and halves between validations, a single value means little. It shows neither that
+the last change of settings helped, nor that the checkpoint with the highest value is the best.
 
-**Why it happens.** A small validation set, few predictions above the threshold (precision with a recall near zero), a learning rate
-that is still high, batch statistics over small batches.
+**Why it happens.** A small validation set, few predictions above the threshold (precision with a recall near zero), a
+learning rate that is still high, or batch statistics over small batches.
 
-**What to do.** Judge by a score that is steadier (mAP50-95 instead of precision), over several validations and several seeds. Lower the
-learning rate, or average the weights (EMA).
+**What to do.** Compare by a more stable score (mAP50-95 instead of precision), over several validations and several
+seeds. Lower the learning rate, or average the weights (EMA).
 
-**What it needs to see.** At least 6 validations, and among the last 12 at least 3 jumps of a factor of 1.8 or more and a quarter of
-the highest value, in both directions.
+**What it needs to see.** At least 6 validations. Among the last 12 there must be at least 3 jumps, in both directions,
+by a factor of 1.8 or more and by at least a quarter of the highest value.
 
-**When it stays silent.** On losses, on scores that rise steeply and stay, on single outliers. It is never more than a note, and is
-taken back where the newest validations are steady by the end.
+**When it stays silent.** On losses, on scores that rise steeply and stay high, and on single outliers. It is never more
+than a note, and it is retracted if the newest validations are stable at the end.
 
 Sources: the second field report: precision 0.131, 0.471, 0.244, 0.085, 0.100, 0.499.
 """
@@ -41,29 +41,29 @@ NEWEST = 12
 
 
 def judge(state: RunState) -> Finding | None:
-    several = state.validated
+    by_attempt = state.validated
     limits = state.tuned("metrics-unstable", LIMITS)
-    newest = newest_of(several)
-    if newest is None or sum(len(each.history) for each in several) < limits["validations"]:
+    newest = newest_of(by_attempt)
+    if newest is None or sum(len(metrics.history) for metrics in by_attempt) < limits["validations"]:
         return None
     for name in newest.scores():
-        points = over_attempts(several, name).points[-NEWEST:]
+        points = over_attempts(by_attempt, name).points[-NEWEST:]
         values = [point.value for point in points]
         if len(values) < limits["validations"] or not all(map(math.isfinite, values)) or min(values) < 0.0:
             continue
-        up, down = _jumps(values, limits)
+        up, down = _count_jumps(values, limits)
         if up and down and up + down >= limits["jumps"]:
             return Finding(
                 rule="metrics-unstable",
                 severity="note",
                 message=f"{name} jumps from one validation to the next: between {min(values):.3g} and {max(values):.3g} in "
-                f"the last {len(values)}. A single value of it says little.",
+                f"the last {len(values)}. A single value of it means little.",
                 evidence=[
                     f"{up} jumps up and {down} down by a factor of {limits['factor']:g} or more",
                     f"{name}: " + ", ".join(f"{point.value:.3g} (epoch {point.epoch})" for point in points[-8:]),
                 ],
                 remedies=[
-                    "compare runs by a steadier score (mAP50-95), over several validations and seeds",
+                    "compare runs by a more stable score (mAP50-95), over several validations and seeds",
                     "validate on more data, or lower the learning rate",
                 ],
                 confidence="likely",
@@ -71,13 +71,13 @@ def judge(state: RunState) -> Finding | None:
     return None
 
 
-def _jumps(values: list[float], limits: Mapping[str, float]) -> tuple[int, int]:
-    """Jumps up and down that are large for this score."""
-    least = limits["share"] * max(values)
+def _count_jumps(values: list[float], limits: Mapping[str, float]) -> tuple[int, int]:
+    """Count the jumps up and down that are large for this score."""
+    min_change = limits["share"] * max(values)
     up = down = 0
     for before, after in pairwise(values):
         low, high = min(before, after), max(before, after)
-        if high - low >= least and high >= limits["factor"] * low and high > 0.0:
+        if high - low >= min_change and high >= limits["factor"] * low and high > 0.0:
             up, down = (up + 1, down) if after > before else (up, down + 1)
     return up, down
 
@@ -92,18 +92,22 @@ RULE = Rule(
     retractable=True,
     cases=[
         Case(
-            "the second field report",
+            "the scores of the second field report",
             [*started(), *validations(metrics__precision=[0.131, 0.471, 0.244, 0.085, 0.100, 0.499])],
             "note",
         ),
         Case(
-            "rises steeply and stays", [*started(), *validations(mAP50=[0.01, 0.05, 0.2, 0.5, 0.7, 0.71, 0.73])], None
+            "a score that rises steeply and stays high",
+            [*started(), *validations(mAP50=[0.01, 0.05, 0.2, 0.5, 0.7, 0.71, 0.73])],
+            None,
         ),
-        Case("one outlier", [*started(), *validations(mAP50=[0.5, 0.52, 0.1, 0.53, 0.54, 0.55, 0.56])], None),
+        Case("a single outlier", [*started(), *validations(mAP50=[0.5, 0.52, 0.1, 0.53, 0.54, 0.55, 0.56])], None),
         Case(
-            "small steps around a level", [*started(), *validations(acc=[0.7, 0.75, 0.68, 0.74, 0.69, 0.76, 0.7])], None
+            "small changes around one level",
+            [*started(), *validations(acc=[0.7, 0.75, 0.68, 0.74, 0.69, 0.76, 0.7])],
+            None,
         ),
         Case("a loss", [*started(), *validations(val__loss=[1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0])], None),
-        Case("too few", [*started(), *validations(metrics__precision=[0.1, 0.5, 0.1, 0.5])], None),
+        Case("too few validations", [*started(), *validations(metrics__precision=[0.1, 0.5, 0.1, 0.5])], None),
     ],
 )

@@ -1,16 +1,17 @@
-"""A validation ran out of the time that its box suppression has, so its metrics are too low.
+"""A validation exceeded the time limit of its NMS, so its metrics are too low.
 
-**What it means.** `NMS time limit 2.800s exceeded`: Ultralytics stops suppressing boxes after 2 s and 0.05 s for each image of the
-batch, and the images that were not reached get no boxes at all. They count as if nothing had been detected: precision,
-recall and mAP of that validation are wrong, and so is the choice of `best.pt` by them.
+**What it means.** `NMS time limit 2.800s exceeded`: Ultralytics stops non-maximum suppression (NMS) after 2 s plus 0.05
+s for each image of the batch, and the remaining images get no boxes at all. They count as if nothing had been detected.
+Precision, recall and mAP of that validation are wrong, and so is the choice of `best.pt` that is based on them.
 
-**Why it happens.** Very many boxes above the confidence threshold (an early, untrained model; many objects; large images), a
-slow device, a machine that is busy with something else.
+**Why it happens.** Very many boxes above the confidence threshold (an early, untrained model; many objects; large
+images), a slow device, or a machine that is busy with something else.
 
-**What to do.** A smaller validation batch (it gets 2 s each), a higher `conf` for validation (0.01 in place of 0.001), or
-validate `best.pt` again by itself afterwards.
+**What to do.** Use a smaller validation batch (each batch gets 2 s), or a higher `conf` for validation (0.01 instead of
+0.001), or validate `best.pt` again separately afterwards.
 
-**When it is only a note.** In the first epochs: a model that knows nothing yet guesses everywhere, and that passes.
+**When it is only a note.** In the first epochs: a model that has not learned anything yet predicts boxes everywhere,
+and that passes.
 
 Sources: `ultralytics/utils/nms.py`; ultralytics#7225, ultralytics#14585, yolov5#7390.
 """
@@ -37,22 +38,22 @@ def judge(state: RunState) -> Finding | None:
     line = attempt.printed.get(ID)
     if line is None:
         return None
-    early = attempt.adapter is not None and (attempt.epoch or 0) <= state.tuned(ID, LIMITS)["early_epochs"]
+    is_early = attempt.adapter is not None and (attempt.epoch or 0) <= state.tuned(ID, LIMITS)["early_epochs"]
     return Finding(
         rule=ID,
-        severity="note" if early else "warn",
-        message="A validation was cut short: images that box suppression did not reach count as empty, so its metrics are "
-        "too low" + (", as is common in the first epochs." if early else ", and best.pt may be the wrong one."),
-        evidence=[line.text, f"said {line.count} time{'s' if line.count != 1 else ''}"],
+        severity="note" if is_early else "warn",
+        message="A validation was cut short: images that NMS did not reach count as empty, so its metrics are too low"
+        + (", as is common in the first epochs." if is_early else ", and best.pt may be the wrong checkpoint."),
+        evidence=[line.text, f"printed {line.count} time{'s' if line.count != 1 else ''}"],
         remedies=[
-            "a smaller validation batch: each gets 2 s",
-            "a higher threshold in validation: conf=0.01",
-            "validate best.pt again afterwards, by itself: yolo val model=best.pt batch=1",
+            "use a smaller validation batch: each batch gets 2 s",
+            "use a higher threshold for validation: conf=0.01",
+            "validate best.pt again afterwards: yolo val model=best.pt batch=1",
         ],
     )
 
 
-def _epoch(number: int) -> list[events.AnyEvent]:
+def _make_epoch(number: int) -> list[events.AnyEvent]:
     return [
         events.Epoch(
             at=4.0, epoch=number, step=10 * number, seconds=10.0, batches=10, planned=100, source="ultralytics"
@@ -60,7 +61,7 @@ def _epoch(number: int) -> list[events.AnyEvent]:
     ]
 
 
-_SAID = "WARNING ⚠️ NMS time limit 2.800s exceeded"
+_LINE = "WARNING ⚠️ NMS time limit 2.800s exceeded"
 
 RULE = Rule(
     id=ID,
@@ -71,11 +72,11 @@ RULE = Rule(
     page=__doc__ or "",
     words=(r"NMS time limit \d+\.\d+s exceeded",),
     cases=[
-        Case("in epoch 20", [*started(), *trains(), *losses(1.0), *_epoch(20), *printed(ID, _SAID)], "warn"),
-        Case("in a log that tells no epochs", [*started(), *printed(ID, _SAID, stream="log")], "warn"),
-        Case("in the first epoch", [*started(), *trains(), *losses(1.0), *_epoch(1), *printed(ID, _SAID)], "note"),
+        Case("in epoch 20", [*started(), *trains(), *losses(1.0), *_make_epoch(20), *printed(ID, _LINE)], "warn"),
+        Case("in a log without epochs", [*started(), *printed(ID, _LINE, stream="log")], "warn"),
+        Case("in the first epoch", [*started(), *trains(), *losses(1.0), *_make_epoch(1), *printed(ID, _LINE)], "note"),
         Case(
-            "another rule's line",
+            "a line that belongs to another rule",
             [*on_mac(), *printed("op-not-implemented", "... will fall back to run on the CPU")],
             None,
         ),

@@ -1,20 +1,21 @@
 """The training ended, and the model is no better than at its start.
 
-**What it means.** No validation was better than the first one, or the loss is clearly higher than in the first steps. The time went
-into a model that you had before.
+**What it means.** No validation was better than the first one, or the loss is clearly higher than in the first steps.
+The training produced nothing better than the model that you already had.
 
-**Why it happens.** A learning rate that is too high for a pretrained model, labels that do not belong to their inputs (shuffled, or
-of other classes), data that is not normalised as in pretraining, a schedule that never settles.
+**Why it happens.** A learning rate that is too high for a pretrained model, labels that do not match their inputs
+(shuffled, or of other classes), data that is not normalized as in pretraining, or a schedule that never settles.
 
-**What to do.** Use the first checkpoint, if one was kept. Try a tenth of the learning rate. Check a few labels by eye.
+**What to do.** Use the first checkpoint, if it was kept. Try a tenth of the learning rate. Check a few labels by eye.
 
-**What it needs to see.** An end with exit code 0. Either 5 validations and a score whose name leaves no doubt, with every later
-one below the first and the last at least 5% below (else a note); or 200 steps of one optimizer and a loss that is never below
-zero, whose last tenth is 10% above its first tenth and beyond its noise. Where no data loader is seen, that is a note: loops
-that make their own data may learn while their loss rises.
+**What it needs to see.** A run that ended with exit code 0, and one of two signs. Either 5 validations of a score whose
+name is unambiguous, with every later value below the first and the last at least 5% below it (otherwise it is a note).
+Or 200 steps of one optimizer with a loss that is never below zero, whose last tenth is 10% above its first tenth and
+beyond its noise. If no data loader is seen, the latter is a note: loops that generate their own data may learn while
+their loss rises.
 
-**When it stays silent.** On scores that begin near the end of their scale, where every score is 0 (see metrics-all-zero), where
-several optimizers step, on losses below zero, and on attempts that did not end well.
+**When it stays silent.** On scores that start near the top of their scale, if every score is 0 (see metrics-all-zero),
+if several optimizers step, on losses below zero, and on attempts that failed.
 
 Sources: the public lists of training faults (labels shuffled, learning rate 100 times off).
 """
@@ -47,16 +48,16 @@ def judge(state: RunState) -> Finding | None:
     if not state.attempt.finished:
         return None
     limits = state.tuned("not-better-than-initial", LIMITS)
-    found = [finding for finding in (_by_score(state, limits), _by_loss(state, limits)) if finding is not None]
-    return min(found, key=lambda finding: finding.severity != "warn", default=None)
+    findings = [finding for finding in (_judge_score(state, limits), _judge_loss(state, limits)) if finding is not None]
+    return min(findings, key=lambda finding: finding.severity != "warn", default=None)
 
 
-def _by_score(state: RunState, limits: Mapping[str, float]) -> Finding | None:
-    several = state.validated
+def _judge_score(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+    by_attempt = state.validated
     name = next(filter(is_known_score, state.attempt.metrics.scores()), None)
     if name is None:
         return None
-    points = over_attempts(several, name).points
+    points = over_attempts(by_attempt, name).points
     if len(points) < limits["validations"] or not all(math.isfinite(point.value) for point in points):
         return None
     first, later = points[0], points[1:]
@@ -64,40 +65,40 @@ def _by_score(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     near_full = any(low <= first.value <= high for low, high in FULL_SCORES)
     if first.value <= 0.0 or best.value >= first.value or near_full:
         return None
-    clearly = points[-1].value < (1 - limits["below"]) * first.value
+    is_clearly_worse = points[-1].value < (1 - limits["below"]) * first.value
     return Finding(
         rule="not-better-than-initial",
-        severity="warn" if clearly else "note",
+        severity="warn" if is_clearly_worse else "note",
         message=f"{name} was never better than in the first validation: {first.value:.4g} in epoch {first.epoch}, at best "
-        f"{best.value:.4g} after that, {points[-1].value:.4g} at the end.",
-        evidence=[f"{len(later)} of {len(later)} later validations are below the first"],
+        f"{best.value:.4g} later, {points[-1].value:.4g} at the end.",
+        evidence=[f"all {len(later)} later validations are below the first"],
         remedies=[
             f"use the checkpoint of epoch {first.epoch}, if it was kept",
             "try a tenth of the learning rate",
-            "check the labels of a few samples by eye, and that inputs are normalised as in pretraining",
+            "check the labels of a few samples by eye, and that inputs are normalized as in pretraining",
         ],
         confidence="likely",
     )
 
 
-def _by_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     loss = state.loss
     if loss.count < limits["steps"] or loss.lowest < 0.0:
         return None
     if not all(is_one(attempt) for attempt in state.attempts) or not is_positive(state.attempt):
         return None
-    move = fall(loss)
-    if move is None:
+    change = fall(loss)
+    if change is None:
         return None
-    rise = move.late - move.early
-    if rise <= NOISE * move.noise or rise <= limits["above"] * move.early:
+    rise = change.late - change.early
+    if rise <= NOISE * change.noise or rise <= limits["above"] * change.early:
         return None
     return Finding(
         rule="not-better-than-initial",
         severity="warn" if from_a_loader(state.attempt) else "note",
-        message=f"The loss ended higher than it began: {move.late:.4g} against {move.early:.4g} (± {move.noise:.2g}).",
+        message=f"The loss ended higher than it started: {change.late:.4g} compared with {change.early:.4g} (± {change.noise:.2g}).",
         evidence=[
-            f"mean of the first tenth {move.early:.4g}, of the last tenth {move.late:.4g}, over {loss.count} steps"
+            f"mean of the first tenth {change.early:.4g}, of the last tenth {change.late:.4g}, over {loss.count} steps"
         ],
         remedies=[
             "try a tenth of the learning rate, or add warm-up",
@@ -108,7 +109,7 @@ def _by_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     )
 
 
-RISES = [1.0 + n / 100 + 0.1 * (n % 3) for n in range(240)]
+RISING = [1.0 + n / 100 + 0.1 * (n % 3) for n in range(240)]
 RULE = Rule(
     id="not-better-than-initial",
     kind="proof",
@@ -122,8 +123,12 @@ RULE = Rule(
             [*started(), *validations(fitness=[0.4, 0.3, 0.35, 0.2, 0.25]), *ended(0, last_step=500)],
             "warn",
         ),
-        Case("the loss rose", [*started(), *steps(*RISES, loader=True), *ended(0, last_step=240)], "warn"),
-        Case("the loss rose in a loop of its own data", [*started(), *steps(*RISES), *ended(0, last_step=240)], "note"),
+        Case("the loss rose", [*started(), *steps(*RISING, loader=True), *ended(0, last_step=240)], "warn"),
+        Case(
+            "the loss rose in a loop that generates its own data",
+            [*started(), *steps(*RISING), *ended(0, last_step=240)],
+            "note",
+        ),
         Case(
             "fine-tuning that keeps its level",
             [*started(), *validations(val__accuracy=[0.81, 0.80, 0.805, 0.79, 0.80]), *ended(0, last_step=500)],
@@ -135,7 +140,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "it improved in between",
+            "a score that improved in between",
             [*started(), *validations(fitness=[0.2, 0.4, 0.3, 0.1, 0.1]), *ended(0, last_step=500)],
             None,
         ),
@@ -147,18 +152,26 @@ RULE = Rule(
             [*started(), *validations(perplexity=[90.0, 50.0, 40.0, 30.0, 20.0]), *ended(0, last_step=500)],
             None,
         ),
-        Case("the loss fell", [*started(), *steps(*RISES[::-1], loader=True), *ended(0, last_step=240)], None),
+        Case("the loss fell", [*started(), *steps(*RISING[::-1], loader=True), *ended(0, last_step=240)], None),
         Case(
-            "noise",
+            "a noisy loss",
             [*started(), *steps(*[1.0 + n * 37 % 11 for n in range(240)], loader=True), *ended(0, last_step=240)],
             None,
         ),
-        Case("below zero", [*started(), *steps(-0.1, *RISES, loader=True), *ended(0, last_step=241)], None),
         Case(
-            "two optimizers",
-            [*started(), *steps(*RISES, loader=True, other_steps={"Adam#2": 1}), *ended(0, last_step=240)],
+            "a loss that goes below zero",
+            [*started(), *steps(-0.1, *RISING, loader=True), *ended(0, last_step=241)],
             None,
         ),
-        Case("it died: another rule's", [*started(), *steps(*RISES, loader=True), *ended(1, last_step=240)], None),
+        Case(
+            "two optimizers",
+            [*started(), *steps(*RISING, loader=True, other_steps={"Adam#2": 1}), *ended(0, last_step=240)],
+            None,
+        ),
+        Case(
+            "the training failed (covered by other rules)",
+            [*started(), *steps(*RISING, loader=True), *ended(1, last_step=240)],
+            None,
+        ),
     ],
 )

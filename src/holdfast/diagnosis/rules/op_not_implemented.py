@@ -1,16 +1,17 @@
-"""The device does not know an operator that the model uses.
+"""The device does not support an operator that the model uses.
 
-**What it means.** `NotImplementedError: The operator 'aten::...' is not currently implemented for the MPS device`. It comes
-with every run of the same code, wherever that operator is first used: in the first step, or hours later in the first
+**What it means.** `NotImplementedError: The operator 'aten::...' is not currently implemented for the MPS device`.
+Every run of the same code fails at the first use of that operator: in the first step, or hours later in the first
 validation.
 
-**Why it happens.** torch's MPS backend has no kernel for it in this version.
+**Why it happens.** The MPS backend of this torch version has no kernel for the operator.
 
-**What to do.** Install a newer torch: kernels are added in every release. Else set `PYTORCH_ENABLE_MPS_FALLBACK=1` before torch
-is imported: that operator then runs on the CPU, with copies both ways, and slows down each step that uses it. Mixing both
-devices also makes other faults of MPS likelier (`command-buffer-reused`): prefer another operator where there is one.
+**What to do.** Install a newer torch: every release adds kernels. Otherwise set `PYTORCH_ENABLE_MPS_FALLBACK=1` before
+torch is imported. The operator then runs on the CPU, with copies in both directions, and slows down each step that uses
+it. Mixing both devices also makes other MPS faults more likely (`command-buffer-reused`): prefer another operator if
+there is one.
 
-**A note** is made where the fallback is on and torch says so (`will fall back to run on the CPU`).
+**A note** is reported if the fallback is on and torch prints that it is used (`will fall back to run on the CPU`).
 
 Sources: pytorch#77764, pytorch#108996.
 """
@@ -40,54 +41,54 @@ _OPERATOR = re.compile(r"'(aten::[\w.]+)'")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    end = death(state)
+    words = raised(end, *_WORDS) if end is not None else None
     if words is not None:
-        return _missing(state, words)
+        return _report_missing(state, words)
     line = state.attempt.printed.get("op-not-implemented")
-    return _fallen_back(line.text) if line is not None else None
+    return _report_fallback(line.text) if line is not None else None
 
 
-def _missing(state: RunState, words: str) -> Finding:
-    operator = _operator_in(words)
+def _report_missing(state: RunState, words: str) -> Finding:
+    operator = _find_operator(words)
     return Finding(
         rule="op-not-implemented",
         severity="fatal",
-        message=f"The model uses {operator}, which this torch does not have for Apple's GPU {where(state.attempt)}.",
+        message=f"The training failed {where(state.attempt)}: this torch does not implement {operator} for Apple's GPU.",
         evidence=[words],
         remedies=[
-            f"{newest_torch(state)}: newer ones know more operators",
+            f"{newest_torch(state)}; newer versions implement more operators",
             "export PYTORCH_ENABLE_MPS_FALLBACK=1 before the start: this operator then runs on the CPU, slowly",
-            "use another operator in its place",
+            "use another operator instead",
             "train on the CPU",
         ],
     )
 
 
-def _fallen_back(text: str) -> Finding:
-    operator = _operator_in(text)
+def _report_fallback(text: str) -> Finding:
+    operator = _find_operator(text)
     return Finding(
         rule="op-not-implemented",
         severity="note",
-        message=f"{operator} runs on the CPU, because this torch does not have it for Apple's GPU: steps that use it are "
-        "slower.",
+        message=f"{operator} runs on the CPU because this torch does not implement it for Apple's GPU: steps that use it "
+        "are slower.",
         evidence=[text],
-        remedies=["install the newest torch, or use another operator in its place"],
+        remedies=["install the newest torch, or use another operator instead"],
     )
 
 
-def _operator_in(text: str) -> str:
-    found = _OPERATOR.search(text)
-    return found[1] if found else "an operator"
+def _find_operator(text: str) -> str:
+    match = _OPERATOR.search(text)
+    return match[1] if match else "an operator"
 
 
-_SAID = (
+_MESSAGE = (
     "NotImplementedError: The operator 'aten::upsample_bicubic2d.out' is not currently implemented for the MPS device. If you "
     "want this op to be added in priority during the prototype phase of this feature, please comment on "
     "https://github.com/pytorch/pytorch/issues/77764. As a temporary fix, you can set the environment variable "
     "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op."
 )
-_FELL = (
+_WARNING = (
     "UserWarning: The operator 'aten::nonzero' is not currently supported on the MPS backend and will fall back to run on "
     "the CPU. This may have performance implications."
 )
@@ -101,17 +102,21 @@ RULE = Rule(
     words=(FALLBACK,),
     cause=50,
     cases=[
-        Case("before the first step", [*on_mac(), *raises(_SAID, last_step=0)], "fatal"),
+        Case("before the first step", [*on_mac(), *raises(_MESSAGE, last_step=0)], "fatal"),
         Case(
-            "as torch says it without a kernel for the layout",
+            "torch's message if there is no kernel for the layout",
             [
                 *on_mac(),
                 *raises("NotImplementedError: Could not run 'aten::_foo.out' with arguments from the 'MPS' backend."),
             ],
             "fatal",
         ),
-        Case("the fallback is on", [*on_mac(), *losses(1.0), *printed("op-not-implemented", _FELL)], "note"),
-        Case("it was caught, and the run went well", [*on_mac(), *losses(1.0), *ended(0, words=[_SAID])], None),
+        Case("the fallback is on", [*on_mac(), *losses(1.0), *printed("op-not-implemented", _WARNING)], "note"),
+        Case(
+            "the exception was caught and the run succeeded",
+            [*on_mac(), *losses(1.0), *ended(0, words=[_MESSAGE])],
+            None,
+        ),
         Case("another NotImplementedError", [*on_mac(), *raises("NotImplementedError: override this method")], None),
     ],
 )

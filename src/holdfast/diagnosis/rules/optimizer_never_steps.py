@@ -1,18 +1,18 @@
-"""An optimizer is there, losses are computed and differentiated, and no step was ever taken.
+"""Losses are computed and differentiated, but the optimizer never steps.
 
-**What it means.** The training ran to its end, its loss went backwards through the model again and again, and nothing was
-updated: the model that comes out is the one that went in.
+**What it means.** The training ran to its end and computed gradients again and again, but nothing was updated: the
+model at the end is the model from the start.
 
-**Why it happens.** Gradient accumulation over more batches than an epoch has, with the gradients cleared at the start of each
-epoch; a condition before `optimizer.step()` that never holds; a call of `optimizer.step` without its parentheses; a loop that
-was copied from an evaluation.
+**Why it happens.** Gradient accumulation over more batches than an epoch has, with the gradients cleared at the start
+of each epoch. A condition before `optimizer.step()` that is never true. `optimizer.step` written without its
+parentheses. A loop that was copied from an evaluation.
 
-**What to do.** Print something beside `optimizer.step()`: if it never shows, the condition before it is wrong. With accumulation,
-count batches over the whole training, and step at the end of an epoch too.
+**What to do.** Print something next to `optimizer.step()`: if it never appears, the condition before it is wrong. With
+accumulation, count batches over the whole training, and also step at the end of an epoch.
 
-**When it stays silent.** While the training runs, because gradients may be taken for something else first (importance of weights,
-attacks, a learning-rate search); where there is no optimizer; where a weight changed, whoever changed it; and where the loss
-fell. It only warns, since gradients may be all that was wanted.
+**When it stays silent.** While the training runs, because gradients may be computed for something else first (weight
+importance, attacks, a learning-rate search). If there is no optimizer. If a weight changed, regardless of what changed
+it. If the loss fell. It is only a warning, because gradients may be all that was wanted.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ UPDATES = "weight updates"
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    said = attempt.coverage.kinds.get(UPDATES, "") if attempt.coverage is not None else ""
-    if not attempt.finished or not said.startswith("not seen"):
+    coverage = attempt.coverage.kinds.get(UPDATES, "") if attempt.coverage is not None else ""
+    if not attempt.finished or not coverage.startswith("not seen"):
         return None
-    fell = fall(attempt.loss)
-    if fell is not None and fell.beyond_noise:
+    change = fall(attempt.loss)
+    if change is not None and change.beyond_noise:
         return None
     return Finding(
         rule="optimizer-never-steps",
         severity="warn",
-        message=f"The optimizer never stepped in {attempt.last_step} backwards, and its weights are what they were.",
-        evidence=[said.removeprefix("not seen: ")],
+        message=f"The optimizer never stepped in {attempt.last_step} backward passes, and its weights did not change.",
+        evidence=[coverage.removeprefix("not seen: ")],
         remedies=[
-            "look at the condition before optimizer.step(): it never holds",
-            "with gradient accumulation, count batches over the whole training and step at the end of an epoch too",
+            "check the condition before optimizer.step(): it is never true",
+            "with gradient accumulation, count batches over the whole training and also step at the end of an epoch",
         ],
     )
 
 
-def _observed(text: str | None) -> list[events.AnyEvent]:
+def _make_coverage(text: str | None) -> list[events.AnyEvent]:
     kinds = {} if text is None else {UPDATES: text}
     return [events.Coverage(at=50.0, kinds=kinds, step_source="backward")]
 
 
-_NEVER = "not seen: in 480 backwards the optimizer never stepped, and its weights did not change"
+_NEVER_STEPPED = "not seen: in 480 backwards the optimizer never stepped, and its weights did not change"
 
 RULE = Rule(
     id="optimizer-never-steps",
@@ -65,9 +65,17 @@ RULE = Rule(
     judge=judge,
     page=__doc__ or "",
     cases=[
-        Case("it never stepped", [*started(), *trains(), *_observed(_NEVER), *ended(0, last_step=480)], "warn"),
-        Case("it died before it could", [*started(), *trains(), *_observed(_NEVER), *ended(1, last_step=480)], None),
-        Case("it steps, or there is none", [*started(), *trains(), *_observed(None), *ended(0)], None),
-        Case("nothing was observed", [*started(), *ended(0)], None),
+        Case(
+            "the optimizer never stepped",
+            [*started(), *trains(), *_make_coverage(_NEVER_STEPPED), *ended(0, last_step=480)],
+            "warn",
+        ),
+        Case(
+            "the training failed before the optimizer stepped",
+            [*started(), *trains(), *_make_coverage(_NEVER_STEPPED), *ended(1, last_step=480)],
+            None,
+        ),
+        Case("the optimizer steps, or there is none", [*started(), *trains(), *_make_coverage(None), *ended(0)], None),
+        Case("the probe recorded nothing", [*started(), *ended(0)], None),
     ],
 )

@@ -1,22 +1,24 @@
 """A validation loss rises while its training counterpart falls.
 
-**What it means.** Since its best validation the model learns its training data by heart: what it learns no longer helps on data
-that it has not seen. The best checkpoint is behind it.
+**What it means.** Since its best validation, the model has been memorizing its training data: what it learns no longer helps on
+data that it has not seen. The best checkpoint is an earlier one.
 
-**Why it happens.** Little data for the size of the model, augmentation that was taken away, labels with errors, too many epochs; or
-a validation set of another kind than the training set.
+**Why it happens.** Little data for the size of the model, augmentation that was removed, label errors, too many epochs,
+or a validation set of a different kind than the training set.
 
-**What to do.** Use the checkpoint of the best epoch. Stop earlier (`patience`), bring augmentation back, add weight decay or data. If
-only one part of the loss rises (cls and not box), look at the labels of that part.
+**What to do.** Use the checkpoint of the best epoch. Stop earlier (`patience`), restore augmentation, add weight decay
+or data. If only one part of the loss rises (cls and not box), check the labels of that part.
 
-**What it needs to see.** At least 8 validations, and 5 since the lowest; now at least 15% above it and beyond its noise; and the
-same part of the training loss lower than it was then. Training losses come from the same record (`train/cls_loss`) or from
-the steps.
+**What it needs to see.** At least 8 validations, and 5 since the lowest. The validation loss must now be at least 15%
+above its lowest value and beyond its noise, and the same part of the training loss must be lower than it was then.
+Training losses come from the same record (`train/cls_loss`) or from the steps.
 
-**When it stays silent.** In short runs, where the training loss is not seen or does not fall, and on losses that go below zero. Where
-the score that chooses the checkpoint is still improving, it is a note: a loss may rise while decisions get better.
+**When it stays silent.** In short runs, if the training loss is not seen or does not fall, and on losses that go below
+zero. If the score that selects the checkpoint is still improving, it is a note: a loss may rise while decisions get
+better.
 
-Sources: the second field report (val/cls_loss 5.1 while training fell; its author blamed five changes at once).
+Sources: the second field report (val/cls_loss 5.1 while the training loss fell; its author blamed five changes made at
+once).
 """
 
 from __future__ import annotations
@@ -60,103 +62,103 @@ class Rise(NamedTuple):
 
 def judge(state: RunState) -> Finding | None:
     limits = state.tuned("overfitting", LIMITS)
-    several = state.validated
-    newest = newest_of(several)
-    if newest is None or sum(len(each.history) for each in several) < limits["validations"]:
+    by_attempt = state.validated
+    newest = newest_of(by_attempt)
+    if newest is None or sum(len(metrics.history) for metrics in by_attempt) < limits["validations"]:
         return None
-    risen = []
+    rises = []
     for name in filter(is_validation_loss, newest.names()):
-        track = over_attempts(several, name)
+        track = over_attempts(by_attempt, name)
         if track.lowest is None or len(track.points) - 1 - track.lowest < limits["since_the_best"]:
             continue
-        rise = _rise(name, track.points, track.lowest, limits)
-        fell = _training_fell(state, name, rise.best, limits["fall"]) if rise is not None else None
-        if rise is not None and fell is not None:
-            risen.append((rise, fell))
-    if not risen:
+        rise = _find_rise(name, track.points, track.lowest, limits)
+        training_fall = _describe_training_fall(state, name, rise.best, limits["fall"]) if rise is not None else None
+        if rise is not None and training_fall is not None:
+            rises.append((rise, training_fall))
+    if not rises:
         return None
-    rise, fell = max(risen, key=lambda pair: pair[0].share)
-    best = best_of(several)
-    improving = best is not None and best.higher_is_better and best.since < STILL_IMPROVING
+    rise, training_fall = max(rises, key=lambda pair: pair[0].share)
+    best = best_of(by_attempt)
+    is_improving = best is not None and best.higher_is_better and best.since < STILL_IMPROVING
     return Finding(
         rule="overfitting",
-        severity="note" if improving else "warn",
+        severity="note" if is_improving else "warn",
         message=f"{rise.name} has risen by {100 * rise.share:.0f}% since epoch {rise.best.epoch} (from {rise.best.value:.4g} "
-        f"to {rise.now:.4g}) while {fell}: the model learns its training data by heart.",
+        f"to {rise.now:.4g}) while {training_fall}: the model is memorizing its training data.",
         evidence=[
             *(
-                f"{each.name}: best {each.best.value:.4g} in epoch {each.best.epoch}, now {each.now:.4g}, "
-                f"{each.since} validations later"
-                for each, _ in risen
+                f"{other.name}: best {other.best.value:.4g} in epoch {other.best.epoch}, now {other.now:.4g}, "
+                f"{other.since} validations later"
+                for other, _ in rises
             ),
-            fell,
+            training_fall,
             *(
                 [f"{best.name} is still improving: {best.value:.4g} in epoch {best.epoch}"]
-                if improving and best
+                if is_improving and best
                 else []
             ),
         ],
         remedies=[
             f"use the checkpoint of epoch {best.epoch if best is not None else rise.best.epoch}",
-            "stop earlier: with a patience of 10 validations, say",
-            "bring back augmentation that was taken away, one change at a time; add weight decay or data",
+            "stop earlier, for example with a patience of 10 validations",
+            "restore augmentation that was removed, one change at a time; add weight decay or data",
         ],
         confidence="likely",
     )
 
 
-def _rise(name: str, points: list[Point], lowest: int, limits: Mapping[str, float]) -> Rise | None:
-    """How far the newest validations stand above the best one, where that is far and no noise."""
+def _find_rise(name: str, points: list[Point], lowest: int, limits: Mapping[str, float]) -> Rise | None:
+    """Return how far the newest validations are above the best one, or None if that is little or within the noise."""
     values = [point.value for point in points]
     newest = values[-5:]
     if len(values) < limits["validations"] or not all(map(math.isfinite, values[lowest:])) or values[lowest] <= 0.0:
         return None
     around = statistics.median(value for value in values[max(0, lowest - 1) : lowest + 2] if math.isfinite(value))
     now = statistics.median(newest[-3:])
-    above = sum(value > (1 + limits["rise"] / 3) * around for value in newest)
-    if now < (1 + limits["rise"]) * around or above < len(newest) - 1:
+    count_above = sum(value > (1 + limits["rise"] / 3) * around for value in newest)
+    if now < (1 + limits["rise"]) * around or count_above < len(newest) - 1:
         return None
-    noise = 1.05 * statistics.median(abs(b - a) for a, b in pairwise(values[lowest:]))  # last: it costs most
+    noise = 1.05 * statistics.median(abs(b - a) for a, b in pairwise(values[lowest:]))  # last: most expensive
     if now - around <= NOISE * noise:
         return None
     return Rise(name, points[lowest], now, len(points) - 1 - lowest)
 
 
-def _training_fell(state: RunState, name: str, best: Point, least: float) -> str | None:
-    """That the training counterpart of a validation loss is lower than it was at the best validation, in words."""
+def _describe_training_fall(state: RunState, name: str, best: Point, min_fall: float) -> str | None:
+    """Describe how the training counterpart of a validation loss fell since the best validation; None if it did not."""
     part = PREFIX.sub("", name)
-    several = state.validated
-    for wanted in (f"train/{part}", f"train_{part}", f"training_{part}", f"train_{part}_epoch", part):
-        points = over_attempts(several, wanted).points
+    by_attempt = state.validated
+    for candidate in (f"train/{part}", f"train_{part}", f"training_{part}", f"train_{part}_epoch", part):
+        points = over_attempts(by_attempt, candidate).points
         then = [point.value for point in points if abs(point.epoch - best.epoch) <= 1]
         now = [point.value for point in points if point.epoch > best.epoch][-3:]
         if then and now:
-            return _lower(wanted, statistics.median(then), statistics.median(now), least)
-    then_and_now = _levels(_by_step(state, part), best.step)
-    return None if then_and_now is None else _lower(f"the training's {part}", *then_and_now, least)
+            return _describe_fall(candidate, statistics.median(then), statistics.median(now), min_fall)
+    levels = _compute_levels(_collect_points(state, part), best.step)
+    return None if levels is None else _describe_fall(f"the training's {part}", *levels, min_fall)
 
 
-def _by_step(state: RunState, part: str) -> list[series.Point]:
-    """A part of the training loss over all attempts; what a later one did again replaces what it was before."""
+def _collect_points(state: RunState, part: str) -> list[series.Point]:
+    """Return one part of the training loss over all attempts. Steps that a later attempt repeated replace earlier ones."""
     points: list[series.Point] = []
     for attempt in state.ancestry:
         losses = attempt.losses
-        again = losses.parts.get(part) or (losses.whole if len(losses.parts) < 2 else None)
-        if again is not None and again.points and attempt.first_step is not None:
-            points = [point for point in points if point.step < attempt.first_step] + again.points
+        series_of_part = losses.parts.get(part) or (losses.whole if len(losses.parts) < 2 else None)
+        if series_of_part is not None and series_of_part.points and attempt.first_step is not None:
+            points = [point for point in points if point.step < attempt.first_step] + series_of_part.points
     return points
 
 
-def _levels(points: list[series.Point], step: int) -> tuple[float, float] | None:
-    """Around a step, and at the end: a tenth of all points each."""
-    wide = max(3, len(points) // 10)
-    before = [point.mean for point in points if point.step <= step][-wide:]
-    after = [point.mean for point in points if point.step > step][-wide:]
+def _compute_levels(points: list[series.Point], step: int) -> tuple[float, float] | None:
+    """Return the mean before a step and at the end, each over a tenth of all points."""
+    width = max(3, len(points) // 10)
+    before = [point.mean for point in points if point.step <= step][-width:]
+    after = [point.mean for point in points if point.step > step][-width:]
     return (statistics.fmean(before), statistics.fmean(after)) if len(before) >= 3 <= len(after) else None
 
 
-def _lower(name: str, then: float, now: float, least: float) -> str | None:
-    return f"{name} fell from {then:.4g} to {now:.4g}" if now < (1 - least) * then else None
+def _describe_fall(name: str, then: float, now: float, min_fall: float) -> str | None:
+    return f"{name} fell from {then:.4g} to {now:.4g}" if now < (1 - min_fall) * then else None
 
 
 UP = [5.0, 4.2, 3.8, 3.9, 4.1, 4.3, 4.5, 4.7, 4.9, 5.1]
@@ -171,7 +173,7 @@ RULE = Rule(
     retractable=True,
     cases=[
         Case(
-            "cls rises on the validation set only",
+            "cls_loss rises on the validation set only",
             [
                 *started(),
                 *validations(train__cls_loss=DOWN, val__cls_loss=UP, train__box_loss=DOWN, val__box_loss=DOWN),
@@ -179,7 +181,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "the training's part comes from its steps",
+            "the training loss comes from the steps",
             [
                 *started(),
                 *parts(1000, box_loss=1.0, cls_loss=[3.0 - n / 500 for n in range(1000)]),
@@ -192,8 +194,10 @@ RULE = Rule(
             [*started(), *validations(train__loss=DOWN, val__loss=UP, val__accuracy=[0.1 * n for n in range(10)])],
             "note",
         ),
-        Case("both fall", [*started(), *validations(train__loss=DOWN, val__loss=DOWN)], None),
-        Case("both rise: that is no overfitting", [*started(), *validations(train__loss=UP, val__loss=UP)], None),
+        Case("both losses fall", [*started(), *validations(train__loss=DOWN, val__loss=DOWN)], None),
+        Case(
+            "both losses rise, which is not overfitting", [*started(), *validations(train__loss=UP, val__loss=UP)], None
+        ),
         Case(
             "noise around a plateau",
             [
@@ -206,7 +210,7 @@ RULE = Rule(
             None,
         ),
         Case("a short run", [*started(), *validations(train__loss=DOWN[:6], val__loss=UP[:6])], None),
-        Case("only the validation is known", [*started(), *validations(val__loss=UP)], None),
+        Case("only the validation loss is known", [*started(), *validations(val__loss=UP)], None),
         Case(
             "a log-likelihood below zero",
             [*started(), *validations(train__loss=DOWN, val__loss=[-5.0 + n / 9 for n in range(10)])],

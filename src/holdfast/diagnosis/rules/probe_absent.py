@@ -1,12 +1,13 @@
-"""The probe never spoke: this attempt was supervised from outside only.
+"""The probe recorded nothing: this attempt was supervised only from outside.
 
-**What it means.** Exit, output and memory are still seen; steps, losses, weights and hangs are not, so the verdict
+**What it means.** Exit, output and memory are still observed. Steps, losses, weights and hangs are not, so the verdict
 can only be `unproven`.
 
-**Why it happens.** The interpreter ignores the environment (`python -I`, `-E`, `-S`), the training runs in a container or on
-another machine, a wrapper cleared the environment or replaced PYTHONPATH, it is not Python, or it never imports torch.
+**Why it happens.** The interpreter ignores the environment (`python -I`, `-E`, `-S`), the training runs in a container
+or on another machine, a wrapper cleared the environment or replaced PYTHONPATH, the command is not Python, or it never
+imports torch.
 
-**What to do.** Leave out `-I`/`-E`/`-S`, or let the wrapper pass PYTHONPATH and the HOLDFAST_ variables on.
+**What to do.** Remove `-I`/`-E`/`-S`, or make the wrapper pass on PYTHONPATH and the HOLDFAST_ variables.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="probe-absent",
         severity="note",
-        message=f"No step was seen from inside: {why}.",
+        message=f"No training step was observed: {why}.",
         evidence=[
-            f"{len(attempt.interpreters)} Python interpreters said hello; torch: {attempt.torch or 'never imported'}"
+            f"{len(attempt.interpreters)} Python interpreters loaded the probe; torch: {attempt.torch or 'never imported'}"
         ],
         remedies=[remedy] if remedy else [],
     )
 
 
 def reason(attempt: AttemptState) -> tuple[str, str]:
-    """Why nothing was seen, as far as that can be told, and what helps."""
+    """Return why no step was observed, as far as it is known, and the remedy."""
     command = attempt.started.command
     flag = next(
         (
@@ -54,14 +55,14 @@ def reason(attempt: AttemptState) -> tuple[str, str]:
     )
     if not attempt.interpreters:
         if flag is not None:
-            return f"the interpreter was started with {flag} and ignores the environment", f"leave out {flag}"
+            return f"the interpreter was started with {flag} and ignores the environment", f"remove {flag}"
         return (
             "no Python interpreter of this command loaded the probe (not Python, a container, or a cleared environment)",
             "pass PYTHONPATH and the HOLDFAST_ variables on to the training",
         )
     if attempt.torch is None:
         return "the command never imported torch", ""
-    return "torch was imported, but there was no backward, no optimizer step and no data loader", ""
+    return "torch was imported, but there was no backward pass, no optimizer step and no data loader", ""
 
 
 RULE = Rule(
@@ -71,8 +72,8 @@ RULE = Rule(
     judge=judge,
     page=__doc__ or "",
     cases=[
-        Case("nothing said hello", [*started(), *ended(0, last_step=0)], "note"),
+        Case("no interpreter loaded the probe", [*started(), *ended(0, last_step=0)], "note"),
         Case("Python without torch", [*started(), trains()[0], *ended(0, last_step=0)], "note"),
-        Case("all is seen", [*started(), *trains(), *losses(1.0), *ended(0)], None),
+        Case("the probe recorded the training", [*started(), *trains(), *losses(1.0), *ended(0)], None),
     ],
 )

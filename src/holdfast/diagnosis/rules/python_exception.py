@@ -1,9 +1,10 @@
 """The training ended with a Python exception.
 
-**What it means.** The code itself, or a library, raised and nobody caught it. The traceback is in the attempt's stderr.log.
+**What it means.** The training code, or a library, raised an exception that was not caught. The traceback is in the
+attempt's stderr.log.
 
-**What to do.** An exception before the first step is a mistake in the command, the code or the data: Holdfast does not try
-again. After the first step it tries again, and gives up when the same exception comes with no progress in between.
+**What to do.** An exception before the first step is a mistake in the command, the code or the data: Holdfast does not
+retry. After the first step it retries, and gives up if the same exception occurs again without progress in between.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    if gone is None or killed_by(gone) is not None:
+    end = death(state)
+    if end is None or killed_by(end) is not None:
         return None
-    line = exception_line(gone)
+    line = exception_line(end)
     if line is None:
         return None
-    frames = frames_of(gone)
+    frames = frames_of(end)
     own = own_frame(frames)
     if own is not None:
-        remedies = [f"mend line: {own}" if own is frames[-1] else f"mend what leads to it: {own}"]
+        remedies = [f"fix this line: {own}" if own is frames[-1] else f"fix the call that leads to it: {own}"]
     else:
         remedies = [
-            f"no line of yours is in its traceback; mend what it says, in the command or the data: {line}",
-            "or look for its message among the library's issues",
+            f"none of your code is in the traceback; fix the command or the data: {line}",
+            "or search the library's issues for this message",
         ]
     return Finding(
         rule="python-exception",
         severity="fatal",
-        message=f"The training raised {where(state.attempt)}: {line}",
+        message=f"The training raised an exception {where(state.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
         remedies=remedies if frames else [],
     )
@@ -54,19 +55,25 @@ RULE = Rule(
     cause=40,
     cases=[
         Case(
-            "in the middle",
+            "during training",
             [*started(), *trains(), *losses(1.0), *ended(1, words=[*TRACEBACK, "ValueError: bad shape"])],
             "fatal",
         ),
         Case(
-            "a message of many lines", [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])], "fatal"
+            "a message with several lines",
+            [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])],
+            "fatal",
         ),
         Case(
-            "a rank, as torch writes it under torchrun",
+            "the traceback of a rank under torchrun",
             [*started(), *ended(1, words=[f"[rank0]: {line}" for line in (*TRACEBACK, "ValueError: bad shape")])],
             "fatal",
         ),
-        Case("printed a traceback, ended well", [*started(), *ended(0, words=[*TRACEBACK, "ValueError: x"])], None),
-        Case("sys.exit(3) without one", [*started(), *ended(3)], None),
+        Case(
+            "a traceback was printed and the command succeeded",
+            [*started(), *ended(0, words=[*TRACEBACK, "ValueError: x"])],
+            None,
+        ),
+        Case("sys.exit(3) without a traceback", [*started(), *ended(3)], None),
     ],
 )

@@ -1,17 +1,17 @@
-"""Replicas of the model are no longer equal.
+"""The replicas of the model are no longer equal.
 
-**What it means.** DistributedDataParallel promises that all ranks hold the same weights after every step. Here they do not:
-each rank trains a model of its own, and only one of them is saved.
+**What it means.** DistributedDataParallel guarantees that all ranks have the same weights after every step. Here they
+do not: each rank trains its own model, and only one of them is saved.
 
-**Why it happens.** The forward goes through the raw module instead of the DDP object, so that gradients are never averaged.
-Clipping, skipping or an `if` on one rank only. `no_sync()` around the last backward of an accumulation. Parameters that
-were changed by hand on one rank.
+**Why it happens.** The forward pass calls the raw module instead of the DDP object, so gradients are never averaged.
+Clipping, skipping or an `if` on one rank only. `no_sync()` around the last backward pass of an accumulation. Parameters
+that were changed by hand on one rank.
 
-**What to do.** Call the DDP object, not `model.module`. Decide on all ranks alike. Let the last backward before each step run
-outside of `no_sync()`.
+**What to do.** Call the DDP object, not `model.module`. Make the same decisions on all ranks. Run the last backward
+pass before each step outside `no_sync()`.
 
-**When it stays silent.** Where no DDP object holds the weights (sharded, pipelined and federated training), for parameters
-that DDP was told to ignore, and where the optimizer averages models from time to time on purpose.
+**When it stays silent.** If no DDP object contains the weights (sharded, pipelined and federated training), for
+parameters that DDP was told to ignore, and if the optimizer averages models from time to time by design.
 
 Sources: deepspeed#1801; the public lists of silent training errors (the raw module called instead of DDP).
 """
@@ -38,25 +38,25 @@ def judge(state: RunState) -> Finding | None:
     weights = attempt.weights
     if not weights.diverged or (weights.equal_at or 0) > weights.diverged[-1] or _averages_models(attempt):
         return None
-    since = [step for step in weights.diverged if step > (weights.equal_at or 0)]
-    lasting = len(since) >= state.tuned(ID, LIMITS)["comparisons"]
-    if not lasting and weights.compared < 2:
+    differing_steps = [step for step in weights.diverged if step > (weights.equal_at or 0)]
+    is_lasting = len(differing_steps) >= state.tuned(ID, LIMITS)["comparisons"]
+    if not is_lasting and weights.compared < 2:
         return None
     ranks = attempt.attached.world_size if attempt.attached is not None else 0
     return Finding(
         rule=ID,
-        severity="fatal" if lasting else "warn",
-        step=since[0],
+        severity="fatal" if is_lasting else "warn",
+        step=differing_steps[0],
         corrupt_from=(weights.equal_at or 0) + 1,
-        message=f"The weights of the {ranks} replicas differ at step {since[-1]}: each rank trains a model of its own.",
+        message=f"The weights of the {ranks} replicas differ at step {differing_steps[-1]}: each rank trains its own model.",
         evidence=[
-            f"checksums of all weights differ at step{'s' if len(since) > 1 else ''} {', '.join(map(str, since[:6]))}",
-            f"last equal at step {weights.equal_at}" if weights.equal_at else "they were never seen to be equal",
+            f"checksums of all weights differ at step{'s' if len(differing_steps) > 1 else ''} {', '.join(map(str, differing_steps[:6]))}",
+            f"last equal at step {weights.equal_at}" if weights.equal_at else "they were not equal in any comparison",
         ],
         remedies=[
-            "call the DistributedDataParallel object in the forward, not its .module",
-            "clip, skip and change weights on all ranks alike",
-            "let the last backward before each step run outside of no_sync()",
+            "call the DistributedDataParallel object in the forward pass, not its .module",
+            "clip, skip and change weights in the same way on all ranks",
+            "run the last backward pass before each step outside no_sync()",
         ],
     )
 
@@ -80,12 +80,12 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "once, after they were equal",
+            "different once, after they were equal",
             [*started(), *two_ranks(), *checksums(1, "a", "a"), *checksums(2, "b", "c")],
             "warn",
         ),
         Case(
-            "models that are averaged on purpose",
+            "models that are averaged by design",
             [
                 *started(),
                 *two_ranks(),
@@ -96,8 +96,10 @@ RULE = Rule(
             None,
         ),
         Case(
-            "equal", [*started(), *two_ranks(), *(e for s in (1, 2, 4, 8) for e in checksums(s, f"{s}", f"{s}"))], None
+            "equal replicas",
+            [*started(), *two_ranks(), *(e for s in (1, 2, 4, 8) for e in checksums(s, f"{s}", f"{s}"))],
+            None,
         ),
-        Case("only one rank was heard", [*started(), *two_ranks(), *checksums(1, "a"), *checksums(2, "b")], None),
+        Case("only one rank reported", [*started(), *two_ranks(), *checksums(1, "a"), *checksums(2, "b")], None),
     ],
 )

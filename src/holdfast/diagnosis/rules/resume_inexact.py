@@ -1,18 +1,19 @@
-"""The training went on from a snapshot, and did not do again what it had done.
+"""The training resumed from a snapshot and did not reproduce its earlier losses.
 
-**What it means.** After a death the work since the last snapshot is done again. Holdfast keeps the loss of each batch where a kill
-leaves it, and compares: bit for bit the same losses mean that the run ends as it would have without the death. Here they differ, so it
-ends otherwise: not worse, but not the same either.
+**What it means.** After a crash, the work since the last snapshot is repeated. Holdfast stores the loss of each batch
+in a place that survives a kill, and compares. If the losses are bit for bit the same, the run ends as it would have
+without the crash. Here they differ, so its result will be different: not worse, but not the same either.
 
-**Why it happens.** Something that changes the numbers is not in the snapshot: a random generator of the program's own
-(`numpy.random.default_rng`, `random.Random`), a state outside of the objects that were given to `holdfast.guard`, data that changed, an
-operation that gives other sums each time. Where versions, settings or the number of threads are not what they were, that is said when
-the training goes on, and nothing is expected to be equal.
+**Why it happens.** Something that affects the numbers is not in the snapshot: the program's own random generator
+(`numpy.random.default_rng`, `random.Random`), state outside the objects that were passed to `holdfast.guard`, data that
+changed, or an operation whose sums differ each time. If versions, settings or the number of threads have changed,
+Holdfast reports that when the training resumes, and does not expect equal losses.
 
-**What to do.** Give `holdfast.guard` everything that changes as the training goes on; draw from the global generators, or keep the
-state of your own in `run.state`. If the losses are to be repeatable at all, two runs without a death must be equal first.
+**What to do.** Pass everything that changes during the training to `holdfast.guard`. Draw from the global generators,
+or keep the state of your own generators in `run.state`. For losses to be reproducible at all, two uninterrupted runs
+must be equal first.
 
-**When it is silent.** On devices, where a loss is read later; and where nothing had to be done again.
+**When it is silent.** On accelerators, because losses are read later there; and if nothing had to be repeated.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="resume-inexact",
         severity="warn",
-        message=f"The training went on from the snapshot at step {restored.step}, and from step {replayed.differs_at} on its "
-        "losses are not those of the first time: the run goes on, but ends otherwise than it would have.",
-        evidence=[f"{replayed.compared} batches compared, the first that differs at step {replayed.differs_at}"],
+        message=f"The training resumed from the snapshot at step {restored.step}, but from step {replayed.differs_at} on its "
+        "losses differ from the first time: the run continues, but its result will not be the same.",
+        evidence=[f"{replayed.compared} batches compared; the first difference is at step {replayed.differs_at}"],
         remedies=[
-            "give holdfast.guard everything that changes as the training goes on; keep generators of your own in run.state",
-            "see whether two runs without a death are equal at all",
+            "pass everything that changes during the training to holdfast.guard; keep your own generators in run.state",
+            "check whether two uninterrupted runs are equal at all",
         ],
     )
 
 
-def _again(*, exact: bool = True, differs_at: int | None = None) -> list[events.AnyEvent]:
+def _make_replay(*, exact: bool = True, differs_at: int | None = None) -> list[events.AnyEvent]:
     return [
         events.Restored(at=0.5, step=10, path="snapshots/10", exact=exact),
         events.Replayed(at=1.0, step=20, compared=4, differs_at=differs_at),
@@ -60,8 +61,12 @@ RULE = Rule(
     judge=judge,
     page=__doc__ or "",
     cases=[
-        Case("losses that differ", [*started(), *trains(), *losses(1.0), *_again(differs_at=13)], "warn"),
-        Case("losses that are the same", [*started(), *trains(), *losses(1.0), *_again()], None),
-        Case("other settings, which was said", [*started(), *trains(), *_again(exact=False, differs_at=13)], None),
+        Case("losses that differ", [*started(), *trains(), *losses(1.0), *_make_replay(differs_at=13)], "warn"),
+        Case("identical losses", [*started(), *trains(), *losses(1.0), *_make_replay()], None),
+        Case(
+            "changed settings, which were reported",
+            [*started(), *trains(), *_make_replay(exact=False, differs_at=13)],
+            None,
+        ),
     ],
 )

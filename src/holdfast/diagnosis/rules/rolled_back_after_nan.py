@@ -1,17 +1,17 @@
-"""Ultralytics met NaN and went back to its last checkpoint, or could not.
+"""Ultralytics encountered NaN and returned to its last checkpoint, or could not.
 
-**What it means.** `Loss NaN/Inf detected (attempt 1/3), recovering from last.pt...`: the loss of an epoch's last batch, or the
-fitness, was not finite. Ultralytics loads `last.pt` and trains that epoch again, up to three times, then gives up (`NaN
-persisted for 4 epochs`). In the first epoch there is nothing to go back to, and it goes on with NaN.
+**What it means.** `Loss NaN/Inf detected (attempt 1/3), recovering from last.pt...`: the loss of an epoch's last batch,
+or the fitness, was not finite. Ultralytics loads `last.pt` and repeats that epoch up to three times, then gives up
+(`NaN persisted for 4 epochs`). In the first epoch there is no checkpoint to return to, and it continues with NaN.
 
-**Why it happens.** A learning rate that is too high, mixed precision that overflows, a device that computes wrong numbers. What
-is repeated unchanged mostly fails again.
+**Why it happens.** A learning rate that is too high, overflow in mixed precision, or a device that computes wrong
+numbers. Repeating the epoch without a change usually fails again.
 
-**Beware.** `last.pt` is the averaged model in half precision, not the live one: what is trained from there is another run. And
-NaN weights are saved as zeros (`nan_to_num_`), so that a spoiled checkpoint looks finite.
+**Beware.** `last.pt` contains the averaged model in half precision, not the live model: training from it is a different
+run. NaN weights are saved as zeros (`nan_to_num_`), so a corrupt checkpoint looks finite.
 
-**What to do.** `amp=False`; half the learning rate (`optimizer=AdamW lr0=...`: with `optimizer=auto` lr0 is ignored); a few steps on
-the CPU to tell a device's fault from the training's.
+**What to do.** Set `amp=False`. Halve the learning rate (`optimizer=AdamW lr0=...`: with `optimizer=auto`, lr0 is
+ignored). Run a few steps on the CPU to distinguish a fault of the device from one of the training.
 
 Sources: `ultralytics/engine/trainer.py` (`_handle_nan_recovery`, `save_model`).
 """
@@ -44,34 +44,36 @@ _GAVE_UP = (
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    gone = death(state)
-    words = raised(gone, *_GAVE_UP) if gone is not None else None
+    end = death(state)
+    words = raised(end, *_GAVE_UP) if end is not None else None
     line = attempt.printed.get(ID)
     if words is None and line is None:
         return None
     if words is not None:
-        message = f"Ultralytics gave up {where(attempt)}: NaN came again after each return to last.pt."
+        message = f"Ultralytics gave up {where(attempt)}: NaN occurred again after each return to last.pt."
     elif line is not None and "can not recover" in line.text:
-        message = "Ultralytics met NaN in its first epoch, has nothing to go back to, and goes on with it."
+        message = (
+            "Ultralytics encountered NaN in its first epoch, has no checkpoint to return to, and continues with NaN."
+        )
     else:
-        message = "Ultralytics met NaN and went back to last.pt: what follows is no longer the run that was begun."
+        message = "Ultralytics encountered NaN and returned to last.pt: what follows is a different run."
     return Finding(
         rule=ID,
         severity="fatal" if words else "warn",
         message=message,
         evidence=[
             *([words] if words else []),
-            *([line.text, f"said {line.count} time(s)"] if line is not None else []),
+            *([line.text, f"printed {line.count} time(s)"] if line is not None else []),
         ],
         remedies=[
             "train without mixed precision: amp=False",
-            "a lower learning rate, with the optimizer named: optimizer=AdamW lr0=0.0005 (optimizer=auto ignores lr0)",
-            "a few steps with device=cpu: if they are finite, the device is at fault",
+            "lower the learning rate, and name the optimizer: optimizer=AdamW lr0=0.0005 (optimizer=auto ignores lr0)",
+            "run a few steps with device=cpu: if the losses are finite, the device is at fault",
         ],
     )
 
 
-_SAID = "WARNING ⚠️ Loss NaN/Inf detected (attempt 1/3), recovering from last.pt..."
+_LINE = "WARNING ⚠️ Loss NaN/Inf detected (attempt 1/3), recovering from last.pt..."
 
 RULE = Rule(
     id=ID,
@@ -82,7 +84,7 @@ RULE = Rule(
     words=WORDS,
     cause=58,
     cases=[
-        Case("once", [*started(), *trains(), *losses(1.0, "nan", 0.9), *printed(ID, _SAID, stream="stdout")], "warn"),
+        Case("once", [*started(), *trains(), *losses(1.0, "nan", 0.9), *printed(ID, _LINE, stream="stdout")], "warn"),
         Case(
             "in the first epoch",
             [
@@ -92,16 +94,16 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "it gave up",
+            "Ultralytics gave up",
             [
                 *started(),
                 *trains(),
                 *losses(1.0, "nan"),
-                *printed(ID, _SAID, count=2),
+                *printed(ID, _LINE, count=2),
                 *raises("RuntimeError: Training failed: NaN persisted for 4 epochs"),
             ],
             "fatal",
         ),
-        Case("a run without it", [*started(), *trains(), *losses(1.0), *ended(0)], None),
+        Case("a run without NaN", [*started(), *trains(), *losses(1.0), *ended(0)], None),
     ],
 )

@@ -1,12 +1,15 @@
 """A snapshot could not be taken.
 
-**What it means.** The training goes on, and the last good snapshot stays. Should it die now, more work than planned has to be done again.
+**What it means.** The training continues, and the last good snapshot is kept. If the training crashes now, more work
+than planned must be repeated.
 
-**Why it happens.** The disk is full or cannot be written; there is too little memory for a copy of the state; or the state holds
-something that cannot be kept without running code: an object that is neither a number, nor a string, a container or a tensor.
+**Why it happens.** The disk is full or not writable; there is too little memory for a copy of the state; or the state
+contains an object that cannot be saved without running code: anything other than a number, a string, a container or a
+tensor.
 
-**What to do.** Make room: snapshots lie in the run's folder, and three are kept. Where an object is named, leave it out of what is given
-to `holdfast.guard`, or give its `state_dict` only numbers and tensors. It is tried again after half a minute.
+**What to do.** Free disk space: snapshots are stored in the run folder, and three are kept. If an object is named,
+remove it from what is passed to `holdfast.guard`, or make its `state_dict` contain only numbers and tensors. Holdfast
+tries again after half a minute.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ def judge(state: RunState) -> Finding | None:
     if snapshots.failed is None:
         return None
     newest = snapshots.newest or snapshots.restored
-    kept = f"the last good one is of step {newest.step}" if newest is not None else "there is none yet"
+    last_good = f"the last good snapshot is from step {newest.step}" if newest is not None else "there is none yet"
     return Finding(
         rule="snapshot-failed",
         severity="warn",
-        message=f"No snapshot could be taken at step {snapshots.failed.step}: {snapshots.failed.why}. The training goes on; {kept}.",
+        message=f"No snapshot could be taken at step {snapshots.failed.step}: {snapshots.failed.why}. The training continues; {last_good}.",
         evidence=[f"step {snapshots.failed.step}: {snapshots.failed.why}"],
-        remedies=["make room on the disk of the run's folder", "leave out of the state what is named here"],
+        remedies=["free space on the disk of the run folder", "remove the object that is named here from the state"],
     )
 
 
@@ -48,7 +51,7 @@ RULE = Rule(
     cases=[
         Case("a full disk", [*started(), *trains(), *losses(1.0), _FAILED], "warn"),
         Case(
-            "one that was taken",
+            "a snapshot that was taken",
             [
                 *started(),
                 *trains(),

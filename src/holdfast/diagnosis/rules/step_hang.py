@@ -1,16 +1,16 @@
-"""The training stands still.
+"""The training hangs.
 
-**What it means.** No step, no batch, no output for far longer than this run has ever paused before, and two dumps of all
-stacks, taken apart, are the same. It will not go on by itself.
+**What it means.** There was no step, no batch and no output for far longer than this run has ever paused before, and
+two dumps of all stacks, taken some time apart, are the same. The training will not continue on its own.
 
-**Why it happens.** A data-loader worker that died or deadlocked after a fork, a collective that waits for a rank that is
-gone, a device that never answers, a full pipe, a lock.
+**Why it happens.** A data-loader worker that died or deadlocked after a fork, a collective that waits for a rank that
+has exited, a device that does not respond, a full pipe, or a lock.
 
-**What to do.** The stacks say where. With loader workers in them: workers=0, or spawn instead of fork. With a collective:
-look for the rank that died. Holdfast ends the attempt and starts the next one.
+**What to do.** The stacks show where it hangs. If loader workers are in them, use workers=0, or spawn instead of fork.
+If a collective is in them, find the rank that exited. Holdfast stops the attempt and starts the next one.
 
-**When it stays silent.** A machine that slept or was suspended, a terminal that is paused, and a run that is only slow: the
-bound is learned from the run's own longest pause.
+**When it stays silent.** If the machine slept or was suspended, if the terminal is paused, and if the run is only slow:
+the limit is derived from the longest pause of the run itself.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def judge(state: RunState) -> Finding | None:
         rule="step-hang",
         severity="fatal",
         message=(
-            f"The training stands still {where(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
-            f"and every thread stands where it stood before."
+            f"The training hangs {where(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
+            f"and no thread has moved."
         ),
         evidence=[
-            f"no step, fetch or output for {attempt.no_progress.seconds:.0f} s; this run's bound is {attempt.no_progress.bound:.0f} s",
+            f"no step, batch or output for {attempt.no_progress.seconds:.0f} s; the limit for this run is {attempt.no_progress.bound:.0f} s",
             *(f"stack: {frame}" for frame in frames[:5]),
         ],
         remedies=[
-            f"read attempts/{attempt.number}/stacks-{attempt.stacks.pid}.txt in the run folder: it says what each thread waits for",
-            "if a data-loader worker is in them, use workers=0",
+            f"read attempts/{attempt.number}/stacks-{attempt.stacks.pid}.txt in the run folder: it shows what each thread waits for",
+            "if a data-loader worker is in the stacks, use workers=0",
         ],
     )
 
@@ -62,12 +62,12 @@ RULE = Rule(
     cause=90,
     cases=[
         Case(
-            "two equal dumps after a long silence",
+            "two identical stack dumps after a long pause",
             [*started(), *trains(), *losses(1.0), _QUIET, events.Stacks(at=430.0, pid=100, text=_STACK, same=True)],
             "fatal",
         ),
         Case(
-            "the stacks moved: slow, not stuck",
+            "the stacks changed (slow, but not stuck)",
             [*started(), *trains(), *losses(1.0), _QUIET, events.Stacks(at=430.0, pid=100, text=_STACK, same=False)],
             None,
         ),

@@ -1,22 +1,25 @@
-"""The command ended well, but less was done than it had planned.
+"""The command succeeded, but did fewer steps or epochs than planned.
 
-**What it means.** A schedule or a trainer was made for more steps or epochs than were made. The learning rate then ends high where it
-should have come down, or the training simply stopped early. The exit code does not say so.
+**What it means.** A scheduler or a trainer was created for more steps or epochs than were done. The learning rate is
+then still high at the end, when it should have come down, or the training simply stopped early. The exit code does not
+show this.
 
-**Why it happens.** A scheduler built for `epochs * len(loader)` steps and stepped once an epoch: the classical case, in which warm-up
-never ends. A total computed for another batch size, accumulation or number of devices. A loader shorter than expected. An exception
-that was caught around the training.
+**Why it happens.** A scheduler built for `epochs * len(loader)` steps and stepped once per epoch: the classic case, in
+which warm-up never ends. A total computed for a different batch size, accumulation or number of devices. A loader that
+is shorter than expected. An exception that was caught around the training.
 
-**What to do.** Call `scheduler.step()` as often as it was built for: after each `optimizer.step()`, or once an epoch. Print the planned
-total beside `len(loader)`.
+**What to do.** Call `scheduler.step()` as often as the scheduler was built for: after each `optimizer.step()`, or once
+per epoch. Print the planned total next to `len(loader)`.
 
-**What it needs to see.** An end with exit code 0; a scheduler with a total of its own (OneCycleLR, CosineAnnealingLR, PolynomialLR,
-the schedules of transformers) that did less than 90% of it and still lived at the end; or an adapter's planned epochs.
+**What it needs to see.** A run that ended with exit code 0, and one of two signs: a scheduler with its own total
+(OneCycleLR, CosineAnnealingLR, PolynomialLR, the schedules of transformers) that did less than 90% of it and still
+existed at the end; or the planned epochs from an adapter.
 
-**When it stays silent.** Where the trainer or the output says that it stopped early on purpose; on LinearLR and ConstantLR unless they
-were built for steps and stepped by epoch (they are warm-up, their total is not the training's); on schedulers that were gone before
-the end, whose count is not known; on a schedule that went on past its total. Where lines of Holdfast's own record are missing (the
-run folder's disk was full): then nobody can count.
+**When it stays silent.** If the trainer or the output reports that it stopped early on purpose. On LinearLR and
+ConstantLR, unless they were built for steps and stepped once per epoch (they are warm-up; their total is not the
+training's). On schedulers that no longer existed at the end, because their count is not known. On a schedule that
+continued past its total. If lines of Holdfast's own record are missing (the disk of the run folder was full), because
+the steps cannot be counted.
 
 Sources: transformers#33455 (total steps miscomputed, early end).
 """
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 LIMITS = {"share": 0.9}
 EARLY_STOP = r"(?i:\bearly[ _-]?stop)"
 ENDED_EARLY = "ended the training before its last epoch"
-"""What an adapter notes when the trainer stopped by its own rule."""
+"""The note of an adapter when the trainer stopped early on purpose."""
 WARM_UP = ("LinearLR", "ConstantLR")
 
 
@@ -48,7 +51,7 @@ def judge(state: RunState) -> Finding | None:
     if not attempt.finished or _stopped_on_purpose(attempt) or gap_after(attempt) is not None:
         return None
     share = state.tuned("steps-missing", LIMITS)["share"]
-    return _epochs(attempt) or _schedules(attempt, share)
+    return _judge_epochs(attempt) or _judge_schedules(attempt, share)
 
 
 def _stopped_on_purpose(attempt: AttemptState) -> bool:
@@ -60,60 +63,60 @@ def _stopped_on_purpose(attempt: AttemptState) -> bool:
     )
 
 
-def _epochs(attempt: AttemptState) -> Finding | None:
+def _judge_epochs(attempt: AttemptState) -> Finding | None:
     done, planned = attempt.epoch, attempt.planned_epochs
     if done is None or planned is None or done >= planned:
         return None
     return Finding(
         rule="steps-missing",
         severity="warn",
-        message=f"The command ended with exit code 0 after {done} of {planned} epochs, and the trainer did not say that it "
+        message=f"The command ended with exit code 0 after {done} of {planned} epochs, and the trainer did not report that it "
         "stopped on purpose.",
-        evidence=[f"epoch {done} of {planned} was the last to end, at step {attempt.last_step}"],
+        evidence=[f"epoch {done} of {planned} was the last one completed, at step {attempt.last_step}"],
         remedies=[
-            "look for an exception that is caught around the training",
-            "go on from the last checkpoint",
+            "check for an exception that is caught around the training",
+            "resume from the last checkpoint",
         ],
     )
 
 
-def _schedules(attempt: AttemptState, share: float) -> Finding | None:
-    for seen in attempt.rates.schedules.values():
-        planned, done = seen.planned, seen.done
-        if planned is None or done is None or seen.step < attempt.last_step or done >= share * planned:
+def _judge_schedules(attempt: AttemptState, share: float) -> Finding | None:
+    for scheduler in attempt.rates.schedules.values():
+        planned, done = scheduler.planned, scheduler.done
+        if planned is None or done is None or scheduler.step < attempt.last_step or done >= share * planned:
             continue
-        by_epoch = _built_for_steps_stepped_by_epoch(attempt, planned, done)
-        if seen.scheduler in WARM_UP and not by_epoch:
+        is_stepped_by_epoch = _is_built_for_steps_stepped_by_epoch(attempt, planned, done)
+        if scheduler.scheduler in WARM_UP and not is_stepped_by_epoch:
             continue
         why = (
-            f": it was built for steps ({attempt.steps} were made) and is stepped once an epoch"
-            if by_epoch
-            else ": the learning rate ends where it should not yet be"
+            f": it was built for steps ({attempt.steps} were made) and is stepped once per epoch"
+            if is_stepped_by_epoch
+            else ": the learning rate did not reach its final value"
         )
         return Finding(
             rule="steps-missing",
             severity="warn",
-            message=f"{seen.scheduler} was made for {planned} of its steps and did {done}{why}.",
+            message=f"{scheduler.scheduler} was built for {planned} steps and did {done}{why}.",
             evidence=[
-                f"{seen.scheduler}: {done} of {planned} steps done when the command ended with exit code 0",
+                f"{scheduler.scheduler}: {done} of {planned} steps done when the command ended with exit code 0",
                 f"{attempt.steps} optimizer steps"
                 + (f" in {attempt.epoch} epochs" if attempt.epoch else "")
                 + (f", the last learning rate is {max(attempt.rates.latest):.3g}" if attempt.rates.latest else ""),
             ],
             remedies=[
-                "call scheduler.step() after each optimizer.step(), or build it for the number of epochs"
-                if by_epoch
-                else "build the scheduler for what is done: epochs, or epochs * len(loader) // accumulation",
-                "if it stopped early on purpose, all is well",
+                "call scheduler.step() after each optimizer.step(), or build the scheduler for the number of epochs"
+                if is_stepped_by_epoch
+                else "build the scheduler for the number of steps that it does: epochs, or epochs * len(loader) // accumulation",
+                "if it stopped early on purpose, ignore this",
             ],
-            confidence="proven" if by_epoch else "possible",
+            confidence="proven" if is_stepped_by_epoch else "possible",
         )
     return None
 
 
-def _built_for_steps_stepped_by_epoch(attempt: AttemptState, planned: int, done: int) -> bool:
-    resumed = attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
-    return not resumed and 0.8 * attempt.steps <= planned and done <= 0.5 * attempt.steps
+def _is_built_for_steps_stepped_by_epoch(attempt: AttemptState, planned: int, done: int) -> bool:
+    is_resumed = attempt.started.resume is not None and attempt.started.resume.checkpoint is not None
+    return not is_resumed and 0.8 * attempt.steps <= planned and done <= 0.5 * attempt.steps
 
 
 RULE = Rule(
@@ -126,7 +129,7 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "built for steps, stepped by epoch",
+            "built for steps, stepped once per epoch",
             [
                 *started(),
                 *steps(*[1.0] * 300),
@@ -136,7 +139,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "half of a schedule",
+            "half of a schedule was done",
             [
                 *started(),
                 *steps(*[1.0] * 200),
@@ -161,7 +164,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a script that says that it stops early",
+            "a script that reports early stopping",
             [
                 *started(),
                 *steps(*[1.0] * 40),
@@ -171,7 +174,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "all done",
+            "all planned steps are done",
             [
                 *started(),
                 *steps(*[1.0] * 100),
@@ -192,7 +195,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a scheduler that was gone before the end",
+            "a scheduler that no longer existed at the end",
             [
                 *started(),
                 *schedule("OneCycleLR", step=1, planned=100, done=1),
@@ -202,7 +205,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "several cycles",
+            "a schedule of several cycles",
             [
                 *started(),
                 *steps(*[1.0] * 90),
@@ -212,7 +215,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the record ends long before the training did",
+            "a record that ends long before the training did",
             [
                 *started(),
                 *steps(*[1.0] * 40),
@@ -223,7 +226,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "lines were lost in between",
+            "a record with missing lines",
             [
                 *started(),
                 *steps(*[1.0] * 40),
@@ -235,7 +238,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "it died: another rule's",
+            "the training failed (covered by other rules)",
             [*started(), *epoch(4, step=40, planned=10, source="ultralytics"), *ended(1, last_step=40)],
             None,
         ),

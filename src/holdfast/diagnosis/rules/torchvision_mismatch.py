@@ -1,16 +1,18 @@
-"""torchvision was built for another torch.
+"""torchvision was built for a different torch.
 
-**What it means.** `operator torchvision::nms does not exist`, or `Couldn't load custom C++ ops`: torchvision's compiled part was
-not loaded. Everything works until its first operator is needed, with detectors in the first validation.
+**What it means.** `operator torchvision::nms does not exist`, or `Couldn't load custom C++ ops`: the compiled part of
+torchvision was not loaded. Everything works until the first of its operators is needed. With detectors, that is in the
+first validation.
 
-**Why it happens.** torch and torchvision were installed from different sources or at different times: the usual torchvision
-for Linux beside a CPU build of torch, a torch that was upgraded alone, a CPU torchvision beside a CUDA torch.
+**Why it happens.** torch and torchvision were installed from different sources or at different times: the default
+torchvision for Linux with a CPU build of torch, a torch that was upgraded alone, or a CPU torchvision with a CUDA
+torch.
 
-**What to do.** Install both together, from the same place, in versions that belong together (torch 2.9 and torchvision 0.24).
-Where no such wheel can be had, a detector's NMS can be done by torch alone: Holdfast does so in the trainings that it starts, but not
-with `--observe-only`.
+**What to do.** Install both together, from the same source, in matching versions (torch 2.9 and torchvision 0.24). If
+no such wheel is available, torch alone can compute the NMS of a detector: Holdfast does so in the trainings that it
+starts, but not with `--observe-only`.
 
-It comes with every run: another attempt before this is mended fails the same way.
+Every run fails in the same way until this is fixed.
 
 Sources: pytorch/vision#9077, pytorch/vision#8289, pytorch/vision#6725, ultralytics#20311.
 """
@@ -38,43 +40,43 @@ _WORDS = (
     r"Could not run 'torchvision::\w+' with arguments from the '\w+' backend",
 )
 
-MENDED = "run it without --observe-only: Holdfast then does nms in plain torch, and the rest of torchvision loads"
+WORKAROUND = "run it without --observe-only: Holdfast then runs nms in plain torch, and the rest of torchvision loads"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    end = death(state)
+    words = raised(end, *_WORDS) if end is not None else None
     if words is None:
         return None
     return Finding(
         rule="torchvision-mismatch",
         severity="fatal",
-        message=f"torchvision's compiled operators are missing {where(state.attempt)}: it was built for another torch.",
+        message=f"torchvision's compiled operators are missing {where(state.attempt)}: it was built for a different torch.",
         evidence=[words],
         remedies=[
-            *([MENDED] if _would_be_mended(state, words) else []),
-            f"install both together, from the same place{_twins(state)}: pip install -U torch torchvision",
-            "for a CPU build of torch, take torchvision from the same CPU index",
+            *([WORKAROUND] if _has_workaround(state, words) else []),
+            f"install both together, from the same source{_describe_matching_versions(state)}: pip install -U torch torchvision",
+            "for a CPU build of torch, install torchvision from the same CPU index",
         ],
     )
 
 
-def _would_be_mended(state: RunState, words: str) -> bool:
-    """Holdfast stands in for `nms` alone, and not where it may change nothing."""
-    named = re.search(r"torchvision::(\w+)", words)
-    only_watched = state.started is not None and state.started.observe_only
-    return only_watched and (named is None or named[1] in ("nms", "qnms"))
+def _has_workaround(state: RunState, words: str) -> bool:
+    """Return whether Holdfast could replace the operator: it replaces only `nms`, and not with --observe-only."""
+    operator = re.search(r"torchvision::(\w+)", words)
+    observe_only = state.started is not None and state.started.observe_only
+    return observe_only and (operator is None or operator[1] in ("nms", "qnms"))
 
 
-def _twins(state: RunState) -> str:
+def _describe_matching_versions(state: RunState) -> str:
     torch = versions_of(state).torch
-    twin = torchvision_for(torch)
-    if torch is None or twin is None:
+    torchvision = torchvision_for(torch)
+    if torch is None or torchvision is None:
         return ""
-    return f" (torch {text_of(torch[:2])} belongs with torchvision {text_of(twin)})"
+    return f" (torch {text_of(torch[:2])} needs torchvision {text_of(torchvision)})"
 
 
-_LOADED = (
+_NOT_LOADED = (
     "RuntimeError: Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision versions are incompatible, "
     "or if you had errors while compiling torchvision from source."
 )
@@ -92,7 +94,7 @@ RULE = Rule(
             [*started(), *raises("RuntimeError: operator torchvision::nms does not exist", last_step=0)],
             "fatal",
         ),
-        Case("in the first validation", [*started(), *trains(), *losses(1.0), *raises(_LOADED)], "fatal"),
+        Case("in the first validation", [*started(), *trains(), *losses(1.0), *raises(_NOT_LOADED)], "fatal"),
         Case(
             "a torchvision without CUDA",
             [
@@ -105,8 +107,8 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "a warning about it in a run that needs no operator",
-            [*started(), *ended(0, words=[f"UserWarning: {_LOADED}"])],
+            "a warning about it in a run that does not need the operators",
+            [*started(), *ended(0, words=[f"UserWarning: {_NOT_LOADED}"])],
             None,
         ),
         Case("torchvision's own exception", [*started(), *raises("ValueError: torchvision transform v3")], None),

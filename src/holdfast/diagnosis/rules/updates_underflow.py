@@ -1,16 +1,16 @@
 """Most updates are too small for the number format of the weights.
 
-**What it means.** Gradients arrive and the optimizer computes its updates, but they are smaller than half of the weight's
-last place, so adding them changes nothing. The larger weights stay; only small ones learn.
+**What it means.** Gradients arrive and the optimizer computes its updates, but they are smaller than half a unit in the
+last place of the weight, so adding them changes nothing. Large weights stay the same; only small ones learn.
 
-**Why it happens.** Weights in bfloat16 (8 bits of precision) or float16 with a small learning rate. An update of one part
-in a thousand of the weight is lost in bfloat16.
+**Why it happens.** Weights in bfloat16 (8 bits of precision) or float16 with a small learning rate. In bfloat16, an
+update of one thousandth of the weight is lost.
 
-**What to do.** Keep the weights in float32 and use autocast for the computation; or an optimizer with float32 master
-weights or stochastic rounding; or a higher learning rate.
+**What to do.** Keep the weights in float32 and use autocast for the computation. Or use an optimizer with float32
+master weights or stochastic rounding. Or raise the learning rate.
 
-**When it stays silent.** Where less than half of the looked-at tensors, or less than half of their rows, are concerned:
-healthy float32 training leaves a percent of rows unchanged in a step. This is a note and never stops anything.
+**When it stays silent.** If less than half of the checked tensors, or less than half of their rows, are affected:
+healthy float32 training leaves about a percent of the rows unchanged in a step. This is a note and never stops a training.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 ID = "updates-underflow"
 LIMITS = {"samples": 2, "part_of_tensors": 0.5, "part_of_rows": 0.5}
-MAX_TOLD = 32
-"""The probe names no more stuck tensors than this."""
+MAX_REPORTED = 32
+"""The probe reports at most this many stuck tensors."""
 
 
 def judge(state: RunState) -> Finding | None:
@@ -39,28 +39,28 @@ def judge(state: RunState) -> Finding | None:
         return None
     limits = state.tuned(ID, LIMITS)
     lost = [tensor for tensor in newest.stuck if tensor.update_ulps is not None and tensor.update_ulps < 1.0]
-    enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= MAX_TOLD
-    if weights.samples < limits["samples"] or not lost or not enough:
+    has_enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= MAX_REPORTED
+    if weights.samples < limits["samples"] or not lost or not has_enough:
         return None
-    rows, stayed = sum(tensor.with_gradient for tensor in lost), sum(tensor.stuck for tensor in lost)
-    if stayed < limits["part_of_rows"] * rows:
+    rows, unchanged_rows = sum(tensor.with_gradient for tensor in lost), sum(tensor.stuck for tensor in lost)
+    if unchanged_rows < limits["part_of_rows"] * rows:
         return None
     largest = max(tensor.update_ulps or 0.0 for tensor in lost)
     return Finding(
         rule=ID,
         severity="note",
         message=(
-            f"Updates are lost to rounding: {stayed} of {rows} rows with a gradient did not change, "
+            f"Updates are lost to rounding: {unchanged_rows} of {rows} rows with a gradient did not change, "
             f"in {len(lost)} of {newest.checked} tensors."
         ),
         evidence=[
-            f"step {newest.step}: the largest update among them is worth {largest:.2g} units in the weight's last place",
+            f"step {newest.step}: the largest of these updates is {largest:.2g} units in the last place of the weight",
             f"for example {', '.join(tensor.name for tensor in lost[:3])}",
         ],
         remedies=[
             "keep the weights in float32 and compute under torch.autocast",
             "use an optimizer with float32 master weights or stochastic rounding",
-            "raise the learning rate, if the weights are to stay in 16 bits",
+            "raise the learning rate, if the weights must stay in 16 bits",
         ],
     )
 
@@ -74,11 +74,11 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "bfloat16 with a small rate",
+            "bfloat16 with a small learning rate",
             [*started(), *(e for s in (2, 30) for e in weight_updates(s, *(stuck(n, 0.2) for n in "abc")))],
             "note",
         ),
-        Case("a single look", [*started(), *weight_updates(2, *(stuck(n, 0.2) for n in "abc"))], None),
+        Case("a single check", [*started(), *weight_updates(2, *(stuck(n, 0.2) for n in "abc"))], None),
         Case(
             "a few rows in float32",
             [*started(), *(e for s in (2, 30) for e in weight_updates(s, *(stuck(n, 0.2, rows=1) for n in "abc")))],
@@ -89,6 +89,6 @@ RULE = Rule(
             [*started(), *weight_updates(2), *weight_updates(30, stuck("a", 0.1), checked=20)],
             None,
         ),
-        Case("all moves", [*started(), *weight_updates(2), *weight_updates(9)], None),
+        Case("all weights change", [*started(), *weight_updates(2), *weight_updates(9)], None),
     ],
 )

@@ -1,18 +1,20 @@
 """The final validation of the best checkpoint contradicts the validations during the training.
 
-**What it means.** The trainer validated its best checkpoint once more at the end, and the score is less than half, or more than
-double, of what the same epoch was given while it trained. One of the two is wrong, and you cannot tell which by looking at the numbers.
+**What it means.** The trainer validated its best checkpoint once more at the end, and the score is less than half, or
+more than double, the score of the same epoch during the training. One of the two is wrong, and the numbers alone do not
+show which.
 
-**Why it happens.** A device that computes one of the two passes wrongly (an M4 Pro gave 0.297 in the loop and 0.780 alone); half
-precision in one of them; a checkpoint that is not what was live; weights whose NaN were saved as zeros.
+**Why it happens.** A device that computes one of the two passes incorrectly (an M4 Pro gave 0.297 during the training
+and 0.780 in a separate validation). Half precision in one of them. A checkpoint that differs from the live model.
+Weights whose NaN were saved as zeros.
 
-**What to do.** Validate best.pt on the CPU: `yolo val model=best.pt device=cpu`. Trust that one.
+**What to do.** Validate best.pt on the CPU: `yolo val model=best.pt device=cpu`. Trust that result.
 
-**What it needs to see.** A further validation at the end that belongs to no epoch, and the same score in the epoch that chose the
-checkpoint: a factor of 2 and 0.05 apart.
+**What it needs to see.** A further validation at the end that belongs to no epoch, and the same score in the epoch that
+the checkpoint is from. The two must differ by a factor of 2 and by 0.05.
 
-**When it stays silent.** Where no such validation is made, and on small differences: fused layers and half precision change the last
-digits.
+**When it stays silent.** If no such validation is made, and on small differences: fused layers and half precision
+change the last digits.
 
 Sources: ultralytics#24399 (open).
 """
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"factor": 2.0, "apart": 0.05}
-NOT_AT_ALL = ("precision", "recall")
-"""They depend on a threshold that each validation chooses for itself."""
+IGNORED = ("precision", "recall")
+"""Scores that are not compared: they depend on a threshold that each validation chooses."""
 
 
 def judge(state: RunState) -> Finding | None:
@@ -46,29 +48,29 @@ def judge(state: RunState) -> Finding | None:
     if metrics.final is None:
         return None
     limits = state.tuned("validation-disagrees", LIMITS)
-    several = state.validated
-    best = best_of(several)
-    for name, said in metrics.final.values.items():
-        again = as_number(said)
-        if again is None or not is_known_score(name) or any(word in name.lower() for word in NOT_AT_ALL):
+    by_attempt = state.validated
+    best = best_of(by_attempt)
+    for name, value in metrics.final.values.items():
+        final_score = as_number(value)
+        if final_score is None or not is_known_score(name) or any(word in name.lower() for word in IGNORED):
             continue
-        before = _in_the_loop(several, name, best.epoch if best is not None else None)
-        if before is None or not math.isfinite(before) or not math.isfinite(again):
+        earlier_score = _find_score_in_training(by_attempt, name, best.epoch if best is not None else None)
+        if earlier_score is None or not math.isfinite(earlier_score) or not math.isfinite(final_score):
             continue
-        where = f"in epoch {best.epoch}, which it comes from" if best is not None else "while it trained"
-        low, high = sorted((before, again))
+        where = f"in epoch {best.epoch}, when it was saved" if best is not None else "during the training"
+        low, high = sorted((earlier_score, final_score))
         if high - low > limits["apart"] and high > limits["factor"] * low:
             return Finding(
                 rule="validation-disagrees",
                 severity="warn",
-                message=f"{name} of the best checkpoint is {again:.4g} when validated at the end, but was {before:.4g} {where}: one of "
+                message=f"{name} of the best checkpoint is {final_score:.4g} in the final validation, but was {earlier_score:.4g} {where}: one of "
                 "the two is wrong.",
                 evidence=[
-                    f"{where}: {before:.4g}",
-                    f"{metrics.final.source}: {again:.4g}",
+                    f"{where}: {earlier_score:.4g}",
+                    f"{metrics.final.source}: {final_score:.4g}",
                 ],
                 remedies=[
-                    "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu) and trust that",
+                    "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu) and trust that result",
                     "then use a newer torch, or validate with half=False",
                 ],
                 confidence="likely",
@@ -76,13 +78,13 @@ def judge(state: RunState) -> Finding | None:
     return None
 
 
-def _in_the_loop(several: Sequence[Metrics], name: str, epoch: int | None) -> float | None:
-    """What a score was in the epoch that chose the checkpoint, or at its best where none was chosen."""
-    points = over_attempts(several, name).points
+def _find_score_in_training(by_attempt: Sequence[Metrics], name: str, epoch: int | None) -> float | None:
+    """Return a score in the epoch that the checkpoint is from, or its best value if that epoch is not known."""
+    points = over_attempts(by_attempt, name).points
     return max((point.value for point in points if epoch is None or point.epoch == epoch), default=None)
 
 
-LOOP = validations(metrics__mAP50=[0.1, 0.2, 0.297, 0.29], fitness=[0.05, 0.1, 0.2, 0.19])
+TRAINING = validations(metrics__mAP50=[0.1, 0.2, 0.297, 0.29], fitness=[0.05, 0.1, 0.2, 0.19])
 RULE = Rule(
     id="validation-disagrees",
     kind="proof",
@@ -91,21 +93,25 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("alone it is much better", [*started(), *LOOP, *final(metrics__mAP50=0.78)], "warn"),
-        Case("alone it is much worse", [*started(), *LOOP, *final(metrics__mAP50=0.1)], "warn"),
-        Case("alone it finds nothing", [*started(), *LOOP, *final(metrics__mAP50=0.0)], "warn"),
+        Case("the final validation is much better", [*started(), *TRAINING, *final(metrics__mAP50=0.78)], "warn"),
+        Case("the final validation is much worse", [*started(), *TRAINING, *final(metrics__mAP50=0.1)], "warn"),
+        Case("the final validation is 0", [*started(), *TRAINING, *final(metrics__mAP50=0.0)], "warn"),
         Case(
-            "it found nothing while it trained",
+            "all validations during the training were 0",
             [*started(), *validations(metrics__mAP50=[0.0] * 5, fitness=[0.0] * 5), *final(metrics__mAP50=0.6)],
             "warn",
         ),
-        Case("nearly the same", [*started(), *LOOP, *final(metrics__mAP50=0.305)], None),
+        Case("nearly the same scores", [*started(), *TRAINING, *final(metrics__mAP50=0.305)], None),
         Case(
-            "both small",
+            "both scores are small",
             [*started(), *validations(metrics__mAP50=[0.0, 0.01], fitness=[0.0, 0.01]), *final(metrics__mAP50=0.04)],
             None,
         ),
-        Case("it differs from an epoch that was not chosen", [*started(), *LOOP[:3], *final(metrics__mAP50=0.3)], None),
+        Case(
+            "the score differs only from epochs that the checkpoint is not from",
+            [*started(), *TRAINING[:3], *final(metrics__mAP50=0.3)],
+            None,
+        ),
         Case(
             "only precision differs",
             [
@@ -115,6 +121,6 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("not validated again", [*started(), *LOOP], None),
+        Case("no final validation", [*started(), *TRAINING], None),
     ],
 )

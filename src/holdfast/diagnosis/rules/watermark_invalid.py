@@ -1,14 +1,16 @@
 """The two limits of MPS memory contradict each other.
 
-**What it means.** `RuntimeError: invalid low watermark ratio 1.4`. torch frees memory from the low mark on and refuses it from
-the high mark on. The low one must not be above the high one, and its default is 1.4.
+**What it means.** `RuntimeError: invalid low watermark ratio 1.4`. torch starts to free memory at the low watermark and
+refuses allocations at the high watermark. The low ratio must not be above the high one, and its default is 1.4.
 
-**Why it happens.** `PYTORCH_MPS_HIGH_WATERMARK_RATIO` was set below 1.4, and `PYTORCH_MPS_LOW_WATERMARK_RATIO` was not set.
+**Why it happens.** `PYTORCH_MPS_HIGH_WATERMARK_RATIO` was set below 1.4, and `PYTORCH_MPS_LOW_WATERMARK_RATIO` was not
+set.
 
-**Where reports conclude wrongly.** "Remove the variable" and "set it to 0.0" both make the message go away, and take the
-protection away with it: the default high mark of 1.7 is above what many Macs have, so that the system swaps or kills instead.
+**Where reports conclude wrongly.** "Remove the variable" and "set it to 0.0" both remove the message, and the
+protection with it: the default high watermark of 1.7 is above what many Macs have, so the system swaps or kills the
+process instead.
 
-**What to do.** Set both, the low one below the high one.
+**What to do.** Set both, the low ratio below the high one.
 
 Sources: kohya-ss/sd-scripts#603; torch's `MPSAllocator.mm`.
 """
@@ -33,36 +35,36 @@ HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, _WORDS) if gone is not None else None
+    end = death(state)
+    words = raised(end, _WORDS) if end is not None else None
     if words is None:
         return None
-    found = re.search(_WORDS, words)
+    match = re.search(_WORDS, words)
     environment = state.started.environment if state.started is not None else {}
-    given = [f"{name}={environment[name]}" for name in (HIGH, LOW) if name in environment]
-    high = _ratio(environment.get(HIGH))
+    settings = [f"{name}={environment[name]}" for name in (HIGH, LOW) if name in environment]
+    high = _parse_ratio(environment.get(HIGH))
     both = f"{HIGH}={high:g} {LOW}={max(0.0, high - 0.1):g}" if high else f"{HIGH}=1.0 {LOW}=0.9"
     return Finding(
         rule="watermark-invalid",
         severity="fatal",
-        message=f"torch refuses the limits that are set for MPS memory: {found[1] if found else 'one'} is not between them"
-        + (f" ({', '.join(given)})." if given else "."),
-        evidence=[words, *given],
+        message=f"torch rejects the limits that are set for MPS memory: {match[1] if match else 'a ratio'} is out of range"
+        + (f" ({', '.join(settings)})." if settings else "."),
+        evidence=[words, *settings],
         remedies=[
-            f"set both, the low one below the high one: export {both}",
-            "or set neither: the defaults are 1.7 and 1.4",
+            f"set both, the low ratio below the high one: export {both}",
+            "or set neither: the defaults are 1.7 (high) and 1.4 (low)",
         ],
     )
 
 
-def _ratio(text: str | None) -> float | None:
+def _parse_ratio(text: str | None) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
         return None
 
 
-_SAID = "RuntimeError: invalid low watermark ratio 1.4"
+_MESSAGE = "RuntimeError: invalid low watermark ratio 1.4"
 
 RULE = Rule(
     id="watermark-invalid",
@@ -72,8 +74,14 @@ RULE = Rule(
     page=__doc__ or "",
     cause=50,
     cases=[
-        Case("only the high one was set", [*on_mac(environment={HIGH: "0.7"}), *raises(_SAID, last_step=0)], "fatal"),
-        Case("it is set in the script itself", [*on_mac(), *raises(_SAID, last_step=0)], "fatal"),
-        Case("it was said in passing", [*on_mac(), *ended(0, words=[f"ignored: {_SAID}"])], None),
+        Case(
+            "only the high ratio was set", [*on_mac(environment={HIGH: "0.7"}), *raises(_MESSAGE, last_step=0)], "fatal"
+        ),
+        Case("the ratio is set in the script itself", [*on_mac(), *raises(_MESSAGE, last_step=0)], "fatal"),
+        Case(
+            "the message was printed and the command succeeded",
+            [*on_mac(), *ended(0, words=[f"ignored: {_MESSAGE}"])],
+            None,
+        ),
     ],
 )

@@ -1,20 +1,21 @@
-"""Weights do not move although their gradient says so.
+"""Weights do not change although they have a nonzero gradient.
 
-**What it means.** A tensor, or some of its rows, got a gradient that is not zero, and the optimizer's step left it exactly
-as it was, although the update that was to be expected is larger than what the weight's number format can show. That part
-of the model does not learn; the rest works around it, and the curve only looks like a plateau.
+**What it means.** A tensor, or some of its rows, had a nonzero gradient, but the optimizer step left it exactly as it
+was, although the expected update is large enough for the number format of the weight. That part of the
+model does not learn; the rest works around it, and the curve only looks like a plateau.
 
-**Why it happens.** On some devices an in-place operation on a tensor that is not contiguous writes into a temporary that is
-then thrown away (`addcmul_` and `addcdiv_` in Adam's step, `conv2d` weights in channels-last). Or the optimizer's own step
-skips or restores parameters, or works on a copy.
+**Why it happens.** On some devices, an in-place operation on a non-contiguous tensor writes into a temporary that is
+then discarded (`addcmul_` and `addcdiv_` in Adam's step, `conv2d` weights in channels-last). Or the optimizer's own
+step skips or restores parameters, or works on a copy.
 
-**What to do.** Make the parameter contiguous before the optimizer is made (`p.data = p.data.contiguous()`), install a newer
-torch, or run a few steps on the CPU: if the tensor moves there, the device is at fault.
+**What to do.** Make the parameter contiguous before the optimizer is created (`p.data = p.data.contiguous()`), install
+a newer torch, or run a few steps on the CPU: if the tensor changes there, the device is at fault.
 
-**When it stays silent.** A learning rate of zero; rows without a gradient (sparse and padding rows); updates below one unit
-in the weight's last place (see updates-underflow); steps that a gradient scaler skipped. What stayed was seen to stay in at
-least two steps in a row, and in three where it is only a part of a tensor. Of an optimizer that is not one of torch's own,
-the update is judged by how far its step moved other weights: that is a warning, because it may be meant so.
+**When it stays silent.** With a learning rate of zero. On rows without a gradient (sparse and padding rows). On updates
+below one unit in the last place of the weight (see updates-underflow). On steps that a gradient scaler skipped. A
+tensor must stay unchanged in at least two consecutive steps, or in three if only a part of it does. For an optimizer
+that is not part of torch, the expected update is estimated from how far its step moved other weights: that is a
+warning, because it may be intended.
 
 Sources: pytorch#118115, pytorch#165267, pytorch#192212.
 """
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 ID = "weights-frozen"
 LIMITS = {"times_of_a_part": 2, "samples_where_nothing_moves": 3, "steps_where_nothing_moves": 64}
 REMEDIES = [
-    "make the named parameters contiguous before the optimizer is made: p.data = p.data.contiguous()",
+    "make the named parameters contiguous before the optimizer is created: p.data = p.data.contiguous()",
     "install a newer torch: in-place writes to non-contiguous tensors were lost on MPS before 2.4, and again later",
-    "run a few steps on the CPU: if the weights move there, the device is at fault",
+    "run a few steps on the CPU: if the weights change there, the device is at fault",
 ]
 
 
@@ -48,21 +49,25 @@ def judge(state: RunState) -> Finding | None:
     if weights.weight_updates is None or (not weights.had_to_move and weights.most_moved):
         return None
     limits = state.tuned(ID, LIMITS)
-    stayed = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
-    often = {name for name, tensor in stayed.items() if tensor.times >= limits["times_of_a_part"]}
-    known = {name for name, tensor in stayed.items() if not tensor.last.by_others}
-    for_sure = {name: tensor for name, tensor in stayed.items() if name in known and (tensor.wholly or name in often)}
-    if for_sure:
-        return _some(for_sure, "fatal")
-    by_others = {name: tensor for name, tensor in stayed.items() if name in often}
-    if by_others:
-        return _some(by_others, "warn")
+    unchanged = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
+    repeated = {name for name, tensor in unchanged.items() if tensor.times >= limits["times_of_a_part"]}
+    with_known_update = {name for name, tensor in unchanged.items() if not tensor.last.by_others}
+    proven = {
+        name: tensor
+        for name, tensor in unchanged.items()
+        if name in with_known_update and (tensor.wholly or name in repeated)
+    }
+    if proven:
+        return _report_tensors(proven, "fatal")
+    estimated = {name: tensor for name, tensor in unchanged.items() if name in repeated}
+    if estimated:
+        return _report_tensors(estimated, "warn")
     if weights.most_moved or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
-    return _none(weights, limits["samples_where_nothing_moves"], limits["steps_where_nothing_moves"])
+    return _judge_unknown_updates(weights, limits["samples_where_nothing_moves"], limits["steps_where_nothing_moves"])
 
 
-def _some(tensors: dict[str, Stuck], severity: Severity) -> Finding:
+def _report_tensors(tensors: dict[str, Stuck], severity: Severity) -> Finding:
     names = list(tensors)
     first = tensors[names[0]].last
     rows = f"{first.stuck} of {first.with_gradient} rows with a gradient"
@@ -71,26 +76,30 @@ def _some(tensors: dict[str, Stuck], severity: Severity) -> Finding:
         rule=ID,
         severity=severity,
         step=min(tensor.first_step for tensor in tensors.values()),
-        message=f"{names[0]}{more} did not move although the gradient says so ({rows}): this part of the model does not learn.",
+        message=f"{names[0]}{more} did not change despite a nonzero gradient ({rows}): this part of the model does not learn.",
         evidence=[
-            f"{name}: {tensor.last.stuck} of {tensor.last.with_gradient} rows with a gradient stayed exactly as they were; "
-            f"the update was worth up to {tensor.last.update_ulps:.3g} units in the last place"
-            + (", by how far others moved" if tensor.last.by_others else "")
-            + _state(tensor.last.state_moved)
+            f"{name}: {tensor.last.stuck} of {tensor.last.with_gradient} rows with a gradient did not change at all; "
+            f"the expected update was up to {tensor.last.update_ulps:.3g} units in the last place"
+            + (", estimated from other weights" if tensor.last.by_others else "")
+            + _describe_optimizer_state(tensor.last.state_moved)
             for name, tensor in list(tensors.items())[:5]
         ],
         remedies=REMEDIES,
     )
 
 
-def _state(moved: bool | None) -> str:
-    return "" if moved is None else f"; the optimizer's own state {'moved' if moved else 'did not move either'}"
+def _describe_optimizer_state(has_changed: bool | None) -> str:
+    return (
+        ""
+        if has_changed is None
+        else f"; the optimizer's own state {'changed' if has_changed else 'did not change either'}"
+    )
 
 
-def _none(weights: Weights, samples: float, over_steps: float) -> Finding | None:
-    """No update can be estimated, but none has ever shown."""
+def _judge_unknown_updates(weights: Weights, min_samples: float, min_steps: float) -> Finding | None:
+    """Judge weights whose updates cannot be estimated, if none has ever changed."""
     newest = weights.weight_updates
-    if newest is None or weights.samples < samples or newest.step - (weights.first_sample or 0) < over_steps:
+    if newest is None or weights.samples < min_samples or newest.step - (weights.first_sample or 0) < min_steps:
         return None
     unknown = [tensor.name for tensor in newest.stuck if tensor.update_ulps is None]
     if not unknown:
@@ -98,10 +107,10 @@ def _none(weights: Weights, samples: float, over_steps: float) -> Finding | None
     return Finding(
         rule=ID,
         severity="fatal",
-        message=f"Not one of {newest.checked} weight tensors has moved in {newest.step} steps although there are gradients.",
+        message=f"None of the {newest.checked} weight tensors has changed in {newest.step} steps although there are gradients.",
         evidence=[
-            f"{weights.samples} looks from step {weights.first_sample} to step {newest.step}, none saw a weight move",
-            f"with a gradient that is not zero: {', '.join(unknown[:5])}",
+            f"{weights.samples} checks from step {weights.first_sample} to step {newest.step}, none saw a weight change",
+            f"with a nonzero gradient: {', '.join(unknown[:5])}",
         ],
         remedies=["check that the optimizer's step really updates its parameters", *REMEDIES],
     )
@@ -116,12 +125,12 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "a whole tensor stays",
+            "a whole tensor does not change",
             [*started(), *trains(), *steps(2), *weight_updates(2, stuck("fc.weight", 4000.0))],
             "fatal",
         ),
         Case(
-            "one row stays, time after time",
+            "one row does not change in consecutive steps",
             [
                 *started(),
                 *weight_updates(2, stuck("fc.weight", 90.0, rows=1)),
@@ -130,7 +139,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "an optimizer that nobody knows, and nothing ever moves",
+            "an unknown optimizer, and no weight ever changes",
             [
                 *started(),
                 *steps(100),
@@ -139,7 +148,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "an own optimizer leaves one tensor where it is",
+            "a custom optimizer leaves one tensor unchanged",
             [
                 *started(),
                 *weight_updates(2, stuck("second", 40.0, by_others=True)),
@@ -147,10 +156,14 @@ RULE = Rule(
             ],
             "warn",
         ),
-        Case("an own optimizer, seen once", [*started(), *weight_updates(2, stuck("a", 40.0, by_others=True))], None),
-        Case("a row stayed once", [*started(), *weight_updates(2, stuck("fc.weight", 90.0, rows=1))], None),
+        Case("a custom optimizer, seen once", [*started(), *weight_updates(2, stuck("a", 40.0, by_others=True))], None),
         Case(
-            "one row stayed once, then moved",
+            "a row that stayed unchanged in one step",
+            [*started(), *weight_updates(2, stuck("fc.weight", 90.0, rows=1))],
+            None,
+        ),
+        Case(
+            "a row that stayed unchanged in one step, then changed",
             [
                 *started(),
                 *weight_updates(2, stuck("a", 9.0, rows=1)),
@@ -159,7 +172,11 @@ RULE = Rule(
             ],
             None,
         ),
-        Case("updates too small to show", [*started(), *weight_updates(2, stuck("a", 0.3), stuck("b", 0.45))], None),
+        Case(
+            "updates too small to have an effect",
+            [*started(), *weight_updates(2, stuck("a", 0.3), stuck("b", 0.45))],
+            None,
+        ),
         Case(
             "warm-up from zero with an unknown optimizer",
             [
@@ -170,6 +187,6 @@ RULE = Rule(
             None,
         ),
         Case("unknown updates at first", [*started(), *weight_updates(2, stuck("a", None)), *weight_updates(9)], None),
-        Case("everything moves", [*started(), *weight_updates(1), *weight_updates(50)], None),
+        Case("all weights change", [*started(), *weight_updates(1), *weight_updates(50)], None),
     ],
 )

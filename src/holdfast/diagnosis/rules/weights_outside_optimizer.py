@@ -1,18 +1,19 @@
-"""The loss uses parameters that no optimizer holds.
+"""The loss uses parameters that are not in any optimizer.
 
-**What it means.** Gradients are computed for parameters that nobody updates. Where the optimizer in turn holds only tensors
-that no loss uses, it trains a model that is not the one in use: nothing is learned at all.
+**What it means.** Gradients are computed for parameters that are never updated. If the optimizer contains only tensors
+that no loss uses, it trains a model that is not in use: nothing is learned at all.
 
-**Why it happens.** The optimizer was made before the model was wrapped, moved, re-initialised or got its new head, and holds
-the old parameters. Or some layers were left out of `parameters()`: modules in a plain list or dictionary instead of
-`ModuleList` or `ModuleDict`, a loss with parameters of its own.
+**Why it happens.** The optimizer was created before the model was wrapped, moved, re-initialized or given its new head,
+and contains the old parameters. Or some layers are missing from `parameters()`: modules in a plain list or dictionary
+instead of `ModuleList` or `ModuleDict`, or a loss with its own parameters.
 
-**What to do.** Make the optimizer last, from the model that computes the loss. What is meant to stay fixed gets
-`requires_grad_(False)`: that also saves the time for its gradients.
+**What to do.** Create the optimizer last, from the model that computes the loss. Call `requires_grad_(False)` on
+parameters that must stay fixed: that also saves the time for their gradients.
 
-**When it stays silent.** Parameters that an optimizer holds which has not stepped yet; frozen ones. A network in evaluation
-mode that the loss only looks through (a perceptual loss, a teacher) is a note. A head that is trained over a backbone which
-keeps `requires_grad` is common: that is a warning. Only where the optimizer holds nothing that any loss uses is it fatal.
+**When it stays silent.** On parameters of an optimizer that has not stepped yet, and on frozen parameters. A network in
+evaluation mode that the loss only passes through (a perceptual loss, a teacher) is a note. A head that is trained on a
+backbone which keeps `requires_grad` is common: that is a warning. It is fatal only if the optimizer contains nothing
+that any loss uses.
 
 Sources: huggingface/accelerate#2665; modules in plain lists are a question as old as torch.
 """
@@ -40,36 +41,36 @@ def judge(state: RunState) -> Finding | None:
         return None
     outside = graph.outside if graph.outside is not None else len(graph.used_not_held)
     unused = graph.unused if graph.unused is not None else len(graph.held_not_used)
-    stale = bool(unused) and unused >= graph.held and not weights.most_moved
-    in_view = outside - graph.outside_in_eval
-    severity: Severity = "fatal" if stale else ("warn" if in_view > 0 else "note")
-    if stale:
+    is_stale = bool(unused) and unused >= graph.held and not weights.most_moved
+    in_training_mode = outside - graph.outside_in_eval
+    severity: Severity = "fatal" if is_stale else ("warn" if in_training_mode > 0 else "note")
+    if is_stale:
         message = (
-            f"The loss uses none of the {graph.held} tensors that the optimizer holds, but {outside} others: "
+            f"The loss uses none of the {graph.held} tensors in the optimizer, but {outside} others: "
             "the optimizer trains a model that is not in use."
         )
     else:
-        message = f"The loss uses {outside} parameter tensors that no optimizer holds: they are never updated."
+        message = f"The loss uses {outside} parameter tensors that are not in any optimizer: they are never updated."
     return Finding(
         rule=ID,
         severity=severity,
         step=graph.step,
         message=message,
         evidence=[
-            f"used by the loss, held by no optimizer: {', '.join(graph.used_not_held[:5])}",
-            *([f"held by an optimizer, used by no loss: {', '.join(graph.held_not_used[:5])}"] if unused else []),
+            f"used by the loss, not in any optimizer: {', '.join(graph.used_not_held[:5])}",
+            *([f"in an optimizer, not used by any loss: {', '.join(graph.held_not_used[:5])}"] if unused else []),
             *([f"{graph.outside_in_eval} of them are in evaluation mode"] if graph.outside_in_eval else []),
         ],
         remedies=[
-            "make the optimizer after the model is complete (its head replaced, wrapped, moved), from that model"
+            "create the optimizer from the complete model, after its head is replaced and it is wrapped and moved"
             if unused
-            else "give them to the optimizer: keep layers in ModuleList or ModuleDict, add the loss's own parameters",
-            "if they are meant to stay fixed, say so: requires_grad_(False)",
+            else "add them to the optimizer: keep layers in ModuleList or ModuleDict, and add the loss's own parameters",
+            "if they must stay fixed, freeze them: requires_grad_(False)",
         ],
     )
 
 
-def _graph(outside: list[str], unused: list[str], *, held: int = 4, in_eval: int = 0) -> list[events.AnyEvent]:
+def _make_graph(outside: list[str], unused: list[str], *, held: int = 4, in_eval: int = 0) -> list[events.AnyEvent]:
     counts: dict[str, Any] = {"outside": len(outside), "unused": len(unused), "outside_in_eval": in_eval}
     return [
         events.Graph(at=3.0, step=3, used=4, held=held, used_not_held=outside, held_not_used=unused, **counts),
@@ -84,19 +85,23 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "an optimizer of stale parameters",
-            [*started(), *trains(), *steps(2), *_graph(["fc.weight", "fc.bias"], ["a", "b", "c", "d"])],
+            "an optimizer with stale parameters",
+            [*started(), *trains(), *steps(2), *_make_graph(["fc.weight", "fc.bias"], ["a", "b", "c", "d"])],
             "fatal",
         ),
-        Case("a head that was replaced", [*started(), *_graph(["fc.weight"], ["group 0, tensor 3 [10, 5]"])], "warn"),
-        Case("a head over a backbone that keeps requires_grad", [*started(), *_graph(["body.0.weight"], [])], "warn"),
-        Case("a perceptual loss", [*started(), *_graph(["VGG.0.weight", "VGG.0.bias"], [], in_eval=2)], "note"),
         Case(
-            "its tensors move all the same",
-            [*started(), *weight_updates(1), *_graph(["fc.weight"], ["a", "b", "c", "d"])],
+            "a head that was replaced", [*started(), *_make_graph(["fc.weight"], ["group 0, tensor 3 [10, 5]"])], "warn"
+        ),
+        Case(
+            "a head on a backbone that keeps requires_grad", [*started(), *_make_graph(["body.0.weight"], [])], "warn"
+        ),
+        Case("a perceptual loss", [*started(), *_make_graph(["VGG.0.weight", "VGG.0.bias"], [], in_eval=2)], "note"),
+        Case(
+            "the optimizer's tensors change nevertheless",
+            [*started(), *weight_updates(1), *_make_graph(["fc.weight"], ["a", "b", "c", "d"])],
             "warn",
         ),
-        Case("an unused head", [*started(), *_graph([], ["aux.weight"])], None),
-        Case("all is used and held", [*started(), *_graph([], [])], None),
+        Case("an unused head", [*started(), *_make_graph([], ["aux.weight"])], None),
+        Case("all parameters are used and in the optimizer", [*started(), *_make_graph([], [])], None),
     ],
 )
