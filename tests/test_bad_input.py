@@ -69,7 +69,7 @@ def test_torn_journal_is_still_told(tmp_path):
     ran.run.journal.write_bytes(b"".join(lines[:2]) + b"\x00\xffgarbage\n" + lines[2][: len(lines[2]) // 2])
     told = holdfast(tmp_path, "status", "run")
     assert told.code == 0, told.stderr
-    assert "its supervisor is gone" in told.stdout
+    assert "supervisor gone" in told.stdout
     again = holdfast(tmp_path, "resume", "run")
     assert again.code == 0, again.stderr
     assert again.summary["attempts"][-1]["last_step"] == 30

@@ -16,7 +16,7 @@ from rich.console import Console
 from holdfast.diagnosis.engine import Engine
 from holdfast.launch.new_run_folder import claim
 from holdfast.process.process_identity import identity_of
-from holdfast.render.box import Box, wrapped
+from holdfast.render.box import Box, wrap
 from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.panel import panel, print_panel
@@ -59,7 +59,7 @@ def test_the_edge_is_whole_whatever_stands_in_it(width):
 
 
 def test_a_short_path_moves_to_the_next_line_as_a_whole():
-    assert list(wrapped("going on from /tmp/run/last.pt (step 3)", 20)) == [
+    assert list(wrap("going on from /tmp/run/last.pt (step 3)", 20)) == [
         "going on from",
         "/tmp/run/last.pt",
         "(step 3)",
@@ -103,7 +103,7 @@ def killed_and_restored(compared=3, differs_at=None):
 def test_what_was_done_again_is_told_in_one_wording(tmp_path):
     """Four steps were lost and the losses of three could be compared: panel, report and live line say the same of it."""
     state = seen(killed_and_restored())
-    told = "4 steps had to be done again; 3 batches could be compared with the first time: bit for bit the same"
+    told = "4 steps had to be repeated; 3 batches compared with the first time: bit-identical"
     assert told in _unframed(printed(panel(RunFolder(tmp_path), state)))
     assert told in as_markdown(report_of(state, title="x"))
     stream = io.StringIO()
@@ -113,7 +113,7 @@ def test_what_was_done_again_is_told_in_one_wording(tmp_path):
 
 def test_what_came_out_otherwise_is_not_called_the_same(tmp_path):
     shown = _unframed(printed(panel(RunFolder(tmp_path), seen(killed_and_restored(differs_at=219)))))
-    assert "4 steps had to be done again; not as the first time from step 219 on" in shown
+    assert "4 steps had to be repeated; losses differ from the first time from step 219 on" in shown
     assert "bit for bit the same" not in shown
 
 
@@ -157,9 +157,9 @@ def test_a_bar_is_ended_once(run):
     start, stream = NewlineGuard(run), io.StringIO()
     log = run.attempt(1).stderr_log
     log.write_bytes(b"\r 3/8")
-    assert [start.before_a_line(stream) for _ in range(2)] == ["\n", ""]
+    assert [start.needed_newline(stream) for _ in range(2)] == ["\n", ""]
     log.write_bytes(b"\r 3/8\r 4/8")
-    assert start.before_a_line(stream) == "\n"
+    assert start.needed_newline(stream) == "\n"
 
 
 def test_the_output_of_a_stage_counts(tmp_path):
@@ -169,7 +169,7 @@ def test_the_output_of_a_stage_counts(tmp_path):
     stage.journal.write_text("")
     stage.make_attempt(1)
     stage.attempt(1).stderr_log.write_bytes(b"\r 3/8")
-    assert NewlineGuard(RunFolder(tmp_path)).before_a_line(io.StringIO()) == "\n"
+    assert NewlineGuard(RunFolder(tmp_path)).needed_newline(io.StringIO()) == "\n"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -226,7 +226,7 @@ def test_no_clock_runs_for_what_is_gone(tmp_path, capsys):
     status = status_of(recorded(tmp_path, started()[:1], begun, [sample]), now=29.0)
     print_status(status, as_json=False)
     shown = capsys.readouterr().out
-    assert "its last sign of life was 20.0 s ago, 9.0 s after its start" in shown
+    assert "last sign of life 20.0 s ago, 9.0 s after its start" in shown
     assert (status["progress"], status["now"]["for_s"]) == (None, 9.0)
     assert "for 29.0 s" not in shown
     assert "memory" not in shown
@@ -240,9 +240,9 @@ def test_a_killed_supervisor_is_told_in_every_list(tmp_path, capsys):
     history = [*started(), *trains(), *losses(1.0, 0.9, 0.8), orphan]
     print_status(status_of(recorded(tmp_path, history)), as_json=False)
     shown = capsys.readouterr().out
-    assert "attempt 1: steps 1 to 3, its supervisor was killed" in shown
+    assert "attempt 1: steps 1 to 3, supervisor was killed" in shown
     assert "None" not in shown
-    assert "its supervisor was killed" in _unframed(printed(panel(RunFolder(tmp_path), seen(history))))
+    assert "supervisor was killed" in _unframed(printed(panel(RunFolder(tmp_path), seen(history))))
 
 
 # --- a folder that is taken ---------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_another_folder_is_said(tmp_path):
     killed = [*started(), *trains(), *trained_into("runs/e")[:1], *ended(signal="SIGKILL", last_step=0)]
     settings = trained_into("runs/e-2")[0]
     state = seen(killed, [again], trains(), [settings])
-    told = "attempt 2 took another folder and started over; what attempt 1 wrote is in runs/e"
+    told = "attempt 2 uses a new folder and started over; attempt 1 wrote to runs/e"
     assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), state), 200))
     assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.machine import kernel_log
 from holdfast.process.ultralytics_install import UltralyticsInstall
-from holdfast.render.box import wrapped
+from holdfast.render.box import wrap
 from holdfast.render.text import printable
 
 
@@ -20,7 +20,7 @@ def kernel(text):
 
 
 def panel_row(text):
-    list(wrapped(printable(text), 80))
+    list(wrap(printable(text), 80))
 
 
 def model_name(text):

@@ -24,9 +24,9 @@ def test_the_whole_line():
     head, epoch, *rest = line.split(", ", 3)
     assert f"{head}, {epoch}" == "stage 1 of 2, warm"
     assert rest[0] == "epoch 3 of 10"
-    assert "about 1 min 10 s left in this stage, 4 min 30 s in all" in rest[1]
+    assert "about 1 min 10 s left in this stage, 4 min 30 s in total" in rest[1]
     assert "memory 2.0 GiB of 10.0 GiB" in rest[1]
-    assert rest[1].endswith("of the time useful")
+    assert rest[1].endswith("of the time spent on useful training")
 
 
 def test_time_between_epochs_counts():
@@ -53,7 +53,7 @@ def test_nothing_is_said_of_the_time_where_nobody_knows_how_many_epochs():
 
 
 def test_the_last_epoch_leaves_nothing():
-    assert "nothing left to do" in progress(seen(started(), trains(), epochs(10, 20, planned=2)), "")
+    assert "no epochs left" in progress(seen(started(), trains(), epochs(10, 20, planned=2)), "")
 
 
 def test_room_is_what_the_plan_gives():

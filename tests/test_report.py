@@ -20,7 +20,7 @@ from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.series import Series
 from holdfast.diagnosis.verdict import verdict
 from holdfast.render.report import write_report
-from holdfast.render.report.charts import Chart, Dot, Line, line_of, thinned
+from holdfast.render.report.charts import Chart, Dot, Line, line_of, thin
 from holdfast.render.report.compare import settings_in
 from holdfast.render.report.html import as_html
 from holdfast.render.report.markdown import as_markdown, code, text
@@ -110,12 +110,12 @@ def test_a_run_that_was_killed_once_is_told_whole():
         plain = re.sub(r"\s+", " ", form)
         assert "learned" in plain
         assert "the loss fell from" in plain
-        assert "ended by SIGKILL" in plain
-        assert "went on from state.pt, step 25" in plain
+        assert "killed by SIGKILL" in plain
+        assert "resumed from state.pt, step 25" in plain
         assert "going on from state.pt (step 25)" in plain
-        assert "5 steps had to be done again" in plain
+        assert "5 steps had to be repeated" in plain
         assert "steps 26 to 60" in plain
-        assert "work that had to be done again" in plain
+        assert "repeated work" in plain
         assert "loss-fell" in plain or "loss\\-fell" in plain
 
 
@@ -132,11 +132,11 @@ def test_story_cause_and_next_steps_of_a_death():
     assert told.cause == "python-exception"
     assert told.confidence in ("proven", "likely", "possible")
     assert any(step.command == "holdfast resume case-1" for step in told.next_steps)
-    assert "    loss = model(batch)" in told.last_words
+    assert "    loss = model(batch)" in told.last_lines
     page = as_html(told)
     assert "holdfast resume case-1" in page
     assert "ValueError: labels are wrong" in page
-    assert "No checkpoint is known to be usable" in page
+    assert "No usable checkpoint is known" in page
 
 
 def test_report_needs_nothing_but_itself(tmp_path):
@@ -302,7 +302,7 @@ def test_finding_is_marked_where_its_evidence_is():
     assert charts["pace"].marks == ()
     page = as_html(told)
     assert 'class="badge fatal" href="#finding-1"' in page
-    assert "that time is lost" in page
+    assert "this time is lost" in page
 
 
 def test_neighbouring_marks_do_not_cover_each_other():
@@ -319,7 +319,7 @@ def test_neighbouring_marks_do_not_cover_each_other():
 def test_thinning_keeps_peaks_and_means():
     """A curve of 100 000 values drawn in 300 points still has its one spike and its mean."""
     dots = [Dot(n, 1.0, 1.0, 9.0 if n == 77_777 else 1.0) for n in range(100_000)]
-    few = thinned(dots, 300)
+    few = thin(dots, 300)
     assert len(few) <= 300
     assert max(dot.high for dot in few) == 9.0
     assert all(math.isclose(dot.mean, 1.0) for dot in few)
@@ -386,7 +386,7 @@ def test_lines_share_their_points():
 def test_timeline_shows_attempts_side_by_side():
     """Their order, how each ended, what was lost; a night between two attempts does not push them off the band."""
     history = restarted()
-    band = timeline_of(played(history)).stretches
+    band = timeline_of(played(history)).segments
     assert [stretch.tone for stretch in band] == ["bad", "good"]
     assert band[0].lost > 0 == band[1].lost
     assert band[0].left + band[0].width <= band[1].left
@@ -396,7 +396,7 @@ def test_timeline_shows_attempts_side_by_side():
         if event.at <= 104.0
     ]
     end = events.AttemptEnded(at=40_200.0, attempt=2, code=0, last_step=60, seconds=96.0)
-    band = timeline_of(played([*later, end])).stretches
+    band = timeline_of(played([*later, end])).segments
     assert band[0].width > 40
     assert band[1].width > 40
 
@@ -532,7 +532,7 @@ def test_a_log_of_epochs_alone_is_told_by_epochs():
     assert charts["loss"].title == "Training loss"
     assert charts["loss"].across == "epoch"
     assert 3 in [mark.x for mark in charts["metrics"].marks]
-    assert told.timeline.told[0].steps == "up to epoch 5"
+    assert told.timeline.attempts[0].steps == "up to epoch 5"
     assert told.cost.shares == ()
     as_html(told)
 
@@ -550,5 +550,5 @@ def test_memory_that_is_left_is_drawn_where_it_matters():
         charts = report(played([*started(), *trains(), *both], conclude=False)).charts
         return [line.name for line in next(chart for chart in charts if chart.name == "memory").lines]
 
-    assert names(100) == ["the training, all its processes"]
-    assert names(3) == ["the training, all its processes", "left on the machine"]
+    assert names(100) == ["training, all processes"]
+    assert names(3) == ["training, all processes", "available on the machine"]

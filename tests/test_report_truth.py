@@ -12,7 +12,7 @@ from histories import seen
 from holdfast.diagnosis.explanation import explain
 from holdfast.diagnosis.goodput import BUCKETS
 from holdfast.render.progress import progress
-from holdfast.render.report.charts import Chart, Dot, Line, unbroken
+from holdfast.render.report.charts import Chart, Dot, Line, split_at_gaps
 from holdfast.render.report.model import BUCKETS as SAID
 from holdfast.render.report.model import report_of
 from holdfast.render.report.svg import draw
@@ -37,7 +37,7 @@ def chart(report, name):
 
 def test_a_line_is_broken_where_nothing_was_measured():
     """Thirty steps that were looked at, and one 350 steps later: no line leads there."""
-    pieces = unbroken(dots(*range(1, 31), 380))
+    pieces = split_at_gaps(dots(*range(1, 31), 380))
     assert [len(piece) for piece in pieces] == [30, 1]
 
 
@@ -47,7 +47,7 @@ def test_a_line_is_broken_where_nothing_was_measured():
     ids=["now and then, always", "one by one, then windows of all", "two", "one"],
 )
 def test_a_line_is_whole_where_its_points_are_as_close_as_ever(stroke):
-    assert unbroken(stroke) == [stroke]
+    assert split_at_gaps(stroke) == [stroke]
 
 
 def test_a_point_that_stands_alone_is_seen():
@@ -63,7 +63,7 @@ def test_gradients_that_were_not_looked_at_are_not_drawn():
     told = report_of(seen(started(), trains(), looked, blind, losses(1.0, first=431, grad_norm=1.0)), title="x")
     gradient = chart(told, "gradient")
     assert [len(stroke) for stroke in gradient.lines[0].strokes] == [30, 1]
-    assert "Where the line is broken" in gradient.caption
+    assert "where the line is broken" in gradient.caption
 
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def resumed(at_step, *epochs):
 def test_the_rest_of_an_epoch_is_not_drawn_as_one():
     told = chart(resumed(217, epoch(3, 240, 1.5), epoch(4, 320, 4.4)), "epochs")
     assert [(dot.x, dot.mean) for dot in told.lines[0].dots] == [(80, 4.5), (160, 4.3), (320, 4.4)]
-    assert "a restart cut in two" in told.caption
+    assert "were interrupted by a restart" in told.caption
 
 
 def test_an_epoch_that_was_only_closed_again_is_not_drawn():
@@ -218,7 +218,7 @@ def backgrounds(*, dark, in_vain):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("in_vain", [False, True], ids=["learned", "in vain"])
 def test_buckets_can_be_told_apart(dark, in_vain):
-    """Each has a colour of its own, far enough from any other; what had to be done again is hatched, as among the attempts."""
+    """Each has a colour of its own, far enough from any other; what had to be repeated is hatched, as among the attempts."""
     assert set(SAID) == set(BUCKETS)
     drawn = backgrounds(dark=dark, in_vain=in_vain)
     plain = {name: colour for name, colour in drawn.items() if colour.startswith("#")}

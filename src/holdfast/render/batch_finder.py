@@ -1,4 +1,4 @@
-"""What fits into memory, for people and for tools."""
+"""Which batch and image sizes fit into memory, for people and for tools."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ def print_progress(measuring: str) -> None:
 
 
 def print_answer(answer: Answer | str, *, as_json: bool) -> int:
-    """The exit status: 3 where there is no answer, or where nothing fits."""
+    """Print the answer. Return the exit status: 3 if there is no answer or nothing fits."""
     if isinstance(answer, str):
         if as_json:
             print_json({"error": answer})
         else:
             print_line(answer)
         return 3
-    told = as_values(answer)
+    values = as_values(answer)
     if as_json:
-        print_json(told)
+        print_json(values)
     else:
-        _print(answer, told)
-    return 0 if any(row["largest_batch"] is not None for row in told["fits"]) else 3
+        _print(answer, values)
+    return 0 if any(row["largest_batch"] is not None for row in values["fits"]) else 3
 
 
-def _print(answer: Answer, told: dict[str, Any]) -> None:
+def _print(answer: Answer, values: dict[str, Any]) -> None:
     for one in answer.measured:
-        print_line(f"  tried: batch {one.batch:3d} at {one.size:4d} px held {size(_held(answer, one))}, {_pace(one)}")
+        print_line(
+            f"  tried: batch {one.batch:3d} at {one.size:4d} px used {size(_used(answer, one))}, {_time_per_batch(one)}"
+        )
     for batch, side, why in answer.too_large:
         print_line(f"  tried: batch {batch:3d} at {side:4d} px does not fit: {printable(why, 200)}")
     if (without := answer.without_mosaic) is not None:
         kept = next(one for one in answer.measured if (one.batch, one.size) == (without.batch, without.size))
         print_line(
-            f"  without mosaic, batch {without.batch} at {without.size} px: {_more(_held(answer, without) - _held(answer, kept))}"
-            f" memory, {_pace(without)}"
+            f"  without mosaic, batch {without.batch} at {without.size} px: {_compare(_used(answer, without) - _used(answer, kept))}"
+            f" memory, {_time_per_batch(without)}"
         )
-    print_line(
-        f"  {size(answer.limit)} of {answer.of} may be used; {size(answer.base)} are needed however small the batch is"
-    )
-    for row in told["fits"]:
+    print_line(f"  {size(answer.limit)} of {answer.of} may be used; {size(answer.base)} is needed for any batch size")
+    for row in values["fits"]:
         batch = row["largest_batch"]
-        needs = f"batch {batch}, about {size(row['peak'])}" if batch is not None else "not even a batch of 1"
+        needs = f"batch {batch}, about {size(row['peak'])}" if batch is not None else "even a batch of 1 does not fit"
         print_line(f"  {row['imgsz']:5d} px: {needs}")
     best = answer.recommended
     if best is None:
-        print_line("Nothing that was tried leaves enough room: close other programs, or take a smaller model.")
+        print_line("No tested size fits: close other programs, or use a smaller model.")
     else:
-        print_line(f"Take batch = {best.batch}, imgsz = {best.size}: tried, and held {size(_held(answer, best))}.")
+        print_line(f"Use batch = {best.batch}, imgsz = {best.size}: measured, it used {size(_used(answer, best))}.")
 
 
 def as_values(answer: Answer) -> dict[str, Any]:
@@ -80,13 +80,13 @@ def as_values(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _held(answer: Answer, one: Measurement) -> int:
+def _used(answer: Answer, one: Measurement) -> int:
     return one.peak if one.device is None or answer.of == "memory" else one.device[1]
 
 
-def _pace(one: Measurement) -> str:
+def _time_per_batch(one: Measurement) -> str:
     return f"{duration(one.wall.batch)} a batch"
 
 
-def _more(amount: float) -> str:
+def _compare(amount: float) -> str:
     return f"{size(abs(amount))} {'less' if amount < 0 else 'more'}"

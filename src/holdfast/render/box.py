@@ -1,7 +1,7 @@
-"""The frame around what a run came to: rows with a label each, broken between words.
+"""A box of labelled rows, wrapped between words.
 
-A word that is longer than the frame is wide is folded, so that the edge stays whole. What people copy is such a path or command, which
-no terminal joins again when two halves stand between borders: so it stands once more below the frame, in one piece.
+A word that is wider than the box is folded, so that the border stays intact. Such a word is usually a path or command that people copy,
+so it is printed once more below the box, in one piece.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 Row = tuple[str, str, str]
-"""A label, its style, and what it says."""
+"""Label, style, text."""
 MIN_WIDTH = 24
-"""Columns that text has, however narrow the terminal is."""
+"""Minimum width of the text, however narrow the terminal is."""
 
 
 class Box:
-    """To be printed with `soft_wrap=True`, or the console would cut off what runs on."""
+    """Print it with `soft_wrap=True`; otherwise the console cuts off long words."""
 
     def __init__(self, title: str, rows: Iterable[Row], colour: str) -> None:
         self._title = title
@@ -39,7 +39,7 @@ class Box:
         title.truncate(max(0, inside - 1), overflow="ellipsis")
         yield _edge(Text.assemble("╭─", title, "─" * (inside + 1 - title.cell_len), "╮"), self._colour)
         for label, style, text in self._rows:
-            for n, line in enumerate(wrapped(text, room)):
+            for n, line in enumerate(wrap(text, room)):
                 shown = Text(label if n == 0 else "", style=style)
                 shown.pad_right(labels + 2 - shown.cell_len)
                 left = inside - labels - 2 - cell_len(line)
@@ -56,8 +56,8 @@ def _edge(line: Text, style: str) -> Text:
     return line
 
 
-def wrapped(text: str, width: int) -> Iterator[str]:
-    """Lines of whole words; one that fits into no line begins its own and is folded."""
+def wrap(text: str, width: int) -> Iterator[str]:
+    """Yield lines of whole words. A word that is wider than a line starts a new line and is folded."""
     line = ""
     for word in re.findall(r"\s*\S+", text):
         if line and cell_len(line + word) > width:

@@ -1,4 +1,4 @@
-"""Checks: how they go, while they go; what they came to, as a table and as JSON; their pages."""
+"""Checks: their progress, their results as a table and as JSON, and docs/checks.md."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 QUIET_S = 2.0
-"""What takes longer than that is told of, where there is no terminal."""
-TOLD_EVERY = 10
-"""Percent, where there is no terminal."""
+"""Without a terminal, checks that take longer than this are announced."""
+REPORT_EVERY = 10
+"""Percent, without a terminal."""
 STYLES = {"passed": "green", "warn": "yellow", "fatal": "bold red", "not checked": "dim", "note": "cyan"}
 MAX_FINDINGS = 6
 WIDE = 110
-"""Columns from which on a table has room for a column of remedies."""
+"""Minimum terminal width for a separate column of remedies."""
 
 
 class _WhenCounted(ProgressColumn):
-    """Another column, shown only where it is known how much there is to do."""
+    """Wraps another column and shows it only if the total is known."""
 
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__()
@@ -56,9 +56,7 @@ class _WhenCounted(ProgressColumn):
 
 
 class ChecksProgress:
-    """On a terminal a line with a spinner, and a bar where it is known how much there is to do; elsewhere plain lines for
-    what takes long. All of it on stderr.
-    """
+    """On a terminal, a line with a spinner, plus a bar if the total is known. Otherwise plain lines for slow checks. All on stderr."""
 
     def __init__(self) -> None:
         self._on_terminal = sys.stderr.isatty()
@@ -74,18 +72,18 @@ class ChecksProgress:
         )
         self._task = self._bar.add_task("", total=None, visible=False)
         self._timer: threading.Timer | None = None
-        self._what, self._told, self._slow = "", 0, False
+        self._what, self._reported, self._slow = "", 0, False
 
     def __enter__(self) -> Self:
         self._bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._quiet()
+        self._cancel_timer()
         self._bar.stop()
 
     def asks(self) -> None:
-        self._begin("asking the training's Python what it has")
+        self._begin("inspecting the training's Python")
 
     def begins(self, check: Check) -> None:
         self._begin(check.id)
@@ -96,38 +94,38 @@ class ChecksProgress:
             self._bar.update(self._task, completed=done, total=total, description=doing)
             return
         percent = 100 * done // total if total else 0
-        if self._slow and percent >= self._told + TOLD_EVERY:
-            self._told = percent - percent % TOLD_EVERY
-            _tell(f"{self._what}: {done:,} of {total:,} {printable(what, 60)}")
+        if self._slow and percent >= self._reported + REPORT_EVERY:
+            self._reported = percent - percent % REPORT_EVERY
+            _print(f"{self._what}: {done:,} of {total:,} {printable(what, 60)}")
 
-    def ends(self, result: Result) -> None:  # noqa: ARG002 - the watcher's signature
-        self._quiet()
+    def ends(self, result: Result) -> None:  # noqa: ARG002 - part of the protocol
+        self._cancel_timer()
 
     def _begin(self, what: str) -> None:
-        self._quiet()
-        self._what, self._told, self._slow = what, 0, False
+        self._cancel_timer()
+        self._what, self._reported, self._slow = what, 0, False
         if self._on_terminal:
-            self._bar.remove_task(self._task)  # a task that was once counted cannot be made uncounted again
+            self._bar.remove_task(self._task)  # a task with a total cannot lose it again
             self._task = self._bar.add_task(what, total=None)
             return
-        self._timer = threading.Timer(QUIET_S, self._lasts, [what])
+        self._timer = threading.Timer(QUIET_S, self._announce, [what])
         self._timer.daemon = True
         self._timer.start()
 
-    def _lasts(self, what: str) -> None:
+    def _announce(self, what: str) -> None:
         self._slow = True
-        _tell(f"{what} ...")
+        _print(f"{what} ...")
 
-    def _quiet(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     say(line, by="holdfast check")
 
 
-# --- what they came to ------------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------
 
 
 def show(report: Report, *, as_json: bool) -> None:
@@ -141,7 +139,7 @@ def show(report: Report, *, as_json: bool) -> None:
 
 
 def warnings(report: Report) -> list[str]:
-    """A line for each thing that is worth knowing before it starts."""
+    """Return one line per warning, to print before the run starts."""
     found = [(result.check.id, one) for result in report.results for one in result.findings if one.severity == "warn"]
     return [f"check {name}: {one.message}" + (f" ({one.remedies[0]})" if one.remedies else "") for name, one in found]
 
@@ -172,24 +170,24 @@ def as_builtins(report: Report) -> dict[str, Any]:
 
 
 def table(report: Report, width: int) -> Table:
-    """Where there is little room, what to do stands under the answer."""
+    """Return the table of results. On a narrow terminal, the remedy is printed below the result."""
     wide = width >= WIDE
     rows = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     rows.add_column("", no_wrap=True)
     rows.add_column("check", no_wrap=True)
-    rows.add_column("answer" if wide else "answer, and what to do", overflow="fold", ratio=3)
+    rows.add_column("result" if wide else "result, and what to do", overflow="fold", ratio=3)
     if wide:
         rows.add_column("what to do", overflow="fold", ratio=2)
     for status, name, answer, remedy in _rows(report):
-        said = [Text(printable(answer, 600)), Text(printable(remedy, 400))]
+        cells = [Text(printable(answer, 600)), Text(printable(remedy, 400))]
         if not wide:
-            said = [Text(f"{said[0].plain}\n→ {said[1].plain}") if remedy else said[0]]
-        rows.add_row(Text(status, style=STYLES[status]), Text(name), *said)
+            cells = [Text(f"{cells[0].plain}\n→ {cells[1].plain}") if remedy else cells[0]]
+        rows.add_row(Text(status, style=STYLES[status]), Text(name), *cells)
     return rows
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
-    """Status, check, answer, remedy; what was not checked for the same reason stands together, at the end."""
+    """Yield status, check, result, remedy. Checks that were skipped for the same reason are grouped at the end."""
     unchecked: dict[str, list[str]] = {}
     for result in report.results:
         name = result.check.id
@@ -199,11 +197,11 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
         if result.status == "passed":
             yield result.status, name, result.message, ""
         for n, found in enumerate(result.findings[:MAX_FINDINGS]):
-            told = name if n == 0 and result.status != "passed" else ""
-            yield found.severity, told, found.message, "; ".join(found.remedies[:2])
+            label = name if n == 0 and result.status != "passed" else ""
+            yield found.severity, label, found.message, "; ".join(found.remedies[:2])
         left = len(result.findings) - MAX_FINDINGS
         if left > 0:
-            yield result.findings[MAX_FINDINGS].severity, "", f"and {left} more: --json tells them all", ""
+            yield result.findings[MAX_FINDINGS].severity, "", f"and {left} more: --json lists all", ""
     for why, names in unchecked.items():
         yield "not checked", "\n".join(names), why, ""
 
@@ -211,9 +209,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
 def _heading(context: CheckContext) -> str:
     python = context.interpreter
     if python is None:
-        return printable(f"No Python could be asked: {context.no_interpreter}.")
+        return printable(f"No Python found: {context.no_interpreter}.")
     torch = f"torch {python.torch.version}" if python.torch is not None else "no torch"
-    device = context.device or "nobody said"
+    device = context.device or "not specified"
     return printable(f"Python {python.python} at {python.executable}, {torch}, device: {device}")
 
 
@@ -224,23 +222,23 @@ def _counts(report: Report) -> dict[str, int]:
 
 def _sum(report: Report) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in _counts(report).items() if count)
-    told = f"{plural(len(report.results), 'check')}: {counts}, {duration(report.seconds)}"
+    total = f"{plural(len(report.results), 'check')}: {counts}, {duration(report.seconds)}"
     fatal = [result.check.id for result in report.results if result.status == "fatal"]
     if fatal:
-        return f"{told}\nDo not start it yet: {', '.join(fatal)}."
-    return told
+        return f"{total}\nFix these before you start: {', '.join(fatal)}."
+    return total
 
 
-# --- their pages ------------------------------------------------------------------------------------------------------
+# --- pages ------------------------------------------------------------------------------------------------------
 
 
 def as_markdown() -> str:
-    """docs/checks.md, from the checks' own pages."""
-    from holdfast.preflight.checks import all_checks  # noqa: PLC0415 - a page is made by the documentation alone
+    """Return docs/checks.md, made from the checks' docstrings."""
+    from holdfast.preflight.checks import all_checks  # noqa: PLC0415 - only `make docs` needs it
 
-    parts = ["# Checks", "", "Made from the checks themselves by `make docs`; a test checks that it is up to date.", ""]
+    parts = ["# Checks", "", "Generated from the checks by `make docs`.", ""]
     for check in all_checks():
         parts += [f"## {check.id}", "", f"*{check.kind}*", "", check.page.strip(), ""]
         if check.cases:
-            parts += ["Its cases:", "", *(f"- {case.description}: {case.expected}" for case in check.cases), ""]
+            parts += ["Test cases:", "", *(f"- {case.description}: {case.expected}" for case in check.cases), ""]
     return "\n".join(parts)

@@ -1,7 +1,7 @@
-"""The only way from Holdfast to a terminal: nothing that it prints can move the cursor, set a title or hide text.
+"""All terminal output of Holdfast. Nothing printed here can move the cursor, set a title or hide text.
 
-Names, messages and errors quote files, folders and programs of other people. Each line passes `printable`; a rich console
-passes every piece of text that it renders; JSON escapes what it would leave as it is.
+Names, messages and errors quote untrusted files, folders and programs. Each line goes through `printable`, a rich console
+filters every segment that it renders, and JSON escapes control characters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_LINE = 20_000
 
 
 def print_line(text: str = "", *, file: TextIO | None = None) -> None:
-    """One line, also where a name in it has line breaks."""
+    """Print one line, even if a name in it contains line breaks."""
     print(printable(text, MAX_LINE), file=file, flush=True)
 
 
@@ -32,12 +32,12 @@ def print_lines(lines: Iterable[str], *, file: TextIO | None = None) -> None:
 
 
 def say(text: str, by: str = "holdfast") -> None:
-    """A line to the user that is no result: on stderr."""
+    """Print a message for the user on stderr. Results go to stdout."""
     print_line(f"{by}: {text}", file=sys.stderr)
 
 
 def say_error(text: str) -> None:
-    """A sentence, and what stands below it in lines of its own."""
+    """Print an error message; its following lines are printed below it."""
     first, *rest = text.split("\n")
     say(first)
     print_lines(rest, file=sys.stderr)
@@ -48,21 +48,21 @@ def print_json(value: Any) -> None:
 
 
 def show_progress(text: str) -> None:
-    """On a terminal only: a line on stderr that the next one takes the place of."""
+    """On a terminal, print a line on stderr that the next line overwrites."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{printable(text, 200)}\r")
         sys.stderr.flush()
 
 
 def console(file: TextIO) -> Console:
-    """A rich console whose text cannot act on the terminal; colours and cursor movements of rich's own are left."""
+    """Return a rich console whose text cannot control the terminal. Rich's own colours and cursor movements still work."""
     made: Console = _console_type()(file=file, highlight=False)
     return made
 
 
 @cache
 def _console_type() -> Any:
-    from rich.console import Console  # noqa: PLC0415 - rich takes long to import, and most commands print lines
+    from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and most commands print plain lines
     from rich.segment import Segment  # noqa: PLC0415
 
     class SafeConsole(Console):
@@ -74,7 +74,7 @@ def _console_type() -> Any:
 
 
 def _safe(text: str) -> str:
-    """Text as it is printed, with its line breaks and spaces."""
+    """Make text safe to print; keep line breaks and spaces."""
     return (
         text
         if text.isascii() and text.isprintable()

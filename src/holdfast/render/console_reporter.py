@@ -1,4 +1,4 @@
-"""What is said while a run lives: few lines, on stderr, between the training's own."""
+"""Lines printed during a run: few, on stderr, between the training's own output."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.progress import progress
-from holdfast.render.repeated_work import done_again
-from holdfast.render.results import another_folder
-from holdfast.render.text import as_words, printable
+from holdfast.render.text import describe_change, describe_folder_change, describe_repeated_work, printable
 from holdfast.schema import events
 from holdfast.schema.verdicts import Action
 
@@ -20,17 +18,17 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 PROGRESS_S = 20.0
-"""At most one line about progress in this time."""
+"""Print at most one progress line in this time."""
 KEEPING_AWAKE = "keeping awake"
 
 
 class ConsoleReporter:
-    """A listener that tells the user what matters as it happens."""
+    """Event listener that prints the events that matter to the user."""
 
     def __init__(
         self, run: RunFolder, stream: TextIO | None = None, *, plan: str | None = None, later: float = 0.0
     ) -> None:
-        """`plan` is how the lines about its progress begin; without a plan the training's own output is enough. `later`: see progress."""
+        """`plan` starts each progress line; without a plan, the training's own output is enough. `later`: see `progress`."""
         self._run = run
         self._plan = plan
         self._later = later
@@ -43,12 +41,12 @@ class ConsoleReporter:
         if line is None:
             return
         try:
-            # A progress bar may stand in this line, and its last state is worth keeping; or what the user types, on a terminal.
-            start = "\n" if self._stream.isatty() else self._line_start.before_a_line(self._stream)
+            # The current line may contain a progress bar, or user input on a terminal: keep it and start a new line.
+            start = "\n" if self._stream.isatty() else self._line_start.needed_newline(self._stream)
             self._stream.write(f"{start}holdfast: {printable(line, 1000)}\n")
             self._stream.flush()
         except OSError:
-            pass  # the terminal is gone; everything is in the journal
+            pass  # the terminal is closed; the journal has everything
 
     def _progress(self, event: events.Epoch, state: RunState) -> str | None:
         last = event.planned is not None and event.epoch == event.planned
@@ -63,21 +61,21 @@ class ConsoleReporter:
         if isinstance(event, events.Replayed):
             return _replayed(event, state)
         if isinstance(event, events.Settings):
-            return another_folder(state)
+            return describe_folder_change(state)
         if isinstance(event, events.AttemptStarted) and event.attempt == 1:
-            return f"watching; the record is in {self._run.path}"
-        say = _SAYINGS.get(type(event))
-        return say(event) if say is not None else None
+            return f"watching; run folder: {self._run.path}"
+        describe = _DESCRIBE.get(type(event))
+        return describe(event) if describe is not None else None
 
 
-def _goes_on(event: events.AttemptStarted) -> str:
+def _attempt_started(event: events.AttemptStarted) -> str:
     resume = event.resume
     if resume is not None and resume.checkpoint is not None:
-        return f"attempt {event.attempt} goes on from {resume.checkpoint} (step {resume.step})"
+        return f"attempt {event.attempt} resumes from {resume.checkpoint} (step {resume.step})"
     return f"attempt {event.attempt} starts over: {resume.why if resume is not None else 'there is no checkpoint'}"
 
 
-def _remark(event: events.SupervisorNote) -> str | None:
+def _note(event: events.SupervisorNote) -> str | None:
     if event.what == KEEPING_AWAKE:
         return event.detail if "not kept awake" in event.detail else None
     return f"{event.what}: {event.detail}"
@@ -97,49 +95,49 @@ def _decision(event: events.DecisionMade) -> str | None:
     if decision.action is Action.STOP:
         return None
     if decision.changes or decision.planned:
-        changed = "; ".join(as_words(change) for change in decision.changes)
-        return f"another attempt: {changed}" if changed else "another attempt, in a fresh process"
-    return f"another attempt in {decision.wait_s:.0f} s (Ctrl-C: no)" if decision.wait_s else "another attempt, at once"
+        changed = "; ".join(describe_change(change) for change in decision.changes)
+        return f"next attempt: {changed}" if changed else "next attempt, in a new process"
+    return f"next attempt in {decision.wait_s:.0f} s (Ctrl-C cancels it)" if decision.wait_s else "next attempt"
 
 
 def _restored(event: events.Restored) -> str:
-    exactly = "" if event.exact else f"; not exactly as it would have been: {event.why}"
-    return f"the training has the state of step {event.step}{exactly}"
+    inexact = "" if event.exact else f" (not bit-exact: {event.why})"
+    return f"resumed at step {event.step}{inexact}"
 
 
 def _replayed(event: events.Replayed, state: RunState) -> str | None:
     if event.differs_at is not None or len(state.attempts) < 2:
-        return None  # a rule says what differs
-    return done_again(*state.attempts[-2:])
+        return None  # a rule reports the difference
+    return describe_repeated_work(*state.attempts[-2:])
 
 
 def _stage_started(event: events.StageStarted) -> str:
     if event.again:
-        return f"stage {event.stage} of {event.of}, {event.name}, goes on"
-    begins = f", with {event.weights}" if event.weights else ""
+        return f"stage {event.stage} of {event.of}, {event.name}, resumes"
+    weights = f" with {event.weights}" if event.weights else ""
     expects = f" ({event.expects})" if event.expects else ""
-    changed = "".join(f"; as before: {change.setting} {change.after}" for change in event.changes)
-    return f"stage {event.stage} of {event.of}, {event.name}, begins{begins}{expects}{changed}"
+    changed = "".join(f"; kept from before: {change.setting} {change.after}" for change in event.changes)
+    return f"stage {event.stage} of {event.of}, {event.name}, starts{weights}{expects}{changed}"
 
 
-_SAYINGS: dict[type[events.Event], Callable[[Any], str | None]] = {
-    events.AttemptStarted: _goes_on,
+_DESCRIBE: dict[type[events.Event], Callable[[Any], str | None]] = {
+    events.AttemptStarted: _attempt_started,
     events.FindingMade: _finding,
     events.DecisionMade: _decision,
     events.Restored: _restored,
-    events.SupervisorNote: _remark,
+    events.SupervisorNote: _note,
     events.StageStarted: _stage_started,
     events.StageEnded: lambda event: (
         f"stage {event.stage}, {event.name}: {event.verdict}; {event.gate_message or event.reason}"
     ),
-    events.StageLeftOut: lambda event: f"stage {event.stage}, {event.name}, is left out: {event.why}",
+    events.StageLeftOut: lambda event: f"stage {event.stage}, {event.name}, is skipped: {event.why}",
     events.Signalled: lambda event: (
         f"{event.signal}: {event.action}" if event.signal in ("SIGINT", "SIGTERM") else None
     ),
     events.NoProgress: lambda event: (
-        f"nothing happened for {event.seconds:.0f} s (bound {event.bound:.0f} s); looking at the stacks"
+        f"no progress for {event.seconds:.0f} s (timeout {event.bound:.0f} s); dumping the stacks"
     ),
     events.CheckpointsBackedUp: lambda event: (
-        f"could not keep safe: {'; '.join(event.left_out[:3])}" if event.left_out else None
+        f"could not back up: {'; '.join(event.left_out[:3])}" if event.left_out else None
     ),
 }

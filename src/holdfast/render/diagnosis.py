@@ -1,4 +1,4 @@
-"""What `diagnose` prints: the panel of a run that somebody else recorded, the same as JSON, or as a report."""
+"""Output of `diagnose`: the panel of a run that another tool recorded, as text, JSON or a report."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def show(diagnosis: Diagnosis, *, report: Path | None, as_json: bool) -> None:
 
 
 def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The fields of a summary, with what was read and what it was taken for."""
+    """Return the fields of a summary, with what was read and its detected format."""
     reading = diagnosis.reading
     summary = summary_of(RunFolder(Path(diagnosis.path)), diagnosis.state)
     if not reading.own:
-        del summary["goodput"]  # nobody measured where the time went
+        del summary["goodput"]  # the time was not measured
     return {
         **summary,
         "run": reading.name,
@@ -55,11 +55,11 @@ def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def panel(diagnosis: Diagnosis) -> Box:
-    came_to = diagnosis.verdict
-    outcome = came_to.outcome.value if came_to is not None else "not ended" if diagnosis.state.attempts else "settings"
+    verdict = diagnosis.verdict
+    outcome = verdict.outcome.value if verdict is not None else "not ended" if diagnosis.state.attempts else "settings"
     colour = COLOURS.get(outcome, "cyan")
-    rows = ((label, style, _shown(text)) for label, style, text in _rows(diagnosis, outcome, colour))
-    return Box(f"holdfast · diagnose {_shown(diagnosis.reading.name, 80)}", rows, colour)
+    rows = ((label, style, _safe(text)) for label, style, text in _rows(diagnosis, outcome, colour))
+    return Box(f"holdfast · diagnose {_safe(diagnosis.reading.name, 80)}", rows, colour)
 
 
 def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
@@ -84,7 +84,7 @@ def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
             yield "read", "bold", note
 
 
-def _shown(text: str, most: int = 600) -> str:
+def _safe(text: str, most: int = 600) -> str:
     return printable(text, most).encode("utf-8", "replace").decode()
 
 
@@ -94,14 +94,14 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Row]:
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
         for evidence in finding.evidence[:MAX_EVIDENCE]:
             yield "  seen", "", evidence
-        if finding.severity == "note":  # what to do about the others stands under "next"
+        if finding.severity == "note":  # remedies of the others are listed under "next"
             for remedy in finding.remedies[:MAX_REMEDIES]:
                 yield "  do", "", remedy
 
 
 def _write_report(diagnosis: Diagnosis, folder: Path) -> list[Path]:
-    """The report of the image, with what only the diagnosis knows."""
-    from holdfast.render.report import write  # noqa: PLC0415 - what draws it is loaded only for a report
+    """Write the report of the run state, with what only the diagnosis knows."""
+    from holdfast.render.report import write  # noqa: PLC0415 - only needed for a report
     from holdfast.render.report.model import Todo, report_of  # noqa: PLC0415
     from holdfast.render.report.text import clean  # noqa: PLC0415
 
@@ -126,6 +126,6 @@ def _write_report(diagnosis: Diagnosis, folder: Path) -> list[Path]:
         return write(report, folder)
     except OSError as error:
         raise FolderNotWritable(
-            f"The report cannot be written into {folder}: {error.strerror}.",
-            next_step="give --report a folder that you can write to and that has room",
+            f"Cannot write the report to {folder}: {error.strerror}.",
+            next_step="pass --report a folder that you can write to and that has free space",
         ) from error

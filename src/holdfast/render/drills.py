@@ -1,4 +1,4 @@
-"""Drills: the list of them, what came of one in full, and of all as a table that grows while they run."""
+"""Drills: the list, the complete result of one, and a table of all results that is printed while they run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def print_list(drills: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def print_outcomes(progress: Iterable[tuple[Any, Outcome | None]], count: int, *, in_full: bool, as_json: bool) -> int:
-    """Follows the drills as they run; the exit status."""
+    """Print each result as the drills run. Return the exit status."""
     outcomes: list[Outcome] = []
     for drill, outcome in progress:
         if outcome is None:
-            _say_what_runs(drill.name, len(outcomes) + 1, count)
+            _show_current(drill.name, len(outcomes) + 1, count)
             continue
         outcomes.append(outcome)
         if not as_json:
@@ -41,8 +41,8 @@ def print_outcomes(progress: Iterable[tuple[Any, Outcome | None]], count: int, *
     return 1 if any(outcome["status"] == "failed" for outcome in outcomes) else 0
 
 
-def _say_what_runs(name: str, number: int, count: int) -> None:
-    """On a terminal only, in a line that the result then takes."""
+def _show_current(name: str, number: int, count: int) -> None:
+    """On a terminal, print a line that the result overwrites."""
     show_progress(f"{number} of {count}: {name} ...")
 
 
@@ -55,7 +55,7 @@ def _row(outcome: Outcome) -> list[str]:
     lines = [f"{head}{found or 'nothing found'}; {verdict}, {duration(outcome['seconds'])}"]
     if outcome["problems"]:
         lines += [f"{'':8}{'':{WIDTH}}{printable(problem)}" for problem in outcome["problems"]]
-        lines.append(f"{'':8}{'':{WIDTH}}record: {outcome['dir']}")
+        lines.append(f"{'':8}{'':{WIDTH}}folder: {outcome['dir']}")
     return lines
 
 
@@ -75,7 +75,7 @@ def _sum(outcomes: list[Outcome]) -> list[str]:
     return [
         "",
         f"{plural(len(outcomes), 'drill')}: {', '.join(counts)}, {took}",
-        *(f"records: {path}" for path in folders),
+        *(f"run folders: {path}" for path in folders),
     ]
 
 
@@ -98,7 +98,7 @@ def _in_full(outcome: Outcome) -> list[str]:
     if outcome.get("verdict") is not None:
         attempts = plural(outcome["attempts"], "attempt")
         lines.append(f"  verdict     {outcome['verdict']}: {printable(outcome['reason'])} ({attempts})")
-    lines.append(f"  record      {outcome['dir']}")
+    lines.append(f"  folder      {outcome['dir']}")
     if outcome["status"] == "passed":
         lines.append(f"passed in {duration(outcome['seconds'])}")
     else:

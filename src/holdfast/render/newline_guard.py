@@ -1,6 +1,6 @@
-"""Whether a line of ours would begin in the middle of one of the training's: a progress bar does not end its line.
+"""Start Holdfast's lines on a new line: a progress bar of the training leaves its line open.
 
-What the training printed last is in its recorded output, wherever that is shown.
+The training's last output is read from its recorded logs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class _Log(NamedTuple):
 class NewlineGuard:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
-        self._told: _Log | None = None
-        """What was printed last when a line of ours followed it."""
+        self._handled: _Log | None = None
+        """The training's newest output at the last call."""
 
-    def before_a_line(self, stream: TextIO) -> str:
-        """What has to be written first, so that a line begins where a line does."""
+    def needed_newline(self, stream: TextIO) -> str:
+        """Return what to write first so that the next text starts on a new line: a newline or nothing."""
         newest = max(self._logs(stream), default=None)
-        if newest is None or newest == self._told:
+        if newest is None or newest == self._handled:
             return ""
-        self._told = newest
+        self._handled = newest
         return "" if _ends_its_line(newest) else "\n"
 
     def _logs(self, stream: TextIO) -> Iterator[_Log]:
@@ -47,16 +47,16 @@ class NewlineGuard:
                 try:
                     found = path.stat()
                 except OSError:
-                    continue  # a part of a long log that was just moved
+                    continue  # part of a long log that was just renamed
                 if found.st_size:
                     yield _Log(found.st_mtime_ns, found.st_size, path)
 
 
 def _shows_both(stream: TextIO) -> bool:
-    """Whether the training's stdout is shown where this stream is."""
+    """Return True if the training's stdout goes to the same place as this stream."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), os.fstat(STDOUT))
-    except (OSError, ValueError):  # no file at all, or closed
+    except (OSError, ValueError):  # not a file, or closed
         return False
 
 
@@ -66,4 +66,4 @@ def _ends_its_line(log: _Log) -> bool:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
     except OSError:
-        return False  # an empty line too many does no harm
+        return False  # an extra empty line does no harm

@@ -1,4 +1,4 @@
-"""The panel at the end of a run: what happened, at which step, why, what was done, and where the record is."""
+"""The panel at the end of a run: what happened, at which step, why, what was done, and where the run folder is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from holdfast.diagnosis.explanation import explain
 from holdfast.diagnosis.units import size
 from holdfast.render.box import Box
 from holdfast.render.console import console
-from holdfast.render.exits import how_it_ended
 from holdfast.render.newline_guard import NewlineGuard
-from holdfast.render.repeated_work import done_again
 from holdfast.render.report import HTML
-from holdfast.render.results import best_of, results_of
 from holdfast.render.summary import coverage, goodput
-from holdfast.render.text import as_words, duration, plural, printable, shares
+from holdfast.render.text import (
+    best_weights,
+    describe_change,
+    describe_exit,
+    describe_repeated_work,
+    duration,
+    format_shares,
+    plural,
+    printable,
+    results_folder,
+)
 from holdfast.schema.verdicts import Action
 
 if TYPE_CHECKING:
@@ -32,10 +39,10 @@ COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "fail
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
 MAX_KEPT = 4
 MAX_ATTEMPTS = 6
-MAX_SPOILED = 3
+MAX_CORRUPT = 3
 MAX_NEXT = 4
 ESSENTIAL = ("steps", "losses", "weight-updates")
-"""Kinds of evidence whose absence a user should know of."""
+"""Kinds of evidence whose absence is reported."""
 
 
 def panel(run: RunFolder, state: RunState) -> Box:
@@ -47,15 +54,15 @@ def panel(run: RunFolder, state: RunState) -> Box:
 
 
 def print_panel(run: RunFolder, state: RunState) -> None:
-    print_frame(run, panel(run, state))
+    print_box(run, panel(run, state))
 
 
-def print_frame(run: RunFolder, frame: Box) -> None:
-    """On stderr, so that stdout stays the training's own. Raises OSError where nobody is there to read it."""
+def print_box(run: RunFolder, box: Box) -> None:
+    """Print on stderr, so that stdout has only the training's output. Raise OSError if stderr is closed."""
     shown = console(sys.stderr)
     with shown.capture() as captured:
-        shown.print(frame, soft_wrap=True)
-    sys.stderr.write(NewlineGuard(run).before_a_line(sys.stderr) + captured.get())
+        shown.print(box, soft_wrap=True)
+    sys.stderr.write(NewlineGuard(run).needed_newline(sys.stderr) + captured.get())
     sys.stderr.flush()
 
 
@@ -64,9 +71,9 @@ def _rows(run: RunFolder, state: RunState, outcome: str, colour: str) -> Iterato
     yield "", "", _figures(state)
     spent = goodput(state)
     if len(state.attempts) > 1 and spent["buckets"]:
-        yield "time", "bold", shares(spent["buckets"])
+        yield "time", "bold", format_shares(spent["buckets"])
     if len(state.attempts) > 1 or outcome not in ("learned", "unproven"):
-        yield from _attempts(state, told=state.ended.reason if state.ended is not None else "")
+        yield from _attempts(state, reason=state.ended.reason if state.ended is not None else "")
     yield from _findings(state)
     yield from _checkpoints(state)
     yield from _results(state)
@@ -75,7 +82,7 @@ def _rows(run: RunFolder, state: RunState, outcome: str, colour: str) -> Iterato
         yield "next", "bold", step
     if (run.path / HTML).is_file():
         yield "report", "bold", str(run.path / HTML)
-    yield "record", "bold", str(run.path)
+    yield "folder", "bold", str(run.path)
 
 
 def _figures(state: RunState) -> str:
@@ -84,76 +91,76 @@ def _figures(state: RunState) -> str:
     facts = [plural(len(state.attempts), "attempt"), plural(last, "step"), duration(spent["wall_s"])]
     memory = max((attempt.memory.most_rss for attempt in state.attempts), default=0)
     if memory:
-        facts.append(f"at most {size(memory)} of memory")
+        facts.append(f"peak memory {size(memory)}")
     if last and spent["wall_s"] >= 60:
-        facts.append(f"{spent['ratio']:.0%} of the time useful training")
+        facts.append(f"{spent['ratio']:.0%} of the time spent on useful training")
     return ", ".join(facts)
 
 
-def _attempts(state: RunState, told: str) -> Iterator[Row]:
+def _attempts(state: RunState, reason: str) -> Iterator[Row]:
     shown = state.attempts[-MAX_ATTEMPTS:]
     if len(shown) < len(state.attempts):
         yield "", "", f"({len(state.attempts) - len(shown)} earlier attempts are in the journal)"
     following = {attempt.number: after for attempt, after in pairwise(state.attempts)}
     for attempt in shown:
-        yield f"attempt {attempt.number}", "bold", _life(attempt)
+        yield f"attempt {attempt.number}", "bold", _describe_attempt(attempt)
         cause = cause_of(attempt)
         finding = attempt.found(cause) if cause is not None else None
-        if finding is not None and finding.message != told:
+        if finding is not None and finding.message != reason:
             yield "  why", "", finding.message
         kept = attempt.backed_up.files if attempt.backed_up is not None else []
         if kept:
             names = ", ".join(
-                file.path.rpartition("/")[2] + (" (torn)" if file.torn else "") for file in kept[:MAX_KEPT]
+                file.path.rpartition("/")[2] + (" (truncated)" if file.torn else "") for file in kept[:MAX_KEPT]
             )
             more = f" and {len(kept) - MAX_KEPT} more" if len(kept) > MAX_KEPT else ""
-            yield "  kept", "", f"{names}{more} in attempts/{attempt.number}/saved"
+            yield "  saved", "", f"{names}{more} in attempts/{attempt.number}/saved"
         decision = attempt.decision
         if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
-            label = "  then" if decision.action is not Action.STOP else "  no more"
+            label = "  then" if decision.action is not Action.STOP else "  stopped"
             yield label, "", decision.why
             for change in decision.changes:
-                yield "  changed", "", as_words(change)
-        again = done_again(attempt, following.get(attempt.number))
-        if again:
-            yield "  lost", "", again
+                yield "  changed", "", describe_change(change)
+        repeated = describe_repeated_work(attempt, following.get(attempt.number))
+        if repeated:
+            yield "  lost", "", repeated
 
 
-def _life(attempt: AttemptState) -> str:
-    steps = f"steps {attempt.first_step} to {attempt.last_step}" if attempt.steps else "no step seen"
+def _describe_attempt(attempt: AttemptState) -> str:
+    steps = f"steps {attempt.first_step} to {attempt.last_step}" if attempt.steps else "no steps"
     ended = attempt.ended
     if ended is None:
         return f"{steps}, running"
-    how = how_it_ended(code=ended.code, signal=ended.signal, stopped_by=ended.stopped_by, planned=ended.planned)
+    how = describe_exit(code=ended.code, signal=ended.signal, stopped_by=ended.stopped_by, planned=ended.planned)
     return f"{steps}, {duration(ended.seconds)}, {how}"
 
 
 def _findings(state: RunState) -> Iterator[Row]:
-    """What was found beside the causes of death, the newest of each rule."""
+    """Findings other than the causes of exits, the newest of each rule."""
     causes = {cause_of(attempt) for attempt in state.attempts} | {"probe-absent"}
     shown = {finding.rule: finding for finding in state.findings if finding.rule not in causes}
-    told = state.ended.reason if state.ended is not None else ""
+    reason = state.ended.reason if state.ended is not None else ""
     for finding in shown.values():
-        if finding.message == told:
+        if finding.message == reason:
             continue
         yield finding.severity, SEVERITY_COLOURS[finding.severity], f"{finding.rule}: {finding.message}"
 
 
 def _checkpoints(state: RunState) -> Iterator[Row]:
-    """Which files not to use, and the newest that can be."""
+    """Checkpoints not to use, and the newest usable one."""
     known = checkpoints(state)
     corrupt = [checkpoint for checkpoint in known if not checkpoint.usable]
     if not corrupt:
         return
-    for checkpoint in corrupt[-MAX_SPOILED:]:
+    for checkpoint in corrupt[-MAX_CORRUPT:]:
         yield "unusable", "red", f"{checkpoint.path} (step {checkpoint.step}): {checkpoint.why}"
     good = last_good(state)
     if good is not None:
-        yield "good", "green", f"{good.path} (step {good.step}): {good.why}"
+        yield "usable", "green", f"{good.path} (step {good.step}): {good.why}"
 
 
 def _results(state: RunState) -> Iterator[Row]:
-    best, results = best_of(state), results_of(state)
+    best, results = best_weights(state), results_folder(state)
     if best is not None:
         yield "best", "bold green", best
     if results is not None:
@@ -170,7 +177,7 @@ def _unseen(state: RunState) -> Iterator[Row]:
 
 
 def next_steps(run: RunFolder, state: RunState) -> list[str]:
-    """What the user can do now, the most useful first."""
+    """What the user can do now, most useful first."""
     ended = state.ended
     warned = any(finding.severity != "note" for finding in state.attempt.findings) if state.attempts else False
     if ended is None or (ended.verdict in ("learned", "unproven") and not warned):

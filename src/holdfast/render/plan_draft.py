@@ -1,4 +1,4 @@
-"""What `holdfast init` made of a data set and a machine."""
+"""Output of `holdfast init`: the plan it wrote for a data set and this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show(draft: PlanDraft, *, as_json: bool) -> None:
     run = f"holdfast run {shell_quoted(draft.path)}"
     if as_json:
-        said = {
+        fields = {
             "plan": str(draft.path),
             "data": str(draft.data),
             "images": draft.images,
@@ -24,7 +24,7 @@ def show(draft: PlanDraft, *, as_json: bool) -> None:
             "notes": draft.notes,
             "next": run,
         }
-        print_json(said)
+        print_json(fields)
         return
     counts = ", ".join(f"{count:,} {split}" for split, count in draft.images.items())
     classes = f"{draft.classes} class{'es' if draft.classes > 1 else ''}"
@@ -32,5 +32,5 @@ def show(draft: PlanDraft, *, as_json: bool) -> None:
     for note in draft.notes:
         print_line(f"  note: {note}")
     for problem in draft.problems:
-        print_line(f"  to mend first: {problem}")
+        print_line(f"  fix first: {problem}")
     print_line(f"Read it, then: {run}")

@@ -1,4 +1,4 @@
-"""Every key of a plan as a page: made from the list that plans are read by."""
+"""The list of plan keys for docs/plans.md, generated from the schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = "<!-- to here -->"
 
 
 def with_keys(page: str) -> str:
-    """The page with its part between the two marks made anew."""
+    """Return the page with the part between the two marks replaced."""
     before, _, rest = page.partition(BEGIN)
     return "\n".join([f"{before}{BEGIN}", "", keys_as_markdown(), f"{END}{rest.partition(END)[2]}"])
 
@@ -33,7 +33,7 @@ def _section(table: Table) -> list[str]:
         f"| `{key.name}` | {_holds(key)} | {_default(key)} | {key.description} | `{key.example}` |"
         for key in table.keys
     ]
-    return [*lines, "| key | holds | default | what it is for | example |", "|---|---|---|---|---|", *rows, ""]
+    return [*lines, "| key | value | default | description | example |", "|---|---|---|---|---|", *rows, ""]
 
 
 def _holds(key: Key) -> str:

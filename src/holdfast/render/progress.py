@@ -1,4 +1,4 @@
-"""The line that says how far a plan has come: stage, epoch, time left, room in memory, goodput."""
+"""The progress line of a plan: stage, epoch, time left, memory, goodput."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
 RECENT = 5
-"""Epochs that the time left is reckoned from."""
+"""Number of epochs used to estimate the time left."""
 
 
 def progress(state: RunState, head: str, later: float = 0.0) -> str:
-    """`later` is what the stages after this one come to, in epochs of this one."""
+    """`later` is the work of the following stages, in epochs of this one."""
     attempt = state.attempt
     parts = [head] if head else []
     if attempt.epoch is not None:
@@ -28,7 +28,7 @@ def progress(state: RunState, head: str, later: float = 0.0) -> str:
     parts += [room] if (room := _room(state)) else []
     spent = goodput_of(state)
     if spent.wall_s >= 1.0:
-        parts.append(f"{spent.ratio:.0%} of the time useful")
+        parts.append(f"{spent.ratio:.0%} of the time spent on useful training")
     return ", ".join(parts)
 
 
@@ -39,16 +39,16 @@ def _time_left(state: RunState, later: float) -> list[str]:
         return []
     left = max(0, attempt.planned_epochs - attempt.epoch)
     if later:
-        return [f"about {duration(left * each)} left in this stage, {duration((left + later) * each)} in all"]
-    return [f"about {duration(left * each)} left" if left else "nothing left to do"]
+        return [f"about {duration(left * each)} left in this stage, {duration((left + later) * each)} in total"]
+    return [f"about {duration(left * each)} left" if left else "no epochs left"]
 
 
 def seconds_an_epoch(state: RunState) -> float | None:
-    """At the pace of the last few, with what lies between them."""
+    """Median of the last few epochs, including the time between them."""
     attempt = state.attempt
     gaps = [later.at - earlier.at for each in state.attempts for earlier, later in pairwise(each.pace.epochs)][-RECENT:]
     if not gaps:
-        # The first epoch of a life may have begun in its middle.
+        # The first epoch of a resumed attempt may have started in the middle.
         whole = [epoch.seconds for epoch in attempt.pace.epochs] if attempt is state.attempts[0] else []
         gaps = whole[-1:]
     return median(gaps) if gaps else None

@@ -1,4 +1,4 @@
-"""The ladder as docs/remedies.md."""
+"""docs/remedies.md, generated from the remedies."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from holdfast.remedies.registry import CORRUPTING, DATA_IS_LATE, REMEDIES, SWAPS
 if TYPE_CHECKING:
     from holdfast.remedies.step import RemedyStep
 
-_HEAD = """# The ladder
+_HEAD = """# Remedies
 
-Made from the remedies themselves by `make docs`; a test checks that it is up to date.
+Generated from the code by `make docs`.
 
-When an attempt ends, Holdfast looks for the least change that answers the finding: it asks one rung after the other, and the first
-that applies, changes something and was not tried before is taken. Every change is told with what it was, why it is made and
-what it costs. What a plan's policy forbids (`never_change`, `may_change`, `devices`) is left out.
+After a failed attempt, Holdfast makes the smallest change that addresses the finding. It tries the remedies of the finding in order and uses the
+first one that applies, changes something and was not used before. Each change is reported with the old value, the reason and the cost. Changes that
+the plan's policy forbids (`never_change`, `may_change`, `devices`) are skipped.
 
-Settings of Ultralytics are set from outside, whatever the command or script says. Other commands are told by their own flags, where those
-are on the command line and plain (`--batch-size 16`, `-b 16`, `batch=16`, `--gradient_accumulation_steps 4`), or named in the plan's
+Holdfast overrides Ultralytics settings from outside, regardless of the command or script. For other commands it changes their flags if these
+are on the command line in a simple form (`--batch-size 16`, `-b 16`, `batch=16`, `--gradient_accumulation_steps 4`) or named in the plan's
 `flags`.
 
-A finding that is not here has no remedy but a person's. So have those about learning on a CPU: there the training itself is at fault.
+Findings not listed here have no automatic remedy, nor have learning failures on a CPU: there the training itself is the cause.
 """
 
 
 def as_markdown() -> str:
-    ladders = {
+    remedies = {
         **REMEDIES,
-        "epoch-time-blowup, where the machine swapped": SWAPS,
-        "epoch-time-blowup, where it waited for data": DATA_IS_LATE,
+        "epoch-time-blowup, if the machine swapped": SWAPS,
+        "epoch-time-blowup, if it waited for data": DATA_IS_LATE,
     }
-    parts = [_HEAD, "## Which rungs answer what", "", "| finding | rungs, in their order |", "|---|---|"]
-    parts += [f"| {_cause(cause)} | {', '.join(_ids(rungs))} |" for cause, rungs in ladders.items()]
+    parts = [_HEAD, "## Remedies for each finding", "", "| finding | remedies, in order |", "|---|---|"]
+    parts += [f"| {_cause(cause)} | {', '.join(_ids(steps))} |" for cause, steps in remedies.items()]
     parts += [
         "",
-        "\\* The state is spoiled: it goes on from what was saved before, or starts over.",
+        "\\* The state is corrupt: the training resumes from an earlier checkpoint, or starts over.",
         "",
-        "On CUDA, `next-device` comes last for what is not finite or diverges: overflow and learning rates explain that better.",
+        "On CUDA, `next-device` comes last for non-finite or diverging losses: overflow and learning rates are more likely causes.",
         "",
-        "## The rungs",
+        "## All remedies",
         "",
-        "| rung | what it does | what it costs |",
+        "| remedy | effect | cost |",
         "|---|---|---|",
     ]
-    rungs = {remedy_step.id: remedy_step for steps in reversed(ladders.values()) for remedy_step in reversed(steps)}
-    named = {
+    by_id = {remedy_step.id: remedy_step for steps in reversed(remedies.values()) for remedy_step in reversed(steps)}
+    unconditional = {
         remedy_step.id: remedy_step
         for steps in REMEDIES.values()
         for remedy_step in steps
         if not remedy_step.conditional
     }
-    parts += [f"| {id_} | {named.get(id_, rungs[id_]).summary} | {rungs[id_].costs} |" for id_ in sorted(rungs)]
+    parts += [f"| {id_} | {unconditional.get(id_, by_id[id_]).summary} | {by_id[id_].costs} |" for id_ in sorted(by_id)]
     return "\n".join([*parts, ""])
 
 
 def _cause(cause: str) -> str:
     id_, comma, rest = cause.partition(",")
-    spoils = r" \*" if cause in CORRUPTING else ""
-    return f"[{id_}](rules.md#{id_}){comma}{rest}{spoils}"
+    corrupting = r" \*" if cause in CORRUPTING else ""
+    return f"[{id_}](rules.md#{id_}){comma}{rest}{corrupting}"
 
 
-def _ids(rungs: tuple[RemedyStep, ...]) -> list[str]:
+def _ids(steps: tuple[RemedyStep, ...]) -> list[str]:
     groups = [
         (when, [remedy_step.id for remedy_step in group])
-        for when, group in groupby(rungs, key=lambda remedy_step: remedy_step.conditional)
+        for when, group in groupby(steps, key=lambda remedy_step: remedy_step.conditional)
     ]
     return [", ".join(ids) + (f" ({when})" if when else "") for when, ids in groups]

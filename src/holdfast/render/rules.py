@@ -16,10 +16,10 @@ def headline(rule: Rule) -> str:
     return rule.page.strip().partition("\n")[0]
 
 
-def print_rules(asked: str | None, *, as_json: bool) -> None:
-    chosen = all_rules() if asked is None else (rule_named(asked),)
+def print_rules(rule_id: str | None, *, as_json: bool) -> None:
+    chosen = all_rules() if rule_id is None else (rule_named(rule_id),)
     if as_json:
-        told = [
+        rules = [
             {
                 "id": rule.id,
                 "kind": rule.kind,
@@ -29,11 +29,11 @@ def print_rules(asked: str | None, *, as_json: bool) -> None:
             }
             for rule in chosen
         ]
-        print_json(told)
-    elif asked is not None:
-        print_lines([asked, "", *chosen[0].page.strip().replace("**", "").split("\n")])
+        print_json(rules)
+    elif rule_id is not None:
+        print_lines([rule_id, "", *chosen[0].page.strip().replace("**", "").split("\n")])
         if chosen[0].limits:
-            print_lines(["", f"To be set with --rule {asked}.NAME=VALUE: {limits_of(chosen[0])}."])
+            print_lines(["", f"Limits, set with --rule {rule_id}.NAME=VALUE: {limits_of(chosen[0])}."])
     else:
         width = max(len(rule.id) for rule in chosen) + 2
         for rule in chosen:
@@ -41,13 +41,13 @@ def print_rules(asked: str | None, *, as_json: bool) -> None:
 
 
 def as_markdown() -> str:
-    """docs/rules.md, from the rules' own pages."""
-    parts = ["# Rules", "", "Made from the rules themselves by `make docs`; a test checks that it is up to date.", ""]
+    """Return docs/rules.md, made from the rules' docstrings."""
+    parts = ["# Rules", "", "Generated from the rules by `make docs`.", ""]
     for rule in all_rules():
         parts += [f"## {rule.id}", "", f"*{rule.kind}*", "", rule.page.strip(), ""]
         if rule.limits:
             parts += [f"Limits: {limits_of(rule)}.", ""]
-        parts += ["Its cases:", ""]
+        parts += ["Test cases:", ""]
         parts += [f"- {case.description}: {case.expected or 'silent'}" for case in rule.cases]
         parts.append("")
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""A run of several stages, for people and for tools: its summary, its panel, its line of progress. All from the journals."""
+"""A run with several stages, for people and for tools: its summary and its panel, from the journals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import RunFolder
 
-OF_THE_WHOLE = ("attempts", "findings", "decisions", "checkpoints")
-"""What the summary of the whole takes from each stage's, with the stage's name."""
+MERGED = ("attempts", "findings", "decisions", "checkpoints")
+"""Lists that the summary of the whole run collects from its stages, with the stage's name."""
 
 
 @dataclass(frozen=True)
 class StageView:
-    """A stage with the state of its own run."""
+    """A stage with the state of its run."""
 
     stage: StageState
     run: RunFolder | None
@@ -39,7 +39,7 @@ def has_stages(run: RunFolder) -> bool:
     return run.stages.is_dir()
 
 
-def told(run: RunFolder, staged_run: StagedRun, plan: Plan | None = None) -> list[StageView]:
+def load_stages(run: RunFolder, staged_run: StagedRun, plan: Plan | None = None) -> list[StageView]:
     folders = {folder.path.name: folder for folder in stage_folders(run)}
     stages = []
     for stage in sorted(staged_run.stages, key=lambda stage: stage.number):
@@ -51,9 +51,9 @@ def told(run: RunFolder, staged_run: StagedRun, plan: Plan | None = None) -> lis
 
 
 def stages_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
-    """As that of any run, with each attempt and finding under its stage. With the plan, its secrets are known and replaced."""
+    """Return the summary of any run, with the stage of each attempt and finding. If `plan` is given, its secrets are replaced."""
     staged_run = load_staged_run(shown(run, plan))
-    stages = told(run, staged_run, plan)
+    stages = load_stages(run, staged_run, plan)
     newest = next((each.summary for each in reversed(stages) if each.summary), {})
     summary: dict[str, Any] = {
         **head(run, staged_run.ended),
@@ -64,20 +64,20 @@ def stages_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
         "deliverables": deliverables(staged_run),
         "goodput": _goodput([each.summary["goodput"] for each in stages if each.summary]),
     }
-    for name in OF_THE_WHOLE:
+    for name in MERGED:
         summary[name] = [{"stage": each.stage.name, **item} for each in stages for item in each.summary.get(name, [])]
     return summary
 
 
 def count_of(staged_run: StagedRun) -> int:
-    """Stages of the plan, begun or not."""
+    """Number of stages in the plan, started or not."""
     return max(
         [stage.started.of for stage in staged_run.stages if stage.started is not None] + [len(staged_run.stages)]
     )
 
 
 def deliverables(staged_run: StagedRun) -> dict[str, str]:
-    """The best model of the whole run, and where the framework's own results are."""
+    """The best model of the whole run, and the folder of the framework's results."""
     best = staged_run.best
     if best is None:
         return {}
@@ -87,26 +87,26 @@ def deliverables(staged_run: StagedRun) -> dict[str, str]:
 
 def _stage(each: StageView) -> dict[str, Any]:
     stage = each.stage
-    said: dict[str, Any] = {"n": stage.number, "name": stage.name, "state": state_of(stage)}
+    fields: dict[str, Any] = {"n": stage.number, "name": stage.name, "state": state_of(stage)}
     if stage.started is not None:
-        said |= {"folder": f"stages/{stage.started.folder}", "weights": stage.started.weights}
-        said |= {"settings": stage.started.settings, "expects": stage.started.expects}
+        fields |= {"folder": f"stages/{stage.started.folder}", "weights": stage.started.weights}
+        fields |= {"settings": stage.started.settings, "expects": stage.started.expects}
     if stage.ended is not None:
         ended = stage.ended
-        said |= {"verdict": ended.verdict, "reason": ended.reason, "metric": ended.metric, "reached": ended.reached}
-        said |= {"gate": ended.gate, "gate_message": ended.gate_message, "best": ended.best, "last": ended.last}
-        said |= {"results": ended.results}
+        fields |= {"verdict": ended.verdict, "reason": ended.reason, "metric": ended.metric, "reached": ended.reached}
+        fields |= {"gate": ended.gate, "gate_message": ended.gate_message, "best": ended.best, "last": ended.last}
+        fields |= {"results": ended.results}
     if stage.left_out is not None:
-        said["why"] = stage.left_out.why
-    said["wall_s"] = each.summary["goodput"]["wall_s"] if each.summary else None
-    return said
+        fields["why"] = stage.left_out.why
+    fields["wall_s"] = each.summary["goodput"]["wall_s"] if each.summary else None
+    return fields
 
 
 def state_of(stage: StageState) -> str:
     if stage.left_out is not None:
-        return "left out"
+        return "skipped"
     if stage.ended is None:
-        return "begun" if stage.started is not None else "not begun"
+        return "started" if stage.started is not None else "not started"
     if not stage.passed and stage.ended.gate == "closed":
         return "gate closed"
     return stage.ended.verdict
@@ -124,12 +124,12 @@ def _goodput(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def line_of(stage: StageState) -> str:
     """One stage in one line."""
-    said = said_of(stage)
-    return f"{state_of(stage)}: {said}" if said else state_of(stage)
+    reason = reason_of(stage)
+    return f"{state_of(stage)}: {reason}" if reason else state_of(stage)
 
 
-def said_of(stage: StageState) -> str:
-    """Why it came to what it did."""
+def reason_of(stage: StageState) -> str:
+    """Why the stage ended as it did."""
     if stage.left_out is not None:
         return stage.left_out.why
     if stage.ended is None:
@@ -139,7 +139,7 @@ def said_of(stage: StageState) -> str:
 
 
 def stages_panel(run: RunFolder, plan: Plan | None = None) -> Box:
-    from holdfast.render.box import Box  # noqa: PLC0415 - only where a panel is shown
+    from holdfast.render.box import Box  # noqa: PLC0415 - only needed for a panel
     from holdfast.render.panel import COLOURS  # noqa: PLC0415
 
     staged_run = load_staged_run(shown(run, plan))
@@ -153,9 +153,9 @@ def stages_panel(run: RunFolder, plan: Plan | None = None) -> Box:
 
 
 def print_stages_panel(run: RunFolder, plan: Plan | None = None) -> None:
-    from holdfast.render.panel import print_frame  # noqa: PLC0415
+    from holdfast.render.panel import print_box  # noqa: PLC0415
 
-    print_frame(run, stages_panel(run, plan))
+    print_box(run, stages_panel(run, plan))
 
 
 def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str, style: str) -> Iterator[Row]:
@@ -165,7 +165,7 @@ def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str
     summary = stages_summary(run, plan)
     spent = summary["goodput"]
     attempts = len(summary["attempts"])
-    useful = f", {spent['ratio']:.0%} of the time useful training" if spent["ratio"] else ""
+    useful = f", {spent['ratio']:.0%} of the time spent on useful training" if spent["ratio"] else ""
     yield (
         "",
         "",
@@ -182,7 +182,7 @@ def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str
                 f"{change['setting']} {change['before']} -> {change['after']}: {change.get('why', '')}",
             )
     if count_of(staged_run) > len(staged_run.stages):
-        yield "", "", f"{plural(count_of(staged_run) - len(staged_run.stages), 'stage')} not begun"
+        yield "", "", f"{plural(count_of(staged_run) - len(staged_run.stages), 'stage')} not started"
     files = summary["deliverables"]
     if files.get("best"):
         yield "best", "bold green", f"{files.get('best', '')} (stage {files['stage']})"
@@ -192,4 +192,4 @@ def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str
         yield "next", "bold", f"holdfast resume {run.shell_reference}"
     if (run.path / HTML).is_file():
         yield "report", "bold", str(run.path / HTML)
-    yield "record", "bold", str(run.path)
+    yield "folder", "bold", str(run.path)

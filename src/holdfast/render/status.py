@@ -1,4 +1,4 @@
-"""Where a run stands, from its journal and its heartbeat."""
+"""The current state of a run, from its journal and its heartbeat."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from holdfast.diagnosis.explanation import resume_command
 from holdfast.diagnosis.run_state import load_run_state
 from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity
 from holdfast.render.console import print_json, print_line
-from holdfast.render.exits import how_it_ended
 from holdfast.render.progress import progress
 from holdfast.render.stages import has_stages, stages_summary
 from holdfast.render.summary import summary_of
-from holdfast.render.text import duration, printable, shares
+from holdfast.render.text import describe_exit, duration, format_shares, printable
 from holdfast.storage.folder import stage_folders
 from holdfast.storage.heartbeats import read_beats
 from holdfast.storage.lock import holder_of, is_live
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
-    """The summary as it stands, with what only a live run has."""
+    """Return the current summary, with fields that only an active run has."""
     now = time.time() if now is None else now
     if has_stages(run):
         return _status_of_stages(run, now)
@@ -40,7 +39,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
         if live
         else "ended"
         if state.ended is not None
-        else "its supervisor is gone"
+        else "supervisor gone"
     )
     status = {
         **summary_of(run, state),
@@ -54,7 +53,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
         attempt = state.attempt
         alive = _is_alive(run, attempt, live=live)
         gone = not live and not alive
-        # No clock runs for what is gone, and nothing is to be expected of it.
+        # A process that is gone makes no progress: its time ends with its last sign of life.
         until = max(state.last_at, beat.step_at if beat is not None else 0.0) if gone else now
         status["progress"] = None if gone else progress(state, "")
         sample = attempt.memory.samples[-1] if attempt.memory.samples else None
@@ -76,9 +75,9 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
 
 
 def _status_of_stages(run: RunFolder, now: float) -> dict[str, Any]:
-    """Of the whole, with that of the stage that is under way."""
+    """Status of the whole run, with the current stage's progress."""
     summary = stages_summary(run)
-    state = "running" if is_live(run) else "ended" if summary["verdict"] is not None else "its supervisor is gone"
+    state = "running" if is_live(run) else "ended" if summary["verdict"] is not None else "supervisor gone"
     folders = stage_folders(run)
     newest = status_of(folders[-1], now) if folders else None
     return {
@@ -110,15 +109,15 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
             f"  stage {stage['n']}, {stage['name']}: {stage['state']}{reached}{': ' + stage['why'] if stage.get('why') else ''}"
         )
     if status["goodput"]["buckets"]:
-        print_line(f"  time: {shares(status['goodput']['buckets'])}")
+        print_line(f"  time: {format_shares(status['goodput']['buckets'])}")
     _print_attempts(status["attempts"])
     _print_findings(status)
     resume = _how_to_resume(status)
     if resume is not None:
         print_line(f"  next: {resume}")
     if status["supervisor"] is not None:
-        print_line(f"  to end it: kill {status['supervisor']} (it can be resumed)")
-    print_line(f"  record: {status['dir']}")
+        print_line(f"  to stop it: kill {status['supervisor']} (it can be resumed)")
+    print_line(f"  folder: {status['dir']}")
 
 
 def _print_findings(status: dict[str, Any]) -> None:
@@ -126,14 +125,14 @@ def _print_findings(status: dict[str, Any]) -> None:
         if finding["message"] != status["reason"]:
             print_line(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
     if status.get("findings_left_out"):
-        print_line(f"  {status['findings_left_out']:,} more findings between the first and the last are not kept")
+        print_line(f"  {status['findings_left_out']:,} more findings between the first and the last were not kept")
 
 
 def _how_to_resume(status: dict[str, Any]) -> str | None:
-    """As the panel says it: not where the same would only happen again."""
+    """Return the same advice as the panel: None if resuming would only repeat the failure."""
     command = resume_command(status["reference"])
     explained = status.get("explanation")
-    if status["state"] == "its supervisor is gone":
+    if status["state"] == "supervisor gone":
         return command
     if status["state"] != "ended" or explained is None:
         return command if status["verdict"] in ("interrupted", "failed") else None
@@ -145,18 +144,16 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
     for attempt in attempts:
         how = attempt["exit"]
         if how is not None:
-            ended = how_it_ended(**how, stopped_by=attempt["stopped_by"], planned=attempt["planned"])
+            ended = describe_exit(**how, stopped_by=attempt["stopped_by"], planned=attempt["planned"])
             cause = f", {attempt['cause']}" if attempt["cause"] else ""
-            steps = (
-                f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no step seen"
-            )
+            steps = f"steps {attempt['first_step']} to {attempt['last_step']}" if attempt["first_step"] else "no steps"
             print_line(f"  attempt {attempt['n']}: {steps}, {ended}{cause}")
 
 
 def _is_alive(run: RunFolder, attempt: AttemptState, *, live: bool) -> bool:
-    """Whether the training's process runs. A pid that another process has got since is not the training.
+    """Return True if the training's process is running. A reused pid does not count.
 
-    While a supervisor holds the run from where its processes cannot be seen (another container), it is taken to be.
+    If a supervisor in another container holds the run, its processes cannot be seen, and the training is assumed to be running.
     """
     started = ProcessIdentity(attempt.started.pid, attempt.started.start, attempt.started.pid_space)
     if started.is_elsewhere():
@@ -169,9 +166,9 @@ def _print_now(now: dict[str, Any]) -> None:
     loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
     if now["last_sign_s_ago"] is not None:
         ago = duration(now["last_sign_s_ago"])
-        sign = f"its last sign of life was {ago} ago, {duration(now['for_s'])} after its start"
-        print_line(f"  attempt {now['attempt']}: step {now['step']}{loss}, its process is gone; {sign}")
+        sign = f"last sign of life {ago} ago, {duration(now['for_s'])} after its start"
+        print_line(f"  attempt {now['attempt']}: step {now['step']}{loss}, process gone; {sign}")
         return
-    ago = f", the last step was {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
-    phase = now["phase"] if now["alive"] else "its process is gone"
+    ago = f", last step {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
+    phase = now["phase"] if now["alive"] else "process gone"
     print_line(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")

@@ -1,4 +1,4 @@
-"""`summary.json`: what a run came to, for tools. Its fields are a contract; `schema` changes when they do."""
+"""`summary.json`: the result of a run, for tools. Its fields are a contract; `schema` changes when they do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def summary_of(run: RunFolder, state: RunState) -> dict[str, Any]:
 
 
 def head(run: RunFolder, ended: RunEnded | None) -> dict[str, Any]:
-    """What the summary of any run begins with."""
+    """Fields at the start of every summary."""
     return {
         "schema": SUMMARY_SCHEMA,
         "run": run.name,
@@ -68,12 +68,12 @@ def coverage(state: RunState) -> dict[str, str]:
 
 def goodput(state: RunState) -> dict[str, Any]:
     """Where the time went."""
-    ledger = goodput_of(state)
+    spent = goodput_of(state)
     return {
-        "wall_s": round(ledger.wall_s, 3),
-        "useful_s": round(ledger.useful_s, 3),
-        "ratio": round(ledger.ratio, 4) if ledger.wall_s else None,
-        "buckets": {name: round(seconds, 3) for name, seconds in ledger.buckets.items()} if ledger.wall_s else {},
+        "wall_s": round(spent.wall_s, 3),
+        "useful_s": round(spent.useful_s, 3),
+        "ratio": round(spent.ratio, 4) if spent.wall_s else None,
+        "buckets": {name: round(seconds, 3) for name, seconds in spent.buckets.items()} if spent.wall_s else {},
     }
 
 
@@ -97,7 +97,7 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
 
 
 def _replayed(attempt: AttemptState) -> dict[str, Any] | None:
-    """What was done again after a snapshot, and whether it came out the same."""
+    """Batches repeated after a snapshot was restored, and whether their losses were the same."""
     replayed = attempt.snapshots.replayed
     return {"compared": replayed.compared, "differs_at": replayed.differs_at} if replayed is not None else None
 

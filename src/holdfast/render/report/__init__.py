@@ -1,6 +1,6 @@
-"""The report of a run: `report.md`, and one `report.html` that needs nothing else.
+"""The report of a run: `report.md`, and a self-contained `report.html`.
 
-run state -> Report (content.py) -> text (markdown.py), page (html.py, plots.py)
+run state -> Report (model.py) -> Markdown (markdown.py), HTML page (html.py, svg.py)
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ HTML = "report.html"
 def write_report(
     state: RunState, folder: Path, *, title: str, other: RunState | None = None, reference: str | None = None
 ) -> list[Path]:
-    """Write both forms into the folder; raises OSError where that cannot be written.
+    """Write both files to the folder. Raise OSError if that fails.
 
-    `reference` is what `holdfast resume` calls this run by; without it the report does not offer to resume.
+    `reference` is the name of the run for `holdfast resume`. Without it, the report does not suggest to resume.
     """
-    from holdfast.render.report.model import report_of  # noqa: PLC0415 - all of this only when a report is written
+    from holdfast.render.report.model import report_of  # noqa: PLC0415 - only needed to write a report
 
     return write(report_of(state, title=title, reference=reference, other=other), folder)
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    from holdfast.render.report.html import as_html  # noqa: PLC0415 - jinja2 only when a report is written
+    from holdfast.render.report.html import as_html  # noqa: PLC0415 - jinja2 is only needed to write a report
     from holdfast.render.report.markdown import as_markdown  # noqa: PLC0415
 
     written = []

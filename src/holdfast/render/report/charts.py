@@ -1,6 +1,6 @@
-"""What the report draws: the run's curves as values, thinned to what can be seen, with the findings beside them.
+"""The curves of a report as values, thinned to what is visible, with the findings.
 
-Pure: from a run state to frozen charts. How they look is decided in plots.py.
+Pure: from a run state to frozen charts. svg.py draws them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.series import Series
 
 MAX_POINTS = 600
-"""In one chart, over all its lines: more than a phone has pixels across."""
+"""Per chart, for all its lines together: more than the width of a phone in pixels."""
 MIN_POINTS = 6
-"""That a stroke keeps, however many there are."""
+"""Per stroke, however many strokes there are."""
 MAX_LINES = 6
 SEVERE = {"fatal": 0, "warn": 1, "note": 2}
 
@@ -32,7 +32,7 @@ Across = Literal["step", "epoch", "time"]
 
 
 class Dot(NamedTuple):
-    """One place on a line; `low` and `high` are the extremes of the values that it stands for."""
+    """A point on a line. `low` and `high` are the extremes of the values that it represents."""
 
     x: float
     mean: float
@@ -45,9 +45,9 @@ class Dot(NamedTuple):
 class Line:
     name: str
     strokes: tuple[tuple[Dot, ...], ...]
-    """One for each attempt, or for each part of it: nothing was measured between two."""
+    """One per attempt, or per uninterrupted part of it. Nothing was measured between two strokes."""
     is_other: bool = False
-    """Of the run that this one is compared with."""
+    """True for the run that this one is compared with."""
 
     @property
     def dots(self) -> list[Dot]:
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A finding, at its step."""
+    """A finding at its step."""
 
     x: float
     number: int
@@ -74,41 +74,41 @@ class Chart:
     unit: Unit = ""
     marks: tuple[Mark, ...] = ()
     restarts: tuple[float, ...] = ()
-    """Where further attempts began."""
+    """First steps of the attempts after the first."""
     nonfinite: tuple[tuple[float, float], ...] = ()
-    """Where values were not finite."""
+    """Ranges with non-finite values."""
     log: bool = False
     extent: tuple[float, float] | None = None
-    """The steps of the whole run, so that all charts stand under each other."""
+    """The steps of the whole run, so that all charts have the same x axis."""
 
 
-def line_of(name: str, series: Iterable[Series], most: int = MAX_POINTS, *, is_other: bool = False) -> Line:
-    """One stroke for each series that has values, thinned together to at most so many points or the fewest of each."""
+def line_of(name: str, series: Iterable[Series], max_points: int = MAX_POINTS, *, is_other: bool = False) -> Line:
+    """Return one stroke per non-empty series, thinned to about `max_points` in total, but at least MIN_POINTS each."""
     full = [[Dot(p.step, p.mean, p.low, p.high, p.n) for p in each.points if math.isfinite(p.mean)] for each in series]
     full = [stroke for stroke in full if stroke]
     total = sum(len(stroke) for stroke in full)
-    strokes = (thinned(stroke, max(MIN_POINTS, most * len(stroke) // total)) for stroke in full)
+    strokes = (thin(stroke, max(MIN_POINTS, max_points * len(stroke) // total)) for stroke in full)
     return Line(clean(name, 60), tuple(tuple(stroke) for stroke in strokes), is_other)
 
 
-def thinned(dots: list[Dot], most: int) -> list[Dot]:
-    """Neighbours joined, so that no peak is lost: it stays in `low` or `high`."""
-    each = math.ceil(len(dots) / most)
-    return [joined(dots[i : i + each]) for i in range(0, len(dots), each)] if each > 1 else dots
+def thin(dots: list[Dot], max_points: int) -> list[Dot]:
+    """Merge neighbours. No peak is lost: it stays in `low` or `high`."""
+    each = math.ceil(len(dots) / max_points)
+    return [merge(dots[i : i + each]) for i in range(0, len(dots), each)] if each > 1 else dots
 
 
-def joined(dots: list[Dot]) -> Dot:
+def merge(dots: list[Dot]) -> Dot:
     n = sum(dot.n for dot in dots)
     mean = math.fsum(dot.mean * (dot.n / n) for dot in dots)
     return Dot(dots[-1].x, mean, min(dot.low for dot in dots), max(dot.high for dot in dots), n)
 
 
 FAR_APART = 10
-"""Times the usual distance between two points: nobody may take what is drawn between them for measured."""
+"""Multiple of the usual distance between two points beyond which no line connects them: nothing was measured there."""
 
 
-def unbroken(stroke: tuple[Dot, ...]) -> list[tuple[Dot, ...]]:
-    """A stroke in pieces, where points are far apart. A point of many values reaches back over as many steps."""
+def split_at_gaps(stroke: tuple[Dot, ...]) -> list[tuple[Dot, ...]]:
+    """Split a stroke between points that are far apart. A point of n values covers n steps."""
     if len(stroke) < 3:
         return [stroke]
     usual = median(after.x - before.x for before, after in pairwise(stroke))
@@ -119,7 +119,7 @@ def unbroken(stroke: tuple[Dot, ...]) -> list[tuple[Dot, ...]]:
 
 
 def spans_decades(lines: Iterable[Line]) -> bool:
-    """Whether only a logarithmic scale shows more than the highest peak."""
+    """Return True if a linear scale would show only the highest peak."""
     means = [dot.mean for line in lines for dot in line.dots]
     return bool(means) and min(means) > 0 and max(means) / min(means) > 50
 
@@ -135,16 +135,16 @@ def not_finite(attempts: list[AttemptState], of: Callable[[AttemptState], Series
 
 
 def direction(line: Line, nonfinite: tuple[tuple[float, float], ...]) -> str:
-    """In words what the curve shows, for those who cannot see it."""
-    since = f"Not finite from step {count(nonfinite[0][0])} on." if nonfinite else ""
+    """Describe the curve in words, for screen readers and for Markdown."""
+    nonfinite_text = f"Not finite from step {count(nonfinite[0][0])} on." if nonfinite else ""
     if not line.strokes:
-        return f"{since} No value was finite."
+        return f"{nonfinite_text} No value was finite."
     dots = line.dots
     lowest = min(dots, key=lambda dot: dot.low)
-    said = from_to(line).capitalize()
+    text = from_to(line).capitalize()
     if lowest is not dots[-1] and lowest.low < dots[-1].mean:
-        said += f"; lowest {number(lowest.low)} near step {count(lowest.x)}"
-    return f"{said}. {since}".strip()
+        text += f"; lowest {number(lowest.low)} near step {count(lowest.x)}"
+    return f"{text}. {nonfinite_text}".strip()
 
 
 def from_to(line: Line) -> str:
@@ -169,12 +169,12 @@ def step_time(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
 
 
-def connected(strokes: list[list[Dot]], most: int) -> tuple[tuple[Dot, ...], ...]:
-    """What comes once an epoch: an attempt that went on where the last one ended goes on with its stroke too."""
-    whole: list[list[Dot]] = []
+def connect(strokes: list[list[Dot]], max_points: int) -> tuple[tuple[Dot, ...], ...]:
+    """Join the strokes of attempts that resumed where the one before ended, for values recorded once per epoch."""
+    joined: list[list[Dot]] = []
     for stroke in strokes:
-        if whole and stroke and stroke[0].x > whole[-1][-1].x:
-            whole[-1] = whole[-1] + stroke
+        if joined and stroke and stroke[0].x > joined[-1][-1].x:
+            joined[-1] = joined[-1] + stroke
         elif stroke:
-            whole.append(stroke)
-    return tuple(tuple(thinned(stroke, max(MIN_POINTS, most // len(whole)))) for stroke in whole)
+            joined.append(stroke)
+    return tuple(tuple(thin(stroke, max(MIN_POINTS, max_points // len(joined)))) for stroke in joined)

@@ -1,4 +1,4 @@
-"""What `holdfast report` does: read a journal, write the report of it, and say where that is."""
+"""`holdfast report`: read a journal, write its report, and print the paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.run_state import load_run_state
 from holdfast.render.console import print_json, print_line, print_lines
 from holdfast.render.report import write
-from holdfast.render.report.model import as_json as told_as_json
+from holdfast.render.report.model import as_json as report_as_json
 from holdfast.render.report.model import report_of
 from holdfast.render.report.stages import write_stages_report
 from holdfast.render.stages import has_stages, stages_summary
@@ -23,7 +23,7 @@ def make_report(run: RunFolder, *, other: RunFolder | None, open_it: bool, as_js
     if other is not None and other.path.resolve() == run.path.resolve():
         raise UsageError(
             f"{run.name} cannot be compared with itself.",
-            next_step="name another run after --compare: one that works, or the one before",
+            next_step="pass another run to --compare, for example one that works",
         )
     if has_stages(run):
         _make_stages_report(run, open_it=open_it, as_json=as_json)
@@ -34,11 +34,11 @@ def make_report(run: RunFolder, *, other: RunFolder | None, open_it: bool, as_js
         files = write(report, run.path)
     except OSError as error:
         raise FolderNotWritable(
-            f"The report cannot be written into {run.path}: {error.strerror}.",
-            next_step="make room, or copy the run folder to a place that you can write to and name it",
+            f"Cannot write the report to {run.path}: {error.strerror}.",
+            next_step="free some space, or copy the run folder to a place that you can write to and pass its path",
         ) from error
     if as_json:
-        print_json({**told_as_json(report), "files": [str(file) for file in files]})
+        print_json({**report_as_json(report), "files": [str(file) for file in files]})
     else:
         print_line(f"{report.title}: {report.verdict}")
         for sentence in report.story:

@@ -1,4 +1,4 @@
-"""This run beside another one: what was set differently, and what came out differently."""
+"""A comparison of two runs: which settings differ, and which results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 WORD = "word"
-"""What a part of a command line is called that has no name."""
+"""Name for an argument of a command line that has no name."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 _SETTING = re.compile(r"(?:--?)?([A-Za-z][\w.-]*)=(.*)", re.DOTALL)
 
@@ -37,33 +37,32 @@ class Row:
 class Comparison:
     name: str
     settings: tuple[Row, ...]
-    """What went in: commands, versions, environment. Only what differs."""
+    """Commands, versions and environment that differ."""
     same: tuple[str, ...]
-    """What was compared and is the same."""
+    """Settings that are the same."""
     results: tuple[Row, ...]
-    """What came out."""
     chart: Chart | None
 
 
 def compare_runs(here: RunState, there: RunState, *, title: str) -> Comparison:
-    went_in = list(_settings(here, there))
+    settings = list(_settings(here, there))
     name = clean(there.started.run if there.started is not None else "the other run", 80)
     if name == title:
         name = f"{name} (the other)"
     return Comparison(
         name=name,
-        settings=tuple(row for row in went_in if not row.same)[:MAX_ROWS],
-        same=tuple(row.what for row in went_in if row.same and not row.what.startswith(WORD))[:MAX_ROWS],
+        settings=tuple(row for row in settings if not row.same)[:MAX_ROWS],
+        same=tuple(row.what for row in settings if row.same and not row.what.startswith(WORD))[:MAX_ROWS],
         results=tuple(row for row in _results(here, there) if {row.here, row.there} != {NOTHING})[:MAX_ROWS],
         chart=_chart(here, there, title, name),
     )
 
 
 def settings_in(command: list[str]) -> dict[str, str]:
-    """The settings that a command line makes: `--lr 0.1`, `--lr=0.1` and `lr=0.1` are all lr, 0.1."""
+    """Return the settings of a command line: `--lr 0.1`, `--lr=0.1` and `lr=0.1` all set lr to 0.1."""
     found: dict[str, str] = {}
     words = list(command)
-    place = 0
+    position = 0
     while words:
         word = words.pop(0)
         if match := _SETTING.fullmatch(word):
@@ -72,8 +71,8 @@ def settings_in(command: list[str]) -> dict[str, str]:
             has_value = bool(words) and not _OPTION.fullmatch(words[0]) and not _SETTING.fullmatch(words[0])
             found[word.lstrip("-")] = words.pop(0) if has_value else "given"
         else:
-            place += 1
-            found[f"{WORD} {place}"] = word
+            position += 1
+            found[f"{WORD} {position}"] = word
     return found
 
 
@@ -81,8 +80,8 @@ def _settings(here: RunState, there: RunState) -> Iterator[Row]:
     mine, theirs = _command(here), _command(there)
     for name in dict.fromkeys([*mine, *theirs]):
         yield _row(name, mine.get(name), theirs.get(name))
-    for name, value in _surroundings(here).items():
-        yield _row(name, value, _surroundings(there).get(name))
+    for name, value in _setup(here).items():
+        yield _row(name, value, _setup(there).get(name))
     mine, theirs = _environment(here), _environment(there)
     for name in dict.fromkeys([*mine, *theirs]):
         yield _row(name, mine.get(name), theirs.get(name))
@@ -96,7 +95,7 @@ def _environment(state: RunState) -> dict[str, str]:
     return state.started.environment if state.started is not None else {}
 
 
-def _surroundings(state: RunState) -> dict[str, str | None]:
+def _setup(state: RunState) -> dict[str, str | None]:
     started = state.started
     attached = state.attempt.attached if state.attempts else None
     device = state.attempt.memory.device if state.attempts else None
@@ -114,43 +113,43 @@ def _surroundings(state: RunState) -> dict[str, str | None]:
 
 
 def _row(what: str, here: str | None, there: str | None) -> Row:
-    return Row(clean(what, 80), _shown(here), _shown(there), here == there)
+    return Row(clean(what, 80), _format(here), _format(there), here == there)
 
 
-def _shown(value: str | None) -> str:
+def _format(value: str | None) -> str:
     return NOTHING if value is None else clean(value, 160) or "(empty)"
 
 
 def _results(here: RunState, there: RunState) -> Iterator[Row]:
-    mine, theirs = _came_out(here), _came_out(there)
+    mine, theirs = _results_of(here), _results_of(there)
     for what in dict.fromkeys([*mine, *theirs]):
         yield _row(what, mine.get(what), theirs.get(what))
 
 
-def _came_out(state: RunState) -> dict[str, str]:
+def _results_of(state: RunState) -> dict[str, str]:
     attempts = state.attempts
     if not attempts:
         return {}
     pace = [attempt.pace for attempt in attempts]
     steps, spent = sum(p.steps.count for p in pace), sum(p.step_seconds for p in pace)
-    most = max(attempt.memory.most_rss for attempt in attempts)
-    came: dict[str, str] = {
+    peak = max(attempt.memory.most_rss for attempt in attempts)
+    results: dict[str, str] = {
         "verdict": state.ended.verdict if state.ended is not None else "not ended",
         "attempts": str(len(attempts)),
         "steps": count(state.last_step),
         **_losses("loss", state.loss),
-        "a step took": step_time(spent / steps) if steps else NOTHING,
+        "time per step": step_time(spent / steps) if steps else NOTHING,
         "waiting for data": f"{sum(p.data_wait for p in pace) / spent:.0%}" if spent else NOTHING,
-        "memory at most": size(most) if most else NOTHING,
+        "peak memory": size(peak) if peak else NOTHING,
     }
     for name, series in list(attempts[-1].losses.parts.items())[:8]:
-        came |= {what: value for what, value in _losses(name, series).items() if what.endswith(", last")}
+        results |= {what: value for what, value in _losses(name, series).items() if what.endswith(", last")}
     latest = attempts[-1].metrics.latest
     if latest is not None:
-        came |= {name: number(as_number(value)) for name, value in list(latest.values.items())[:16]}
+        results |= {name: number(as_number(value)) for name, value in list(latest.values.items())[:16]}
     if state.started is not None:
-        came["took"] = duration(max(0.0, state.last_at - state.started.at - state.away))
-    return came
+        results["duration"] = duration(max(0.0, state.last_at - state.started.at - state.away))
+    return results
 
 
 def _losses(name: str, series: Series) -> dict[str, str]:

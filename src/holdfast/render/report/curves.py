@@ -1,4 +1,4 @@
-"""The curves of a run, one function for each chart, with the findings marked where their evidence can be seen."""
+"""The curves of a run, one function per chart, with findings marked in the chart that shows their evidence."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from holdfast.render.report.charts import (
     Line,
     Mark,
     and_more,
-    connected,
+    connect,
     direction,
     extremes,
     from_to,
-    joined,
     line_of,
+    merge,
     not_finite,
     spans_decades,
+    split_at_gaps,
     step_time,
-    thinned,
-    unbroken,
+    thin,
 )
 from holdfast.render.report.text import clean, count, number
 from holdfast.render.text import duration
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     Numbered = Sequence[tuple[int, Sequence[Finding]]]
 
 MIN_NORMS = 10
-"""Gradients that are looked at now and then make no curve."""
+"""Fewer gradient norms than this make no curve."""
 MAX_STROKES = 40
-"""Attempts that are drawn: the newest."""
+"""The newest attempts are drawn."""
 MAX_MARKS = 10
 PLENTY = 4
-"""Memory that is left is not drawn where it always was this many times what the training held."""
+"""Available memory is not drawn if it was always more than this multiple of what the training used."""
 MAX_SINGLE_METRICS = 3
 
 
 def charts_of(state: RunState, numbered: Numbered) -> tuple[Chart, ...]:
-    """Every chart that the record has values for. `numbered` are the findings as the report counts them, the told one first."""
+    """Return every chart that has values. `numbered` are the findings with their numbers in the report, the shown one first."""
     attempts = [attempt for attempt in state.attempts if attempt.steps or attempt.memory.points]
     attempts = (attempts or state.attempts)[-MAX_STROKES:]
     found = [
@@ -72,7 +72,7 @@ def charts_of(state: RunState, numbered: Numbered) -> tuple[Chart, ...]:
         _pace(attempts),
         _epoch_pace(attempts),
     ]
-    return tuple(_placed(chart, attempts, numbered) for chart in found if chart is not None)
+    return tuple(_add_marks(chart, attempts, numbered) for chart in found if chart is not None)
 
 
 def _loss(attempts: list[AttemptState]) -> Chart | None:
@@ -103,7 +103,7 @@ def _metrics(attempts: list[AttemptState]) -> list[Chart]:
     names = dict.fromkeys(name for attempt in attempts for event in attempt.metrics.history for name in event.values)
     across: Across = "step" if _steps_are_known(attempts) else "epoch"
     lines = {name: line for name in names if (line := _metric(name, attempts, across)).strokes}
-    # Where no step was seen, what the log says of the training once an epoch stands for its losses.
+    # If no steps were recorded, use the training losses that the log has per epoch.
     trained = [line for name, line in lines.items() if is_train(name) and is_loss(name)]
     trained = [] if any(attempt.loss.count for attempt in attempts) else trained
     lines = {name: line for name, line in lines.items() if not is_train(name) and not _is_bookkeeping(name)}
@@ -120,7 +120,7 @@ def _metrics(attempts: list[AttemptState]) -> list[Chart]:
 
 
 BOOKKEEPING = re.compile("lr|learning|time|epoch|steps?|speed|runtime|seconds?|flop?s")
-"""Words of what trainers log beside their metrics."""
+"""Names of values that trainers log in addition to their metrics."""
 
 
 def _is_bookkeeping(name: str) -> bool:
@@ -136,7 +136,7 @@ def _of_metrics(name: str, title: str, lines: list[Line], across: Across) -> Cha
 
 
 def _steps_are_known(attempts: list[AttemptState]) -> bool:
-    """Whether validations stand at steps of their own; a foreign log may know epochs only."""
+    """Return True if validations have distinct steps. A log of another tool may have epochs only."""
     steps = [event.step for attempt in attempts for event in attempt.metrics.history]
     return len(set(steps)) * 2 > len(steps) and any(attempt.steps for attempt in attempts)
 
@@ -150,7 +150,7 @@ def _metric(name: str, attempts: list[AttemptState], across: Across) -> Line:
             if value is not None and math.isfinite(value):
                 stroke.append(Dot(event.step if across == "step" else event.epoch or n, value, value, value))
         strokes.append(stroke)
-    return Line(clean(name, 60), connected(strokes, MAX_POINTS // MAX_LINES))
+    return Line(clean(name, 60), connect(strokes, MAX_POINTS // MAX_LINES))
 
 
 def _rate(attempts: list[AttemptState]) -> Chart | None:
@@ -158,7 +158,7 @@ def _rate(attempts: list[AttemptState]) -> Chart | None:
     if not line.strokes:
         return None
     lowest, highest = extremes(line)
-    caption = f"The highest of all parameter groups: {from_to(line)}; at most {number(highest)}."
+    caption = f"The highest of all parameter groups: {from_to(line)}; max {number(highest)}."
     if lowest == highest:
         caption = f"The highest of all parameter groups: {number(highest)} throughout."
     return Chart("rate", "Learning rate", caption, (line,))
@@ -166,13 +166,13 @@ def _rate(attempts: list[AttemptState]) -> Chart | None:
 
 def _gradient(attempts: list[AttemptState]) -> Chart | None:
     whole = line_of("gradient norm", (attempt.gradients.norms for attempt in attempts))
-    line = replace(whole, strokes=tuple(piece for stroke in whole.strokes for piece in unbroken(stroke)))
+    line = replace(whole, strokes=tuple(piece for stroke in whole.strokes for piece in split_at_gaps(stroke)))
     nonfinite = not_finite(attempts, lambda attempt: attempt.gradients.norms)
     if len(line.dots) < MIN_NORMS:
         return None
     caption = direction(line, nonfinite)
     if len(line.strokes) > len(whole.strokes):
-        caption += " Where the line is broken, gradients were not looked at."
+        caption += " Gradients were not sampled where the line is broken."
     return Chart("gradient", "Gradient norm", caption, (line,), nonfinite=nonfinite, log=spans_decades([line]))
 
 
@@ -183,9 +183,9 @@ def _memory(attempts: list[AttemptState]) -> Chart | None:
     by_step = any(attempt.steps for attempt in sampled)
     start = sampled[0].memory.points[0].at
     kinds: tuple[tuple[str, Callable[[Sample], tuple[float | None, float | None]]], ...] = (
-        ("the training, all its processes", lambda point: (point.rss, point.peak)),
-        ("on the device", lambda point: (point.driver, point.driver)),
-        ("left on the machine", lambda point: (point.available, point.available)),
+        ("training, all processes", lambda point: (point.rss, point.peak)),
+        ("device", lambda point: (point.driver, point.driver)),
+        ("available on the machine", lambda point: (point.available, point.available)),
     )
     lines = []
     for name, value in kinds:
@@ -194,9 +194,9 @@ def _memory(attempts: list[AttemptState]) -> Chart | None:
             dots = [
                 Dot(point.step if by_step else point.at - start, mean, mean, peak or mean, point.n)
                 for point in attempt.memory.points
-                if (held := value(point)) and (mean := held[0]) is not None and (peak := held[1]) is not None
+                if (values := value(point)) and (mean := values[0]) is not None and (peak := values[1]) is not None
             ]
-            strokes.append(tuple(thinned(_one_a_step(dots), max(MIN_POINTS, MAX_POINTS // (3 * len(sampled))))))
+            strokes.append(tuple(thin(_one_a_step(dots), max(MIN_POINTS, MAX_POINTS // (3 * len(sampled))))))
         if any(strokes):
             lines.append(Line(name, tuple(stroke for stroke in strokes if stroke)))
     if all(len(line.dots) < 2 for line in lines):
@@ -205,25 +205,25 @@ def _memory(attempts: list[AttemptState]) -> Chart | None:
     least = min(attempt.memory.least_available or 0 for attempt in sampled)
     highest = max(extremes(line)[1] for line in lines[:-1])
     if least > PLENTY * highest:
-        lines = lines[:-1]  # it would only press the curve that matters to the ground
-    caption = f"The training held at most {size(most)}; at least {size(least)} were left on the machine."
+        lines = lines[:-1]  # it would flatten the curve that matters
+    caption = f"The training used at most {size(most)}; at least {size(least)} stayed available on the machine."
     return Chart("memory", "Memory", caption, tuple(lines), across="step" if by_step else "time", unit="bytes")
 
 
 def _one_a_step(dots: list[Dot]) -> list[Dot]:
-    """Samples within one step, or before the first, as one."""
-    return [joined(list(same)) for _, same in groupby(dots, key=lambda dot: dot.x)]
+    """Merge the samples of one step."""
+    return [merge(list(same)) for _, same in groupby(dots, key=lambda dot: dot.x)]
 
 
 def _pace(attempts: list[AttemptState]) -> Chart | None:
-    line = line_of("seconds a step", (attempt.pace.steps for attempt in attempts))
+    line = line_of("seconds per step", (attempt.pace.steps for attempt in attempts))
     if not line.strokes:
         return None
     steps = sum(attempt.pace.steps.count for attempt in attempts)
     spent = sum(attempt.pace.step_seconds for attempt in attempts)
     waited = sum(attempt.pace.data_wait for attempt in attempts)
     slowest = max(attempt.pace.steps.highest for attempt in attempts)
-    caption = f"{step_time(spent / max(1, steps))} a step on average; the slowest took {step_time(slowest)}."
+    caption = f"{step_time(spent / max(1, steps))} per step on average; the slowest took {step_time(slowest)}."
     if spent > 0 and waited / spent >= 0.01:
         caption += f" {waited / spent:.0%} of it was waiting for data."
     return Chart("pace", "Step time", caption, (line,), unit="seconds", log=spans_decades([line]))
@@ -232,7 +232,7 @@ def _pace(attempts: list[AttemptState]) -> Chart | None:
 def _epoch_pace(attempts: list[AttemptState]) -> Chart | None:
     timed = _whole_epochs(attempts)
     ends = [epoch.last_step for epochs in timed for epoch in epochs]
-    # A training that goes on may count its epochs from one again; its steps it does not.
+    # A resumed training may count its epochs from one again, but not its steps.
     across: Across = "step" if len(set(ends)) == len(ends) and all(ends) else "epoch"
     strokes = [
         [
@@ -241,21 +241,21 @@ def _epoch_pace(attempts: list[AttemptState]) -> Chart | None:
         ]
         for epochs in timed
     ]
-    line = Line("seconds an epoch", connected(strokes, MAX_POINTS))
+    line = Line("seconds per epoch", connect(strokes, MAX_POINTS))
     if len(line.dots) < 3:
         return None
     slowest = max(line.dots, key=lambda dot: dot.high)
     caption = (
-        f"{duration(line.dots[0].mean)} at first, {duration(line.dots[-1].mean)} at last, {duration(slowest.high)} at most "
-        f"({'epoch' if across == 'epoch' else 'up to step'} {count(slowest.x)}). Evaluation, saving and sleep are left out."
+        f"{duration(line.dots[0].mean)} for the first, {duration(line.dots[-1].mean)} for the last, at most {duration(slowest.high)} "
+        f"({'epoch' if across == 'epoch' else 'up to step'} {count(slowest.x)}). Evaluation, saving and sleep are not included."
     )
     if sum(map(len, timed)) < sum(len(attempt.pace.epochs) for attempt in attempts):
-        caption += " So are epochs that a restart cut in two."
+        caption += " Nor are epochs that were interrupted by a restart."
     return Chart("epochs", "Epoch time", caption, (line,), across=across, unit="seconds", log=spans_decades([line]))
 
 
 def _whole_epochs(attempts: list[AttemptState]) -> list[list[EpochTiming]]:
-    """Of each attempt, without the rest of an epoch that the attempt before it had begun."""
+    """Return the epochs of each attempt, without the rest of an epoch that the attempt before had started."""
     timed: list[list[EpochTiming]] = []
     ends: set[int] = set()
     for attempt in attempts:
@@ -269,23 +269,23 @@ def _whole_epochs(attempts: list[AttemptState]) -> list[list[EpochTiming]]:
     return timed
 
 
-# --- what is marked in them -------------------------------------------------------------------------------------------
+# --- marks -------------------------------------------------------------------------------------------
 
 
-def _placed(chart: Chart, attempts: list[AttemptState], numbered: Numbered) -> Chart:
-    """With the findings and restarts, where the chart goes by steps or epochs."""
+def _add_marks(chart: Chart, attempts: list[AttemptState], numbered: Numbered) -> Chart:
+    """Add findings and restarts to a chart over steps or epochs."""
     if chart.across == "time":
         return chart
-    told: dict[tuple[float, int], Mark] = {}
+    shown: dict[tuple[float, int], Mark] = {}
     others: dict[tuple[float, int], Mark] = {}
     for n, group in numbered:
         for nth, finding in enumerate(group if _concerns(group[0].rule, chart.name) else ()):
-            place = finding.step if chart.across == "step" else finding.epoch
-            if place is not None and (place, n) not in told:
-                text = f"{clean(finding.rule, 60)}, {chart.across} {count(place)}"
-                (others if nth else told)[place, n] = Mark(place, n, finding.severity, text)
-    gravest = [*sorted(told.values(), key=_gravity), *sorted(others.values(), key=_gravity)][:MAX_MARKS]
-    marks = sorted(gravest, key=lambda mark: (mark.x, mark.number))
+            x = finding.step if chart.across == "step" else finding.epoch
+            if x is not None and (x, n) not in shown:
+                text = f"{clean(finding.rule, 60)}, {chart.across} {count(x)}"
+                (others if nth else shown)[x, n] = Mark(x, n, finding.severity, text)
+    most_severe = [*sorted(shown.values(), key=_severity), *sorted(others.values(), key=_severity)][:MAX_MARKS]
+    marks = sorted(most_severe, key=lambda mark: (mark.x, mark.number))
     if chart.across == "epoch":
         return replace(chart, marks=tuple(marks))
     started = [attempt for attempt in attempts if attempt.first_step is not None]
@@ -299,7 +299,7 @@ def _placed(chart: Chart, attempts: list[AttemptState], numbered: Numbered) -> C
     return replace(chart, marks=tuple(marks), restarts=restarts, extent=extent)
 
 
-def _gravity(mark: Mark) -> tuple[int, int]:
+def _severity(mark: Mark) -> tuple[int, int]:
     return SEVERE[mark.severity], mark.number
 
 
@@ -314,11 +314,11 @@ SHOWS = {
     "metrics": ("metrics", "validation-loss"),
     "overfitting": ("metrics", "validation-loss"),
 }
-"""A word in a rule's id -> the charts that show what it speaks of."""
+"""A word in a rule's id -> the charts that show its subject."""
 
 
 def _concerns(rule: str, chart: str) -> bool:
-    """A finding is marked where its evidence can be seen: a leak not in the loss, a zero loss not in the memory."""
+    """Return True if the chart shows the evidence of the rule: a leak is not marked in the loss chart."""
     shown = {name for word in rule.split("-") for name in SHOWS.get(word, ())}
     known = by_id().get(rule)
     kind = known.kind if known is not None else "learning"

@@ -1,7 +1,7 @@
-"""The report as one page that opens anywhere: styles and curves inside, no script, nothing fetched.
+"""The report as one self-contained page: styles and curves inside, no script, nothing fetched.
 
-jinja2 escapes every value that the template does not mark as safe; the only such values are the curves, which plots.py
-makes of numbers alone, and the style sheet. The page also forbids itself to run or fetch anything.
+jinja2 escapes every value except the style sheet and the curves, which svg.py draws from numbers only.
+The page's content security policy also forbids scripts and requests.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import jinja2
 from markupsafe import Markup, escape
 
 from holdfast.render.report.svg import draw
-from holdfast.render.report.text import pieces
-from holdfast.render.report.timeline import FIRST_TOLD
+from holdfast.render.report.text import split_code
+from holdfast.render.report.timeline import FIRST_SHOWN
 
 if TYPE_CHECKING:
     from holdfast.render.report.model import Report
@@ -30,7 +30,7 @@ def as_html(report: Report) -> str:
     template = environment.from_string(_HERE.joinpath("report.html.j2").read_text("utf-8"))
     return template.render(
         report=report,
-        first_told=FIRST_TOLD,
+        first_shown=FIRST_SHOWN,
         style=Markup(_HERE.joinpath("report.css").read_text("utf-8")),  # noqa: S704 - our own file
         plots=[draw(chart) for chart in report.charts],
         comparison_plot=draw(report.comparison.chart)
@@ -40,6 +40,6 @@ def as_html(report: Report) -> str:
 
 
 def _prose(words: str) -> Markup:
-    """A sentence in which code stands between backticks."""
+    """Format a sentence with code between backticks."""
     code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(part) if is_code else escape(part) for part, is_code in pieces(words))
+    return Markup("").join(code.format(part) if is_code else escape(part) for part, is_code in split_code(words))

@@ -1,4 +1,4 @@
-"""The report as Markdown: for a terminal, an issue, a mail. Curves are one line of blocks each."""
+"""The report as Markdown, for a terminal, an issue or an email. Each curve is one line of block characters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.render.report.svg import sparkline
-from holdfast.render.report.text import pieces
-from holdfast.render.report.timeline import FIRST_TOLD
+from holdfast.render.report.text import split_code
+from holdfast.render.report.timeline import FIRST_SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _AT_START = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+=]))")
-"""What would begin a list or a line across the page."""
+"""Text that would start a list or a horizontal line."""
 
 
 def text(words: str, *, at_start: bool = True) -> str:
-    """Words that mean nothing in Markdown or HTML but themselves."""
+    """Escape words for Markdown and HTML."""
     plain = "".join(_ENTITIES.get(letter, letter) for letter in words)
     marked = _SPECIAL.sub(r"\\\1", plain)
     return _AT_START.sub(r"\1\\", marked.lstrip()) if at_start else marked
 
 
 def code(words: str) -> str:
-    """In a row of backticks that is longer than any inside."""
+    """Put words into a code span with more backticks than any run of backticks inside."""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
     room = " " if words.startswith("`") or words.endswith("`") or not words else ""
     return f"{fence}{room}{words}{room}{fence}"
 
 
 def prose(words: str) -> str:
-    """A sentence in which code stands between backticks."""
+    """Format a sentence with code between backticks."""
     return "".join(
-        code(part) if is_code else text(part, at_start=not n) for n, (part, is_code) in enumerate(pieces(words))
+        code(part) if is_code else text(part, at_start=not n) for n, (part, is_code) in enumerate(split_code(words))
     )
 
 
@@ -60,14 +60,14 @@ def as_markdown(report: Report) -> str:
         _attempts(report),
         _curves(report),
         _findings(report),
-        _section("What is not known", [f"- {prose(line)}" for line in report.unknown]),
+        _section("Unknown", [f"- {prose(line)}" for line in report.unknown]),
         _cost(report),
         _files(report),
         _compare(report.comparison) if report.comparison is not None else [],
-        _section("What ran", [f"- {text(name)}: {code(value)}" for name, value in report.setup]),
-        _last_words(report),
+        _section("Setup", [f"- {text(name)}: {code(value)}" for name, value in report.setup]),
+        _last_lines(report),
         ["---"],
-        ["Written by Holdfast. `report.html` beside this file has the plots."],
+        ["Written by Holdfast. `report.html` in this folder has the plots."],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -90,29 +90,29 @@ def _next(report: Report) -> list[str]:
 def _cause(report: Report) -> list[str]:
     if report.cause is None:
         return []
-    told = next((finding for finding in report.findings if finding.decisive), None)
+    decisive = next((finding for finding in report.findings if finding.decisive), None)
     lines = [f"{code(report.cause)}, {report.confidence}.", ""]
     lines += [f"- {prose(line)}" for line in report.why]
-    for head, words in told.page if told is not None else ():
+    for head, words in decisive.page if decisive is not None else ():
         lines += ["", f"{text(head)}: {prose(words)}"]
     return _section("Cause", lines)
 
 
 def _verdict(report: Report) -> list[str]:
-    lines = [] if report.reason_is_told else [f"**{text(report.verdict)}**: {text(report.reason)}", ""]
+    lines = [] if report.has_reason_in_story else [f"**{text(report.verdict)}**: {text(report.reason)}", ""]
     lines += [f"- {proof.sign} {text(proof.name)} ({proof.answer}): {text(proof.detail)}" for proof in report.proofs]
     return _section("Verdict and its proofs", lines)
 
 
 def _attempts(report: Report) -> list[str]:
     lines = []
-    for n, attempt in enumerate(report.timeline.told):
-        if n == FIRST_TOLD and report.timeline.between:
+    for n, attempt in enumerate(report.timeline.attempts):
+        if n == FIRST_SHOWN and report.timeline.between:
             lines.append(f"- {report.timeline.between}")
         facts = ", ".join(fact for fact in (attempt.steps, attempt.took, attempt.how) if fact)
         lines.append(f"- **attempt {attempt.number}**: {text(facts)}")
         lines += [f"  - {text(more)}" for more in (attempt.began, attempt.why, attempt.then) if more]
-        lines += [f"  - kept safe: {text(attempt.kept)}"] if attempt.kept else []
+        lines += [f"  - saved: {text(attempt.saved)}"] if attempt.saved else []
     return _section("Attempts", lines)
 
 
@@ -147,9 +147,9 @@ def _finding(finding: FindingView) -> Iterator[str]:
 def _cost(report: Report) -> list[str]:
     lines = [text(report.cost.text), ""] if report.cost.text else []
     if report.cost.shares:
-        lines += ["| where the time went | | |", "|---|---:|---:|"]
+        lines += ["| time spent on | | |", "|---|---:|---:|"]
         lines += [f"| {text(share.text)} | {share.took} | {share.part} |" for share in report.cost.shares]
-    return _section("What it cost", lines)
+    return _section("Cost", lines)
 
 
 def _files(report: Report) -> list[str]:
@@ -158,7 +158,7 @@ def _files(report: Report) -> list[str]:
         for file in report.files
     ]
     if report.files_left_out:
-        lines.append(f"- {report.files_left_out} older ones are in the journal.")
+        lines.append(f"- {report.files_left_out} older checkpoints are in the journal.")
     return _section("Checkpoints", lines)
 
 
@@ -168,9 +168,9 @@ def _compare(comparison: Comparison) -> list[str]:
         drawn = [(line.name, sparkline(line, log=comparison.chart.log)) for line in comparison.chart.lines]
         widest = max(len(name) for name, _ in drawn)
         lines += ["Both losses:", "", *block(f"{name:{widest}}  {curve}" for name, curve in drawn), ""]
-    lines += _table("What came out", comparison.results, comparison.name)
+    lines += _table("Results", comparison.results, comparison.name)
     if comparison.settings:
-        lines += ["", *_table("What was set differently", comparison.settings, comparison.name)]
+        lines += ["", *_table("Settings that differ", comparison.settings, comparison.name)]
     else:
         lines += ["", "Command, versions and environment are the same."]
     if comparison.same and comparison.settings:
@@ -186,7 +186,7 @@ def _table(title: str, rows: tuple[Row, ...], name: str) -> list[str]:
     ]
 
 
-def _last_words(report: Report) -> list[str]:
-    if not report.last_words:
+def _last_lines(report: Report) -> list[str]:
+    if not report.last_lines:
         return []
-    return _section(f"Last words of attempt {report.last_words_of}", block(report.last_words))
+    return _section(f"Last output of attempt {report.last_lines_of}", block(report.last_lines))

@@ -1,7 +1,7 @@
-"""What a report says: one frozen value, from a run state alone. How it is written is decided in markdown.py and html.py.
+"""The content of a report, as one frozen value made from a run state. markdown.py and html.py format it.
 
-Everything is bounded here, so that a run of a million steps and hundreds of findings still gives a report that a phone
-opens: what is left out is counted, and stands in the journal.
+Everything is bounded here, so that the report of a run with a million steps and hundreds of findings still opens on a
+phone. Omitted items are counted; the journal has all of them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from holdfast.render.report.compare import Comparison, compare_runs
 from holdfast.render.report.curves import charts_of
 from holdfast.render.report.text import clean, clean_line, count, moment, percent
 from holdfast.render.report.timeline import Timeline, timeline_of, tone_of
-from holdfast.render.results import results_of
 from holdfast.render.summary import goodput
-from holdfast.render.text import duration, plural
+from holdfast.render.text import duration, plural, results_folder
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.explanation import Explanation
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 MAX_FINDINGS = 24
 MAX_EVIDENCE = 6
 MAX_CHECKPOINTS = 20
-MAX_LAST_WORDS = 40
+MAX_LAST_LINES = 40
 TONES = {"learned": "good", "unproven": "open", "not-learned": "bad", "failed": "bad", "interrupted": "open"}
 ANSWERS = {"holds": "✓", "fails": "✗", "missing": "?", "does not apply": "·"}
 BUCKETS = {
@@ -42,12 +41,12 @@ BUCKETS = {
     "data_wait": "training steps, waiting for data",
     "evaluation": "evaluation",
     "saving": "saving checkpoints",
-    "start_up": "starting up, before the first step",
+    "start_up": "starting, before the first step",
     "snapshot_stall": "waiting for snapshots",
-    "lost_work": "work that had to be done again",
-    "restart": "starting again, until its first step",
+    "lost_work": "repeated work",
+    "restart": "restarting, before the first step",
     "waiting": "between attempts",
-    "other": "anything else",
+    "other": "other",
 }
 LOST = ("lost_work", "restart", "waiting")
 _PARAGRAPH = re.compile(r"\*\*(.+?)\.\*\*\s*(.+?)(?=\n\s*\n|\Z)", re.DOTALL)
@@ -55,7 +54,7 @@ _PARAGRAPH = re.compile(r"\*\*(.+?)\.\*\*\s*(.+?)(?=\n\s*\n|\Z)", re.DOTALL)
 
 @dataclass(frozen=True)
 class FindingView:
-    """A finding, for a person; the same rule in several attempts is told once."""
+    """A finding as shown to the user. A rule that fired in several attempts is shown once."""
 
     number: int
     rule: str
@@ -66,13 +65,13 @@ class FindingView:
     remedies: tuple[str, ...]
     confidence: str
     page: tuple[tuple[str, str], ...]
-    """From the rule's own page: what it means, why it happens."""
+    """Paragraphs of the rule's page: what it means, why it happens."""
     decisive: bool
 
 
 @dataclass(frozen=True)
 class Check:
-    """A proof that the verdict rests on."""
+    """A proof that the verdict is based on."""
 
     sign: str
     answer: str
@@ -83,7 +82,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Share:
-    """Where some of the time went."""
+    """A share of the time."""
 
     name: str
     text: str
@@ -139,30 +138,30 @@ class Report:
     files_left_out: int
     comparison: Comparison | None
     setup: tuple[tuple[str, str], ...]
-    last_words: tuple[str, ...]
-    last_words_of: int
-    """The attempt whose last words they are."""
+    last_lines: tuple[str, ...]
+    last_lines_of: int
+    """The attempt that printed them."""
     written_by: str
 
     @property
-    def reason_is_told(self) -> bool:
-        """Whether the story has said already why the verdict is what it is."""
+    def has_reason_in_story(self) -> bool:
+        """True if the story already gives the reason for the verdict."""
         return any(self.reason in sentence for sentence in self.story)
 
 
 def report_of(state: RunState, *, title: str, reference: str | None = None, other: RunState | None = None) -> Report:
-    """`reference` is what `holdfast resume` calls the run by, where there is such a run."""
+    """`reference` is the name of the run for `holdfast resume`, if it has one."""
     explained = explain(state, reference)
     title = clean(title, 120) or "run"
-    numbered = _numbered(state)
+    numbered = _number_findings(state)
     files = checkpoints(state)
-    words_of, words = _last_words(state)
+    last_lines_of, last_lines = _last_lines(state)
     ended = state.ended
     return Report(
         title=title,
         verdict=clean(ended.verdict, 40) if ended is not None else "not ended",
         tone=TONES.get(ended.verdict, "open") if ended is not None else "open",
-        reason=clean(ended.reason, 600) if ended is not None else "the run has not ended; this is how it stands",
+        reason=clean(ended.reason, 600) if ended is not None else "the run has not ended; this is its current state",
         when=moment(state.started.at) if state.started is not None else "",
         figures=tuple(_figures(state)),
         story=tuple(clean(sentence, 600) for sentence in explained.story[:5]),
@@ -172,13 +171,13 @@ def report_of(state: RunState, *, title: str, reference: str | None = None, othe
         ),
         cause=clean(explained.cause, 60) if explained.cause is not None else None,
         confidence=explained.confidence,
-        why=_lines(explained.why),
+        why=_clean_lines(explained.why),
         proofs=_proofs(state),
         timeline=timeline_of(state),
         charts=charts_of(state, numbered[:MAX_FINDINGS]),
         findings=_findings(state, numbered, explained),
         findings_left_out=max(0, len(numbered) - MAX_FINDINGS),
-        unknown=_lines(explained.unknown, 600),
+        unknown=_clean_lines(explained.unknown, 600),
         cost=_cost(state),
         files=tuple(
             File(clean(f.path), f"step {count(f.step)}", f.usable, clean(f.why, 400)) for f in files[-MAX_CHECKPOINTS:]
@@ -186,23 +185,23 @@ def report_of(state: RunState, *, title: str, reference: str | None = None, othe
         files_left_out=max(0, len(files) - MAX_CHECKPOINTS),
         comparison=compare_runs(state, other, title=title) if other is not None else None,
         setup=tuple(_setup(state)),
-        last_words=words,
-        last_words_of=words_of,
+        last_lines=last_lines,
+        last_lines_of=last_lines_of,
         written_by=clean(state.started.holdfast, 40) if state.started is not None else "",
     )
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """For tools: all but the points of the curves, which the journal has in full."""
-    told: dict[str, Any] = msgspec.to_builtins(report)
-    told["charts"] = [{"name": chart.name, "title": chart.title, "text": chart.caption} for chart in report.charts]
-    if told["comparison"] is not None:
-        del told["comparison"]["chart"]
-    return told
+    """Return the report for tools, without the points of the curves, which the journal has."""
+    fields: dict[str, Any] = msgspec.to_builtins(report)
+    fields["charts"] = [{"name": chart.name, "title": chart.title, "text": chart.caption} for chart in report.charts]
+    if fields["comparison"] is not None:
+        del fields["comparison"]["chart"]
+    return fields
 
 
-def _lines(texts: list[str], most: int = 300) -> tuple[str, ...]:
-    return tuple(clean(text, most) for text in texts[:MAX_EVIDENCE])
+def _clean_lines(texts: list[str], max_length: int = 300) -> tuple[str, ...]:
+    return tuple(clean(text, max_length) for text in texts[:MAX_EVIDENCE])
 
 
 def _figures(state: RunState) -> list[str]:
@@ -217,9 +216,9 @@ def _figures(state: RunState) -> list[str]:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         facts.append(f"{attempt.epoch}{of} epochs")
     wall = goodput(state)["wall_s"]
-    facts += [duration(wall)] if wall else []  # a log need not have a clock
-    most = max(each.memory.most_rss for each in state.attempts)
-    return [*facts, f"at most {size(most)} of memory"] if most else facts
+    facts += [duration(wall)] if wall else []  # a log may have no times
+    peak = max(each.memory.most_rss for each in state.attempts)
+    return [*facts, f"peak memory {size(peak)}"] if peak else facts
 
 
 def _proofs(state: RunState) -> tuple[Check, ...]:
@@ -235,14 +234,14 @@ def _proofs(state: RunState) -> tuple[Check, ...]:
 Group = list["Finding"]
 
 
-def _numbered(state: RunState) -> list[tuple[int, Group]]:
-    """Findings by rule, the decisive one first, then by severity and in the order in which they were made."""
+def _number_findings(state: RunState) -> list[tuple[int, Group]]:
+    """Number the findings by rule: the decisive one first, then by severity, then in order of time."""
     groups: dict[str, Group] = {}
     for finding in state.findings:
         groups.setdefault(finding.rule, []).append(finding)
     first = decisive(state) if state.attempts else None
     for group in groups.values():
-        # The one that is told: the decisive itself, else the gravest, else the newest.
+        # The first one is shown: the decisive finding, else the most severe, else the newest.
         group.sort(key=lambda finding: (finding is not first, SEVERE[finding.severity], -finding.attempt))
     order = sorted(
         groups.values(), key=lambda group: (group[0] is not first, SEVERE[group[0].severity], group[0].attempt)
@@ -253,12 +252,12 @@ def _numbered(state: RunState) -> list[tuple[int, Group]]:
 def _findings(state: RunState, numbered: list[tuple[int, Group]], explained: Explanation) -> tuple[FindingView, ...]:
     several = len(state.attempts) > 1
     return tuple(
-        _told(n, group, several=several, is_decisive=group[0].rule == explained.cause)
+        _view_finding(n, group, several=several, is_decisive=group[0].rule == explained.cause)
         for n, group in numbered[:MAX_FINDINGS]
     )
 
 
-def _told(n: int, group: Group, *, several: bool, is_decisive: bool) -> FindingView:
+def _view_finding(n: int, group: Group, *, several: bool, is_decisive: bool) -> FindingView:
     finding = group[0]
     return FindingView(
         number=n,
@@ -266,8 +265,8 @@ def _told(n: int, group: Group, *, several: bool, is_decisive: bool) -> FindingV
         severity=finding.severity,
         message=clean(finding.message, 600),
         where=_where(group, several=several),
-        evidence=_lines(finding.evidence),
-        remedies=_lines(finding.remedies),
+        evidence=_clean_lines(finding.evidence),
+        remedies=_clean_lines(finding.remedies),
         confidence=finding.confidence,
         page=_page(finding.rule) if n <= 12 else (),
         decisive=is_decisive,
@@ -276,15 +275,15 @@ def _told(n: int, group: Group, *, several: bool, is_decisive: bool) -> FindingV
 
 def _where(group: Group, *, several: bool) -> str:
     finding = group[0]
-    said = [f"attempt {finding.attempt}"] if several else []
-    said += [f"step {count(finding.step)}"] if finding.step else []
-    said += [f"epoch {finding.epoch}"] if finding.epoch else []
+    places = [f"attempt {finding.attempt}"] if several else []
+    places += [f"step {count(finding.step)}"] if finding.step else []
+    places += [f"epoch {finding.epoch}"] if finding.epoch else []
     others = {other.attempt: other.step for other in reversed(group[1:]) if other.attempt != finding.attempt}
     if others:
         steps = [f"{n} (step {count(step)})" if step else str(n) for n, step in sorted(others.items())]
         numbers = ", ".join(steps[:6]) + (", …" if len(steps) > 6 else "")
-        said.append(f"also in attempt{'s' if len(others) > 1 else ''} {numbers}")
-    return ", ".join(said)
+        places.append(f"also in attempt{'s' if len(others) > 1 else ''} {numbers}")
+    return ", ".join(places)
 
 
 def _page(rule: str) -> tuple[tuple[str, str], ...]:
@@ -294,7 +293,7 @@ def _page(rule: str) -> tuple[tuple[str, str], ...]:
     return tuple((head, clean(" ".join(text.split()), 900)) for head, text in found if head in wanted)
 
 
-# --- what it cost -----------------------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------------------
 
 
 def _cost(state: RunState) -> Cost:
@@ -303,47 +302,45 @@ def _cost(state: RunState) -> Cost:
     if not spent["buckets"] or wall <= 0:
         return Cost("", ())
     if not any(attempt.steps for attempt in state.attempts) and state.attempt.epoch:
-        return Cost(_price(state, wall, 0.0), ())  # a log of epochs does not say where the time went
+        return Cost(_describe_cost(state, wall, 0.0), ())  # a log of epochs does not show where the time went
     shares = [
         Share(name, BUCKETS.get(name, clean(name, 40)), duration(took), percent(took / wall), 0.0, name in LOST)
         for name, took in spent["buckets"].items()
         if took >= 0.05 or took / wall >= 0.01
     ]
-    whole = sum(spent["buckets"].values()) or 1.0
-    widths = [round(100 * spent["buckets"][share.name] / whole, 2) for share in shares]
+    total = sum(spent["buckets"].values()) or 1.0
+    widths = [round(100 * spent["buckets"][share.name] / total, 2) for share in shares]
     shares = [
         Share(share.name, share.text, share.took, share.part, width, share.lost)
         for share, width in zip(shares, widths, strict=True)
     ]
     shares.sort(key=lambda share: list(BUCKETS).index(share.name) if share.name in BUCKETS else 99)
-    return Cost(_price(state, wall, spent["useful_s"]), tuple(shares))
+    return Cost(_describe_cost(state, wall, spent["useful_s"]), tuple(shares))
 
 
-def _price(state: RunState, wall: float, useful: float) -> str:
-    """In words, also what the time was good for in the end."""
-    took, useful = f"It took {duration(wall)}", min(useful, wall)
+def _describe_cost(state: RunState, wall: float, useful: float) -> str:
+    """Say how long the run took, how much of that was useful, and what is saved."""
+    took, useful = f"The run took {duration(wall)}", min(useful, wall)
     verdict = state.ended.verdict if state.ended is not None else None
     good = last_good(state)
     if verdict == "not-learned":
-        kept = f" What was saved up to step {count(good.step)} is still usable." if good is not None else ""
+        kept = f" Checkpoints up to step {count(good.step)} are still usable." if good is not None else ""
         steps = f", {duration(useful)} of it in training steps" if useful else ""
-        return f"{took}{steps}. The model did not learn: that time is lost.{kept}"
+        return f"{took}{steps}. The model did not learn, so this time is lost.{kept}"
     if not any(attempt.steps for attempt in state.attempts):
-        return f"{took}." if state.attempt.epoch else f"{took}; no training step was seen in it."
-    said = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) went into training steps that count."
+        return f"{took}." if state.attempt.epoch else f"{took}; no training step was recorded."
+    text = f"{took}; {duration(useful)} of it ({percent(useful / wall)}) was spent on useful training steps."
     if verdict in ("failed", "interrupted") and tone_of(state.attempt) != "good":
         last = state.attempt.last_step
         if good is None:
-            return (
-                f"{said} No checkpoint is known to be usable: unless the training kept its state elsewhere, it is lost."
-            )
+            return f"{text} No usable checkpoint is known: unless the training saved its state elsewhere, the work is lost."
         if last > good.step:
-            return f"{said} The work up to step {count(good.step)} is saved; {plural(last - good.step, 'step')} after it are not."
-        return f"{said} All of it is saved."
-    return said
+            return f"{text} The work up to step {count(good.step)} is saved; the next {plural(last - good.step, 'step')} are not."
+        return f"{text} All of it is saved."
+    return text
 
 
-# --- what ran ---------------------------------------------------------------------------------------------------------
+# --- setup ---------------------------------------------------------------------------------------------------------
 
 
 def _setup(state: RunState) -> list[tuple[str, str]]:
@@ -361,12 +358,12 @@ def _setup(state: RunState) -> list[tuple[str, str]]:
         facts.append(("device", clean(attempt.memory.device.device, 80)))
     if attempt is not None and attempt.adapter is not None:
         facts.append(("framework", clean(attempt.adapter, 80)))
-    if (results := results_of(state)) is not None:
-        facts.append(("its own results", clean(results, 600)))
+    if (results := results_folder(state)) is not None:
+        facts.append(("results", clean(results, 600)))
     if attempt is not None and attempt.attached is not None and attempt.attached.world_size > 1:
         facts.append(("processes", str(attempt.attached.world_size)))
     if started.tuning:
-        facts.append(("rules set", clean(msgspec.json.encode(started.tuning).decode(), 600)))
+        facts.append(("rule settings", clean(msgspec.json.encode(started.tuning).decode(), 600)))
     facts += [(clean(name, 80), clean(value, 200)) for name, value in sorted(started.environment.items())[:24]]
     return [(name, value) for name, value in facts if value]
 
@@ -376,19 +373,21 @@ def _memory_of(total: int | None) -> list[str]:
 
 
 def _versions(holdfast: str, attempt: AttemptState | None) -> str:
-    said = []
+    versions = []
     if attempt is not None:
-        said += [f"torch {attempt.torch}"] if attempt.torch else []
-        said += [f"Python {attempt.attached.python}"] if attempt.attached is not None else []
-    return clean(", ".join([*said, *([f"Holdfast {holdfast}"] if holdfast else [])]), 200)
+        versions += [f"torch {attempt.torch}"] if attempt.torch else []
+        versions += [f"Python {attempt.attached.python}"] if attempt.attached is not None else []
+    return clean(", ".join([*versions, *([f"Holdfast {holdfast}"] if holdfast else [])]), 200)
 
 
-def _last_words(state: RunState) -> tuple[int, tuple[str, ...]]:
-    """Of the newest attempt that did not end well, with what the system said about it."""
+def _last_lines(state: RunState) -> tuple[int, tuple[str, ...]]:
+    """Return the last output lines of the newest failed attempt, with the system's evidence about its exit."""
     for attempt in reversed(state.attempts):
         ended = attempt.ended
         if ended is not None and tone_of(attempt) == "bad" and (ended.last_words or ended.evidence):
-            said = [clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"]
-            words = [clean_line(line) for line in ended.last_words[-MAX_LAST_WORDS:]]
-            return attempt.number, tuple(said + words)
+            evidence = [
+                clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"
+            ]
+            lines = [clean_line(line) for line in ended.last_words[-MAX_LAST_LINES:]]
+            return attempt.number, tuple(evidence + lines)
     return 0, ()

@@ -1,4 +1,4 @@
-"""The report of a run of several stages: what each came to, how long it took, and the files that are left. Each stage has its own in full."""
+"""The report of a run with several stages: the result and duration of each, and the files. Each stage has its own complete report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from holdfast.render.report import HTML, MARKDOWN
 from holdfast.render.report.markdown import code, text
 from holdfast.render.report.model import TONES
 from holdfast.render.report.text import clean, moment
-from holdfast.render.stages import count_of, deliverables, said_of, stages_summary, state_of, told
-from holdfast.render.text import as_words, duration, plural, shares
+from holdfast.render.stages import count_of, deliverables, load_stages, reason_of, stages_summary, state_of
+from holdfast.render.text import describe_change, duration, format_shares, plural
 from holdfast.storage.folder import write_atomically
 from holdfast.storage.redact import shown
 
@@ -37,7 +37,7 @@ PLOTS = (
     "labels.jpg",
     "args.yaml",
 )
-"""What Ultralytics leaves beside its weights, and people look for."""
+"""Files that Ultralytics writes next to its weights and that people look for."""
 MAX_NOTES = 8
 
 
@@ -93,15 +93,15 @@ def write_stages_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
 def stages_report(run: RunFolder, plan: Plan | None = None) -> StagesReport:
     staged_run = load_staged_run(shown(run, plan))
     summary = stages_summary(run, plan)
-    stages = told(run, staged_run, plan)
+    stages = load_stages(run, staged_run, plan)
     spent = summary["goodput"]
     verdict = clean(str(summary["verdict"] or "not ended"), 40)
-    whole = sum(each.summary["goodput"]["wall_s"] for each in stages if each.summary) or 1.0
+    total = sum(each.summary["goodput"]["wall_s"] for each in stages if each.summary) or 1.0
     rows, left = [], 0.0
     for each in stages:
         took = each.summary["goodput"]["wall_s"] if each.summary else 0.0
-        rows.append(_row(run, each, left, 100 * took / whole))
-        left += 100 * took / whole
+        rows.append(_row(run, each, left, 100 * took / total))
+        left += 100 * took / total
     return StagesReport(
         title=clean(run.name, 120),
         verdict=verdict,
@@ -112,12 +112,12 @@ def stages_report(run: RunFolder, plan: Plan | None = None) -> StagesReport:
             plural(count_of(staged_run), "stage"),
             plural(len(summary["attempts"]), "attempt"),
             duration(spent["wall_s"]),
-            *([f"{spent['ratio']:.0%} useful training"] if spent["ratio"] else []),
+            *([f"{spent['ratio']:.0%} of the time spent on useful training"] if spent["ratio"] else []),
         ),
         rows=tuple(rows),
         files=tuple(_files(run, deliverables(staged_run))),
         next_step=f"holdfast resume {run.shell_reference}" if verdict in ("interrupted", "failed") else None,
-        time=shares(spent["buckets"]),
+        time=format_shares(spent["buckets"]),
     )
 
 
@@ -148,16 +148,16 @@ def _row(run: RunFolder, each: StageView, left: float, width: float) -> Row:
         name=clean(stage.name, 80),
         tone={"good": "good", "bad": "bad"}.get(TONES.get(state, "open"), "stopped"),
         state=clean(state, 40),
-        text=clean(said_of(stage), 500),
+        text=clean(reason_of(stage), 500),
         settings=clean(", ".join(shown), 200),
         began=clean(
-            f"began with {started.weights}" if started is not None and started.weights else "from scratch", 300
+            f"started with {started.weights}" if started is not None and started.weights else "from scratch", 300
         ),
         took=duration(each.summary["goodput"]["wall_s"]) if each.summary else "",
         attempts=plural(len(attempts), "attempt"),
         left=round(left, 2),
         width=round(width, 2),
-        report=_link(run, "its report", page) if page is not None and page.is_file() else None,
+        report=_link(run, "report", page) if page is not None and page.is_file() else None,
         notes=tuple(clean(note, 400) for note in [*_expected(each), *notes][:MAX_NOTES]),
     )
 
@@ -167,7 +167,10 @@ def _expected(each: StageView) -> list[str]:
     started = each.stage.started
     if started is None:
         return []
-    return [*([started.expects] if started.expects else []), *(f"as before: {as_words(c)}" for c in started.changes)]
+    return [
+        *([started.expects] if started.expects else []),
+        *(f"as before: {describe_change(c)}" for c in started.changes),
+    ]
 
 
 def _files(run: RunFolder, left: dict[str, str]) -> list[Link]:
@@ -180,7 +183,7 @@ def _files(run: RunFolder, left: dict[str, str]) -> list[Link]:
 
 
 def _link(run: RunFolder, text: str, path: Path) -> Link:
-    """Relative, so that a folder that is copied as a whole still opens."""
+    """Make a relative link, so that it still works in a copy of the folder."""
     relative = os.path.relpath(path, run.path)
     return Link(clean(text, 80), clean(str(path), 400), quote(relative))
 

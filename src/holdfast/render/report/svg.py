@@ -1,10 +1,9 @@
 """Charts drawn as inline SVG.
 
-Drawn here and not with matplotlib, because a report is written at the end of every run, in the supervisor: matplotlib takes
-a second and 60 MB to import, fixes its colours when it draws (a report is read in the light and in the dark), and scales its
-text with the image (unreadable on a phone). Here the SVG holds curves only, stretched to whatever width there is
-with strokes that keep theirs, coloured by the page's variables. Every piece of text stands beside it as HTML, so it keeps
-its size and nobody's names ever get into the SVG.
+matplotlib is not used, because the supervisor writes a report at the end of every run: matplotlib takes a second and
+60 MB to import, fixes its colours when it draws (a page has a light and a dark theme), and scales its text with the image
+(unreadable on a phone). The SVG contains only curves. They stretch to the width of the page with a constant stroke width, in the
+colours of the page. All text is HTML, so it keeps its size, and no untrusted name gets into the SVG.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
     from holdfast.render.report.charts import Chart, Dot, Line, Mark
 
 SIDE = 1000
-"""The SVG's own width and height; whole numbers in it are finer than the pixels of most screens."""
+"""Width and height in the SVG's own units; integers are finer than the pixels of most screens."""
 FEW_DOTS = 40
-"""A line of no more points than this shows each of them; any line shows those that stand alone."""
+"""A line with at most this many points shows each of them. Isolated points are always shown."""
 MARK_ROOM = 5.0
-"""Percent of the width that the badge of a finding takes on a phone."""
+"""Width of a finding's badge on a phone, in percent."""
 MAX_ROWS = 4
 MAX_RESTARTS = 12
 TINY, HUGE = 1e-250, 1e250
-"""Beyond these the arithmetic of a scale itself is no longer finite."""
+"""Beyond these, the arithmetic of a scale overflows."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Badge:
-    """A finding's number at its step; `row` keeps neighbours from covering each other."""
+    """A finding's number at its step. `row` keeps neighbours apart."""
 
     at: float
     row: int
@@ -62,7 +61,7 @@ class Plot:
 
 
 class Scale:
-    """From values to places, 0 to 1."""
+    """Maps values to positions from 0 to 1."""
 
     def __init__(self, low: float, high: float, *, log: bool = False) -> None:
         self.low, self.high, self.log = low, high, log
@@ -81,7 +80,7 @@ def draw(chart: Chart) -> Plot:
     badges = tuple(_badges(chart, across))
     svg = (
         f'<svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" aria-hidden="true">'
-        f"{_grid(rising)}{_bad(chart, across)}{_uprights(chart, across)}{lines}</svg>"
+        f"{_grid(rising)}{_nonfinite(chart, across)}{_vertical_lines(chart, across)}{lines}</svg>"
     )
     rows = max((badge.row + 1 for badge in badges), default=0)
     return Plot(chart, svg, _step_ticks(across, chart), rising, badges, rows)
@@ -91,11 +90,11 @@ def draw(chart: Chart) -> Plot:
 
 
 def _across(chart: Chart) -> Scale:
-    places = [dot.x for line in chart.lines for dot in line.dots]
-    places += [place for span in chart.nonfinite for place in span] + [mark.x for mark in chart.marks]
-    places += chart.extent or ()
-    low, high = min(places, default=0.0), max(places, default=1.0)
-    room = (high - low) / 80 or 0.5  # so that the first and the last point stand clear of the frame
+    values = [dot.x for line in chart.lines for dot in line.dots]
+    values += [x for span in chart.nonfinite for x in span] + [mark.x for mark in chart.marks]
+    values += chart.extent or ()
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = (high - low) / 80 or 0.5  # keeps the first and last point away from the frame
     return Scale(low - room, high + room)
 
 
@@ -105,29 +104,29 @@ def _up(chart: Chart) -> Scale:
         return Scale(0.0, 1.0)
     low, high = min(dot.mean for dot in dots), max(dot.mean for dot in dots)
     if _has_band(chart):
-        # A few spikes must not flatten everything else: the band is shown where most of it is.
+        # Ignore the most extreme 5% of the band: a few spikes must not flatten everything else.
         low = min(low, sorted(dot.low for dot in dots)[len(dots) // 20])
         high = max(high, sorted(dot.high for dot in dots)[-1 - len(dots) // 20])
     if chart.log:
         return Scale(max(low, TINY) / 1.15, min(high, HUGE) * 1.15, log=True)
     low, high = max(low, -HUGE), min(high, HUGE)
     if high > 0 and (chart.unit or 0 < low < (high - low) * 0.5):
-        low = 0.0  # time and memory are amounts; a curve that comes near zero is read against it
+        low = 0.0  # time, memory and curves that come near zero start at zero
     if high - low <= max(TINY, abs(high) * 1e-12):
-        # A constant is drawn against zero.
+        # Show zero with a constant.
         return Scale(min(0.0, low * 1.25), max(0.0, low * 1.25)) if abs(low) > TINY else Scale(-0.05, 1.0)
     room = (high - low) * 0.06
     return Scale(low if low == 0.0 else low - room, high + room)
 
 
-def _nice(span: float, most: int) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that divides a span into at most so many parts."""
-    size = 10.0 ** math.floor(math.log10(span / most))
-    return next(step * size for step in (1, 2, 5, 10) if span / (step * size) <= most * 1.0001)
+def _round_step(span: float, max_ticks: int) -> float:
+    """Return the smallest 1, 2 or 5 times a power of ten that divides the span into at most `max_ticks` parts."""
+    size = 10.0 ** math.floor(math.log10(span / max_ticks))
+    return next(step * size for step in (1, 2, 5, 10) if span / (step * size) <= max_ticks * 1.0001)
 
 
-def _even(low: float, high: float, most: int, *, least: float = 0.0) -> list[float]:
-    step = max(_nice(high - low, most), least)
+def _even_ticks(low: float, high: float, max_ticks: int, *, min_step: float = 0.0) -> list[float]:
+    step = max(_round_step(high - low, max_ticks), min_step)
     first = math.ceil(low / step - 1e-9)
     return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -135,25 +134,25 @@ def _even(low: float, high: float, most: int, *, least: float = 0.0) -> list[flo
 def _step_ticks(scale: Scale, chart: Chart) -> tuple[Tick, ...]:
     if chart.across == "time":
         return _time_ticks(scale)
-    values = _even(scale.low, scale.high, 6, least=1.0)
+    values = _even_ticks(scale.low, scale.high, 6, min_step=1.0)
     return tuple(Tick(round(100 * scale(value), 2), short_count(value)) for value in values)
 
 
 def _time_ticks(scale: Scale) -> tuple[Tick, ...]:
     span = scale.high - scale.low
     unit, each = next(((name, each) for name, each in (("h", 3600.0), ("min", 60.0)) if span >= 2 * each), ("s", 1.0))
-    values = _even(scale.low / each, scale.high / each, 6)
+    values = _even_ticks(scale.low / each, scale.high / each, 6)
     return tuple(Tick(round(100 * scale(value * each), 2), f"{value:g} {unit}") for value in values)
 
 
 SIZES = {"bytes": (GIB, MIB), "seconds": (3600.0, 60.0)}
-"""In which sizes amounts are counted, so that ticks stand at whole ones."""
+"""Sizes of units: ticks are whole multiples of them."""
 
 
 def _value_ticks(scale: Scale, unit: str) -> tuple[Tick, ...]:
     if not scale.log:
         each = next((size for size in SIZES.get(unit, ()) if scale.high >= 2 * size), 1.0)
-        values = [value * each for value in _even(scale.low / each, scale.high / each, 5)]
+        values = [value * each for value in _even_ticks(scale.low / each, scale.high / each, 5)]
     else:
         low, high = math.log10(scale.low), math.log10(scale.high)
         if high - low < 2.2:
@@ -161,10 +160,10 @@ def _value_ticks(scale: Scale, unit: str) -> tuple[Tick, ...]:
             values = [value for value in values if scale.low <= value <= scale.high]
             values = values if len(values) <= 5 else values[:: math.ceil(len(values) / 5)]
         else:
-            values = [10.0**e for e in _even(low, high, 5, least=1.0)]
+            values = [10.0**e for e in _even_ticks(low, high, 5, min_step=1.0)]
     digits = 4
     if not scale.log and len(values) > 1:
-        # Neighbours must not look the same: 1.00001 beside 1.00002.
+        # Neighbouring ticks must have different labels: 1.00001 and 1.00002.
         digits += max(0, round(math.log10(max(abs(values[0]), abs(values[-1])) / (values[1] - values[0]))) - 2)
     return tuple(Tick(round(100 * (1 - scale(value)), 2), _value(value, unit, digits)) for value in values)
 
@@ -181,44 +180,44 @@ def _value(value: float, unit: str, digits: int) -> str:
     return number(value, digits)
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- drawing ----------------------------------------------------------------------------------------------------
 
 
 def _has_band(chart: Chart) -> bool:
-    """With several lines the bands would hide each other."""
+    """Return True for a single line: the bands of several lines would hide each other."""
     return len(chart.lines) == 1
 
 
-def _line(line: Line, place: int, across: Scale, up: Scale, *, banded: bool) -> str:
-    colour = "other" if line.is_other else f"c{place}"
+def _line(line: Line, index: int, across: Scale, up: Scale, *, banded: bool) -> str:
+    colour = "other" if line.is_other else f"c{index}"
     band = _band(line, across, up) if banded else ""
     path = "".join(_path(stroke, across, up) for stroke in line.strokes)
     drawn = f'<path class="band {colour}" d="{band}"/>' if band else ""
     drawn += f'<path class="line {colour}" d="{path}"/>'
     shown = line.dots if len(line.dots) <= FEW_DOTS else [stroke[0] for stroke in line.strokes if len(stroke) == 1]
     if shown:
-        dots = "".join(f"M{_place(dot.x, dot.mean, across, up)}h0" for dot in shown)
+        dots = "".join(f"M{_point(dot.x, dot.mean, across, up)}h0" for dot in shown)
         drawn += f'<path class="dots {colour}" d="{dots}"/>'
     return drawn
 
 
 def _path(stroke: tuple[Dot, ...], across: Scale, up: Scale) -> str:
-    places = [_place(dot.x, dot.mean, across, up) for dot in stroke]
+    places = [_point(dot.x, dot.mean, across, up) for dot in stroke]
     return f"M{places[0]}h0" if len(places) == 1 else "M" + "L".join(places)
 
 
 def _band(line: Line, across: Scale, up: Scale) -> str:
-    """Between the lowest and the highest of the values that each point stands for."""
+    """Return the area between the lowest and highest value of each point."""
     drawn = ""
     for stroke in line.strokes:
         if len(stroke) > 1 and any(dot.high > dot.low for dot in stroke):
-            above = [_place(dot.x, dot.high, across, up) for dot in stroke]
-            below = [_place(dot.x, dot.low, across, up) for dot in reversed(stroke)]
+            above = [_point(dot.x, dot.high, across, up) for dot in stroke]
+            below = [_point(dot.x, dot.low, across, up) for dot in reversed(stroke)]
             drawn += "M" + "L".join(above + below) + "Z"
     return drawn
 
 
-def _place(x: float, y: float, across: Scale, up: Scale) -> str:
+def _point(x: float, y: float, across: Scale, up: Scale) -> str:
     return f"{round(SIDE * across(x))} {round(SIDE * (1 - up(y)))}"
 
 
@@ -226,19 +225,17 @@ def _grid(ticks: tuple[Tick, ...]) -> str:
     return '<path class="grid" d="' + "".join(f"M0 {round(tick.at * SIDE / 100)}H{SIDE}" for tick in ticks) + '"/>'
 
 
-def _bad(chart: Chart, across: Scale) -> str:
+def _nonfinite(chart: Chart, across: Scale) -> str:
     drawn = ""
     for first, last in chart.nonfinite:
         left = round(SIDE * across(first))
-        drawn += (
-            f'<rect class="bad" x="{left}" y="0" width="{max(3, round(SIDE * across(last)) - left)}" height="{SIDE}"/>'
-        )
+        drawn += f'<rect class="nonfinite" x="{left}" y="0" width="{max(3, round(SIDE * across(last)) - left)}" height="{SIDE}"/>'
     return drawn
 
 
-def _uprights(chart: Chart, across: Scale) -> str:
-    places = chart.restarts if len(chart.restarts) <= MAX_RESTARTS else ()  # more would be a fence
-    restarts = "".join(f"M{round(SIDE * across(place))} 0V{SIDE}" for place in places)
+def _vertical_lines(chart: Chart, across: Scale) -> str:
+    steps = chart.restarts if len(chart.restarts) <= MAX_RESTARTS else ()  # more would hide the curve
+    restarts = "".join(f"M{round(SIDE * across(step))} 0V{SIDE}" for step in steps)
     drawn = f'<path class="restart" d="{restarts}"/>' if restarts else ""
     for mark in chart.marks:
         severity = mark.severity if mark.severity in SEVERE else "note"
@@ -260,7 +257,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(line: Line, *, log: bool = False, width: int = 32) -> str:
-    """A curve in one line of text, by the same steps and on the same kind of scale as the plot."""
+    """Return a curve as one line of text, with the same x axis and the same kind of scale as the plot."""
     dots = line.dots
     if not dots:
         return ""

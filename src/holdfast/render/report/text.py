@@ -1,7 +1,7 @@
-"""Other people's text made safe to show, and numbers as people read them.
+"""Untrusted text made safe to show, and numbers formatted for people.
 
-Names, messages and log lines come from somebody's training and may hold anything: each passes through `clean` on its way
-into the report, and is escaped once more where it is written.
+Names, messages and log lines come from the training and can contain anything. Each goes through `clean` on its way
+into the report, and is escaped again when it is written.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from datetime import datetime, timezone
 from holdfast.render.text import printable
 
 _DIRECTIONS = re.compile("[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""Invisible characters that turn text around or hide it."""
+"""Invisible characters that change the direction of text or hide it."""
 
-NOTHING = "–"  # noqa: RUF001 - what stands where there is no value
-
-
-def clean(text: str, most: int = 300) -> str:
-    """One line of plain text that is at most so long."""
-    return clean_line(text, most).lstrip()
+NOTHING = "–"  # noqa: RUF001 - shown if there is no value
 
 
-def clean_line(text: str, most: int = 300) -> str:
-    """The same with its indentation: a line of a log."""
-    # What cannot be encoded (half a character from a torn log) must not cost the report.
-    whole = text[: most * 4].encode("utf-8", "replace").decode("utf-8")
-    return printable(_DIRECTIONS.sub("", whole), most).rstrip()
+def clean(text: str, max_length: int = 300) -> str:
+    """Return one line of plain text, cut at `max_length`."""
+    return clean_line(text, max_length).lstrip()
+
+
+def clean_line(text: str, max_length: int = 300) -> str:
+    """Return one line with its indentation: a line of a log."""
+    # Text that cannot be encoded (half a character from a truncated log) must not break the report.
+    valid = text[: max_length * 4].encode("utf-8", "replace").decode("utf-8")
+    return printable(_DIRECTIONS.sub("", valid), max_length).rstrip()
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -41,7 +41,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def count(value: float) -> str:
-    """A whole number, written as in the rules' own sentences, so that it can be searched for."""
+    """Format a whole number as the rules' messages do, so that it can be searched for."""
     return f"{round(value)}"
 
 
@@ -54,7 +54,7 @@ def short_count(value: float) -> str:
 
 
 def moment(at: float) -> str:
-    """In UTC, so that a report says the same wherever it is made; nothing where the log had no clock."""
+    """Format a time in UTC, so that a report does not depend on the machine. Empty if the log had no times."""
     if at < 1e8:
         return ""
     try:
@@ -64,16 +64,16 @@ def moment(at: float) -> str:
 
 
 def percent(part: float) -> str:
-    """A share that is never rounded to all or nothing unless it is."""
+    """Format a share. It is rounded to 0% or 100% only if it is exactly that."""
     if 0 < part < 0.01:
         return "< 1%"
     return f"{min(99, round(100 * part)) if part < 1 else 100}%"
 
 
-_TICKED = re.compile(r"`([^`]+)`")
+_CODE = re.compile(r"`([^`]+)`")
 
 
-def pieces(words: str) -> list[tuple[str, bool]]:
-    """Text in its parts, each with whether it stands between backticks, as code does in rules' own sentences."""
-    parts = _TICKED.split(words)
+def split_code(words: str) -> list[tuple[str, bool]]:
+    """Split text into parts, each with a flag that is True for code between backticks."""
+    parts = _CODE.split(words)
     return [(part, bool(n % 2)) for n, part in enumerate(parts) if part]

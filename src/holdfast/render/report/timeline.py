@@ -1,4 +1,4 @@
-"""The attempts of a run, one after the other: when, which steps, how each ended, what was decided then."""
+"""The attempts of a run in order: when, which steps, how each ended, and the decision after it."""
 
 from __future__ import annotations
 
@@ -8,41 +8,40 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.goodput import lost_steps
-from holdfast.render.repeated_work import done_again
 from holdfast.render.report.text import clean, count
-from holdfast.render.text import as_words, duration
+from holdfast.render.text import describe_change, describe_repeated_work, duration
 from holdfast.schema.verdicts import Action
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
-FIRST_TOLD, LAST_TOLD = 2, 6
-"""Attempts that are told in words; those between are in the journal."""
+FIRST_SHOWN, LAST_SHOWN = 2, 6
+"""Attempts described in the report; the journal has those in between."""
 MAX_DRAWN = 200
 MAX_GAP = 0.04
-"""A wait is drawn at most this long, as a share of all attempts: a night between two would leave nothing else to see."""
+"""Maximum drawn length of a pause, as a share of all attempts: a night between two attempts would hide everything else."""
 
 Tone = Literal["good", "bad", "stopped", "running"]
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """An attempt on the band, in percent of its width."""
+class Segment:
+    """An attempt on the time bar, in percent of its width."""
 
     number: int
     tone: Tone
     left: float
     width: float
     start_up: float
-    """Percent of this stretch before the first step."""
+    """Percent of this segment before the first step."""
     lost: float
-    """Percent of this stretch whose work had to be done again."""
+    """Percent of this segment whose work was repeated."""
     text: str
 
 
 @dataclass(frozen=True)
 class AttemptView:
-    """An attempt in words."""
+    """The description of an attempt."""
 
     number: int
     tone: Tone
@@ -51,19 +50,19 @@ class AttemptView:
     how: str
     began: str
     why: str
-    kept: str
+    saved: str
     then: str
     first: float
-    """Percent of the run's steps where its bar begins, and how long it is."""
+    """Start and length of its bar, in percent of the run's steps."""
     length: float
 
 
 @dataclass(frozen=True)
 class Timeline:
-    stretches: tuple[Stretch, ...]
-    told: tuple[AttemptView, ...]
+    segments: tuple[Segment, ...]
+    attempts: tuple[AttemptView, ...]
     between: str
-    """Which attempts are told in the journal only."""
+    """Which attempts are not shown."""
     count: int
     last_step: int
     total: str
@@ -71,40 +70,40 @@ class Timeline:
 
 def timeline_of(state: RunState) -> Timeline:
     attempts = state.attempts
-    few = len(attempts) <= FIRST_TOLD + LAST_TOLD
-    told = attempts if few else [*attempts[:FIRST_TOLD], *attempts[-LAST_TOLD:]]
+    few = len(attempts) <= FIRST_SHOWN + LAST_SHOWN
+    shown = attempts if few else [*attempts[:FIRST_SHOWN], *attempts[-LAST_SHOWN:]]
     following = {attempt.number: after for attempt, after in pairwise(attempts)}
     last = max((attempt.last_step for attempt in attempts), default=0)
     return Timeline(
-        stretches=_stretches(state, attempts[-MAX_DRAWN:]) if _length(state) else (),
-        told=tuple(_told(state, attempt, following.get(attempt.number), last) for attempt in told),
+        segments=_segments(state, attempts[-MAX_DRAWN:]) if _length(state) else (),
+        attempts=tuple(_view_attempt(state, attempt, following.get(attempt.number), last) for attempt in shown),
         between=""
         if few
-        else f"Attempts {told[FIRST_TOLD - 1].number + 1} to {told[FIRST_TOLD].number - 1} are in the journal.",
+        else f"Attempts {shown[FIRST_SHOWN - 1].number + 1} to {shown[FIRST_SHOWN].number - 1} are in the journal.",
         count=len(attempts),
         last_step=last,
         total=duration(_length(state)),
     )
 
 
-def how_it_ended(attempt: AttemptState) -> str:
+def describe_exit(attempt: AttemptState) -> str:
     ended = attempt.ended
     if ended is None:
-        return "still running, as far as the record goes"
+        return "still running, according to the journal"
     if ended.planned:
-        return "ended on purpose, after a snapshot, to go on in a fresh process"
+        return "stopped on purpose, after a snapshot, to resume in a new process"
     if ended.stopped_by == "budget":
-        return "its time was used up"
+        return "time budget used up"
     if ended.stopped_by in ("user", "terminate"):
         return "stopped, as you asked"
     if ended.stopped_by == "supervisor gone":
-        return "its supervisor was killed"
+        return "supervisor was killed"
     if ended.stopped_by is not None:
         return f"stopped by Holdfast for {clean(ended.stopped_by, 60)}"
     if ended.signal is not None:
-        return f"ended by {clean(ended.signal, 40)}"
+        return f"killed by {clean(ended.signal, 40)}"
     if ended.code is None:
-        return "ended, how was not recorded"
+        return "exit not recorded"
     return "finished" if ended.code == 0 else f"exit code {ended.code}"
 
 
@@ -118,9 +117,9 @@ def tone_of(attempt: AttemptState) -> Tone:
 
 
 def _tone(state: RunState, attempt: AttemptState) -> Tone:
-    """An attempt that ended well and taught nothing did not end well."""
-    in_vain = state.ended is not None and state.ended.verdict == "not-learned" and attempt is state.attempt
-    return "bad" if in_vain and tone_of(attempt) == "good" else tone_of(attempt)
+    """An attempt that finished without learning counts as bad."""
+    learned_nothing = state.ended is not None and state.ended.verdict == "not-learned" and attempt is state.attempt
+    return "bad" if learned_nothing and tone_of(attempt) == "good" else tone_of(attempt)
 
 
 def _seconds(state: RunState, attempt: AttemptState) -> float:
@@ -134,44 +133,44 @@ def _length(state: RunState) -> float:
     return max(0.0, state.last_at - begun - state.away) if state.attempts else 0.0
 
 
-def _stretches(state: RunState, attempts: list[AttemptState]) -> tuple[Stretch, ...]:
+def _segments(state: RunState, attempts: list[AttemptState]) -> tuple[Segment, ...]:
     lengths = [_seconds(state, attempt) for attempt in attempts]
     busy = sum(lengths) or 1.0
     gaps = [0.0]
     for (before, after), seconds in zip(pairwise(attempts), lengths, strict=False):
         waited = max(0.0, after.started.at - before.started.at - seconds)
         gaps.append(min(max(waited, busy / 400), MAX_GAP * busy, busy / len(attempts)))
-    whole = busy + sum(gaps)
-    place, drawn = 0.0, []
+    total = busy + sum(gaps)
+    left, segments = 0.0, []
     for n, (attempt, seconds) in enumerate(zip(attempts, lengths, strict=True)):
-        place += gaps[n]
+        left += gaps[n]
         following = attempts[n + 1] if n + 1 < len(attempts) else None
         tone = _tone(state, attempt)
-        drawn.append(_stretch(attempt, following, tone, place / whole, seconds, seconds / whole))
-        place += seconds
-    return tuple(drawn)
+        segments.append(_segment(attempt, following, tone, left / total, seconds, seconds / total))
+        left += seconds
+    return tuple(segments)
 
 
-def _stretch(
+def _segment(
     attempt: AttemptState, following: AttemptState | None, tone: Tone, left: float, seconds: float, width: float
-) -> Stretch:
+) -> Segment:
     start_up, lost = 0.0 if attempt.epoch else 1.0, 0.0
     if attempt.steps:
         begun = (attempt.first_step_at or attempt.started.at) - attempt.started.at
         start_up = min(1.0, max(0.0, begun / seconds)) if seconds else 0.0
         lost = (1.0 - start_up) * lost_steps(attempt, following) / attempt.steps
-    return Stretch(
+    return Segment(
         number=attempt.number,
         tone=tone,
         left=round(100 * left, 2),
         width=round(100 * width, 2),
         start_up=round(100 * start_up, 1),
         lost=round(100 * lost, 1),
-        text=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {how_it_ended(attempt)}",
+        text=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {describe_exit(attempt)}",
     )
 
 
-def _told(state: RunState, attempt: AttemptState, following: AttemptState | None, last: int) -> AttemptView:
+def _view_attempt(state: RunState, attempt: AttemptState, following: AttemptState | None, last: int) -> AttemptView:
     cause = cause_of(attempt)
     finding = attempt.found(cause) if cause is not None else None
     first = (attempt.first_step or 1) - 1
@@ -180,10 +179,10 @@ def _told(state: RunState, attempt: AttemptState, following: AttemptState | None
         tone=_tone(state, attempt),
         steps=_steps(attempt),
         took=duration(attempt.ended.seconds) if attempt.ended is not None and attempt.ended.seconds else "",
-        how=how_it_ended(attempt),
+        how=describe_exit(attempt),
         began=_began(attempt),
         why=f"{clean(finding.rule, 60)}: {clean(finding.message, 400)}" if finding is not None else "",
-        kept=_kept(attempt),
+        saved=_describe_saved(attempt),
         then=_then(attempt, following),
         first=round(100 * first / last, 2) if last and attempt.steps else 0.0,
         length=round(100 * attempt.steps / last, 2) if last else 0.0,
@@ -192,7 +191,7 @@ def _told(state: RunState, attempt: AttemptState, following: AttemptState | None
 
 def _steps(attempt: AttemptState) -> str:
     if not attempt.steps:
-        return f"up to epoch {attempt.epoch}" if attempt.epoch else "no step seen"
+        return f"up to epoch {attempt.epoch}" if attempt.epoch else "no steps"
     return f"steps {count(attempt.first_step or 0)} to {count(attempt.last_step)}"
 
 
@@ -203,24 +202,26 @@ def _began(attempt: AttemptState) -> str:
     if resume.checkpoint is None:
         return f"started over: {clean(resume.why)}" if resume.why else "started over"
     at = f", step {count(resume.step)}" if resume.step else ""
-    return f"went on from {clean(resume.checkpoint)}{at}"
+    return f"resumed from {clean(resume.checkpoint)}{at}"
 
 
-def _kept(attempt: AttemptState) -> str:
+def _describe_saved(attempt: AttemptState) -> str:
     files = attempt.backed_up.files if attempt.backed_up is not None else []
     if not files:
         return ""
-    names = ", ".join(clean(file.path.rpartition("/")[2], 80) + (" (torn)" if file.torn else "") for file in files[:4])
+    names = ", ".join(
+        clean(file.path.rpartition("/")[2], 80) + (" (truncated)" if file.torn else "") for file in files[:4]
+    )
     more = f" and {len(files) - 4} more" if len(files) > 4 else ""
     return f"{names}{more} in attempts/{attempt.number}/saved"
 
 
 def _then(attempt: AttemptState, following: AttemptState | None) -> str:
     decision = attempt.decision
-    said = ""
+    text = ""
     if decision is not None and (decision.action is not Action.STOP or tone_of(attempt) != "good"):
-        said = clean(decision.why, 400)
-        said = f"no further attempt: {said}" if decision.action is Action.STOP else f"another attempt: {said}"
+        text = clean(decision.why, 400)
+        text = f"no further attempt: {text}" if decision.action is Action.STOP else f"next attempt: {text}"
         if decision.changes:
-            said += "; changed: " + "; ".join(clean(as_words(change), 200) for change in decision.changes)
-    return "; ".join(part for part in (said, done_again(attempt, following)) if part)
+            text += "; changed: " + "; ".join(clean(describe_change(change), 200) for change in decision.changes)
+    return "; ".join(part for part in (text, describe_repeated_work(attempt, following)) if part)
