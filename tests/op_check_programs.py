@@ -143,7 +143,7 @@ def _in_the_child(program: Callable[[], None], fault: Fault | None, begin: Calla
             program()
         finally:
             if hasattr(session, "close"):
-                session.close(op_check.ENDED_SOONER)
+                session.close(op_check.ENDED_EARLY)
     except BaseException:  # noqa: BLE001 - its text is all that the parent sees of it
         traceback.print_exc()
     finally:

@@ -96,7 +96,7 @@ def test_each_bug_sets_off_its_canary_and_no_other(seen, bug):
 def test_it_says_what_came_out_instead(seen):
     said = seen["bugs"]["scalar writes spread"]["scalar_writes"]
     assert (
-        said == "zeros(3) with 1 written to place 1 and 3 to place 2 gives [0.0, 3.0, 3.0] instead of [0.0, 1.0, 3.0]"
+        said == "zeros(3) with 1 written to index 1 and 3 to index 2 gives [0.0, 3.0, 3.0] instead of [0.0, 1.0, 3.0]"
     )
 
 

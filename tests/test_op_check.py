@@ -285,16 +285,16 @@ def test_when_time_runs_short_what_is_new_comes_first():
     torch.autograd.set_detect_anomaly(False)
     add = Operator(torch, torch.ops.aten.add.Tensor)
     old, new = [torch.ones(2)], [torch.ones(3)]
-    assert checker._chosen(add, old)
+    assert checker._should_compare(add, old)
     checker.spent = 6.0
-    assert not checker._chosen(add, old), "half of the time is for the second step"
+    assert not checker._should_compare(add, old), "half of the time is for the second step"
     checker.step = 2
-    assert checker._chosen(add, old)
+    assert checker._should_compare(add, old)
     checker.spent = 15.0
-    assert not checker._chosen(add, old)
-    assert checker._chosen(add, new)
+    assert not checker._should_compare(add, old)
+    assert checker._should_compare(add, new)
     checker.spent = 20.0
-    assert not checker._chosen(add, [torch.ones(4)]), "not for ever"
+    assert not checker._should_compare(add, [torch.ones(4)]), "not for ever"
 
 
 SCRIPT = """

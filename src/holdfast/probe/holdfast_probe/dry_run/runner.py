@@ -65,7 +65,9 @@ class DryRun(object):
 
         torch, probe = self._torch, self._probe
         inspectors = probe.inspectors
-        self._session = op_check.Session(torch, probe, self._steps, self._op_check_seconds, then=self._first_steps_over)
+        self._session = op_check.Session(
+            torch, probe, self._steps, self._op_check_seconds, on_finish=self._first_steps_over
+        )
         self._session.start()
         probe.inspectors = []
         self._inspectors = inspectors
@@ -309,11 +311,11 @@ class DryRun(object):
             function(*args)
         except Exception as error:
             self._ended("the dry run failed: %s: %s" % (type(error).__name__, str(error).split("\n")[0][:300]))
-            op_check.leave(self._probe)
+            op_check.exit_process(self._probe)
 
     def _leave(self, why):
         self._ended(why)
-        op_check.leave(self._probe)
+        op_check.exit_process(self._probe)
 
     def _ended(self, why):
         if self._over or os.getpid() != self._pid:

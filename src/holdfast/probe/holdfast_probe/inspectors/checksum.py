@@ -34,7 +34,7 @@ class ChecksumInspector(Inspector):
 
     def _watch_replicas(self):
         """Record each DistributedDataParallel object when it is created. A module hook would interfere with torch.compile."""
-        ddp = getattr(self.probe.torch.nn.ddp, "DistributedDataParallel", None)
+        ddp = getattr(self.probe.torch.nn.parallel, "DistributedDataParallel", None)
         if ddp is None or getattr(ddp.__init__, "_holdfast", False):
             return
         original = ddp.__init__

@@ -40,7 +40,7 @@ class GradientsInspector(Inspector):
     def step_begins(self, optimizer, is_primary):
         self._closures.step_begins(optimizer)
         self._empty = None
-        if not self._closures.has(optimizer):
+        if not self._closures.uses_closure(optimizer):
             give_norm = self.probe.steps.record.expect_norm if is_primary else None
             self._read_if_allowed(optimizer, Reading(self.probe.step + 1, optimizer, is_primary), give_norm)
 

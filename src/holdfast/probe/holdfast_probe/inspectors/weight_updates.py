@@ -136,7 +136,7 @@ class WeightUpdatesInspector(Inspector):
         """Choose the parameters to check around this step."""
         rotation = self._rotation(id(optimizer))
         selection = Selection()
-        uses_closure = self._closures.has(optimizer)
+        uses_closure = self._closures.uses_closure(optimizer)
         copied_bytes = 0
         for position, suspected in rotation.positions(optimizer):
             group = optimizer.param_groups[position[0]]
