@@ -157,7 +157,7 @@ def test_what_exists_outside_is_kept_and_what_is_new_is_told(tmp_path):
     assert keeper.may_write(inside / "link", "os.remove"), "of a link, the link itself is removed"
     assert not keeper.may_write(outside, "shutil.rmtree")
     assert keeper.may_write("/dev/null", "open")
-    with pytest.raises(PermissionError, match="dry_run"):
+    with pytest.raises(PermissionError, match="dry run"):
         keeper("open", (str(outside / "mine"), "a", 0))
     keeper("open", (str(outside / "mine"), "rb", 0))
     said = (inside / "log").read_text()
