@@ -31,8 +31,8 @@ def bugs():
         "random_ into gaps": (faults.LostWrite("random_"), "random_into_gaps"),
         "normal_ into gaps": (faults.LostWrite("normal_"), "random_into_gaps"),
         "convolution's weight": (op_faults.WeightStridesIgnored(), "convolution_weight_strides"),
-        "argmax with NaN": (op_faults.NotANumberOverlooked(), "greatest_with_nan"),
-        "argsort of columns": (op_faults.SortsAlongTheLast(), "sorted_columns"),
+        "argmax with NaN": (op_faults.NanIgnored(), "greatest_with_nan"),
+        "argsort of columns": (op_faults.SortsAlongWrongDim(), "sorted_columns"),
         "cumsum of int64": (op_faults.NarrowSum(), "long_integer_sums"),
         "boolean fill": (op_faults.FillMissesOffset(), "boolean_fill_at_offset"),
     }
