@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEMORY_FILE = "unified-memory"
-"""In the training's folder: bytes that the driver holds now. The fake machine reads it, as an OS knows its GPU's memory."""
+"""In the training's folder: the driver's memory in bytes. The fake machine reads it, as an OS knows its GPU's memory."""
 KERNEL_LOG = "kernel.log"
 """In the training's folder: what the OOM killer logs when it kills."""
 SWAP_FILE = "swap"

@@ -10,7 +10,7 @@ SLACK = 0.002
 """Keeps updates of exactly half an ulp below one half, even when written with a few digits."""
 MAX_LAYER_RATIO = 64.0
 MAX_DECAY_ROUNDING = 1.0
-"""Decay and update are rounded one after the other: half an ulp each. The decay factor is rounded too."""
+"""Decay and update are rounded one after the other, and the decay factor is rounded too: half an ulp each."""
 
 
 def optimizer_kind(optimizer):

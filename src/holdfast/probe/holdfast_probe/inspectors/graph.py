@@ -50,8 +50,8 @@ class GraphInspector(Inspector):
 
     def is_unused(self, parameter):
         """Return True if every loss so far was walked and none uses the parameter. Its gradient, if any, was copied in."""
-        whole = self._every_backward_walked and self._why_unseen in (None, OUTSIDE_GRAPH)
-        return whole and bool(self._used) and id(parameter) not in self._used
+        is_complete = self._every_backward_walked and self._why_unseen in (None, OUTSIDE_GRAPH)
+        return is_complete and bool(self._used) and id(parameter) not in self._used
 
     def backward_begins(self, loss, first):
         if not self._open or self._why_unseen:
@@ -87,7 +87,7 @@ class GraphInspector(Inspector):
 
     def _finish_window(self):
         optimizers = list(self.probe.optimizers)
-        held = {id(p): p for optimizer in optimizers for p in trainable_parameters(optimizer)}
+        optimized = {id(p): p for optimizer in optimizers for p in trainable_parameters(optimizer)}
         used = {key: leaf for key, leaf in ((key, ref()) for key, ref in self._used.items()) if leaf is not None}
         stepped = [
             p for optimizer in optimizers if id(optimizer) in self._stepped for p in trainable_parameters(optimizer)
@@ -99,12 +99,12 @@ class GraphInspector(Inspector):
             return
         self._open = too_early
         self._optimizers = len(optimizers)
-        why = self._why_unseen or why_not_comparable(held.values(), used.values())
+        why = self._why_unseen or why_not_comparable(optimized.values(), used.values())
         if why:
             self._open = False
             self.probe.see(self.name, "not seen: " + why)
             return
-        outside = [p for key, p in used.items() if key not in held and _is_parameter(self.probe.torch, p)]
+        outside = [p for key, p in used.items() if key not in optimized and _is_parameter(self.probe.torch, p)]
         if outside:
             pending = ids_in_any_optimizer(self.probe.torch)
             outside = [p for p in outside if id(p) not in pending]
@@ -114,7 +114,7 @@ class GraphInspector(Inspector):
         in_eval = count_in_eval(self.probe.torch, outside)
         # A parameter outside all optimizers stays outside. A parameter that is unused so far may still be used later.
         surely_unused = [] if too_early else unused
-        counts = (len(used), len(held), len(outside), in_eval, len(surely_unused))
+        counts = (len(used), len(optimized), len(outside), in_eval, len(surely_unused))
         outside, unused_references = _weak_references(outside[:MAX_NAMES]), _weak_references(surely_unused[:MAX_NAMES])
         self._check_gradients_of(unused, lambda: self._report(counts, outside, unused_references))
 
@@ -202,9 +202,9 @@ def find_leaves(loss):
     return leaves, None
 
 
-def why_not_comparable(held, used):
+def why_not_comparable(optimized, used):
     """Return why the leaves of the graph differ from the optimizer's parameters by design, or None."""
-    if any(is_sharded(p) for p in held):
+    if any(is_sharded(p) for p in optimized):
         return "parameters are sharded (DTensor): the graph ends in gathered copies"
     if any(type(p).__name__ == "FlatParameter" for p in used):
         return "parameters are views of a flat parameter (FSDP)"

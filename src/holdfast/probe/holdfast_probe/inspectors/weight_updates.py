@@ -415,13 +415,13 @@ class Rotation(object):
 
     def _find_next(self, optimizer):
         groups = optimizer.param_groups
-        group, place = self._cursor
+        group, index = self._cursor
         for _ in range(len(groups) + 1):
             group = group if group < len(groups) else 0
-            if place < len(groups[group]["params"]):
-                self._cursor = (group, place)
+            if index < len(groups[group]["params"]):
+                self._cursor = (group, index)
                 return self._cursor
-            group, place = group + 1, 0
+            group, index = group + 1, 0
         return None
 
 

@@ -100,12 +100,12 @@ class Judge(object):
         sum.
         """
         growth = 1.0 + 0.5 * self._terms**0.5 * min(1.0, ACCUMULATION_SPACING / spacing)
-        moved = self._noise.max_changes[index]
-        tolerance = spacing * size if moved is None else spacing * size + moved
+        max_change = self._noise.max_changes[index]
+        tolerance = spacing * size if max_change is None else spacing * size + max_change
         tolerance = tolerance.mul_(FACTOR * growth).add_(2 * tiny)
-        if self._noise.runs > FIRST_RUNS and moved is not None and moved.numel() > 1:
+        if self._noise.runs > FIRST_RUNS and max_change is not None and max_change.numel() > 1:
             # The changes of a sum's terms may have cancelled out by chance in every run, so similar elements count too.
-            tolerance = tolerance.clamp_(min=float(moved.square().mean().sqrt()) * growth)
+            tolerance = tolerance.clamp_(min=float(max_change.square().mean().sqrt()) * growth)
         return tolerance
 
     def _check_shape(self, index, pair):

@@ -126,14 +126,14 @@ class OpChecker(object):
             operator.full_name,
             tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() > 0) for t in tensors]),
         )
-        seen = self.signatures.get(signature)
-        if seen is None and len(self.signatures) >= MAX_SIGNATURES:
+        count = self.signatures.get(signature)
+        if count is None and len(self.signatures) >= MAX_SIGNATURES:
             return False
-        if seen:
+        if count:
             is_affordable = self.spent < self._seconds * min(1.0, self.step / self._steps)
         else:
             is_affordable = self.spent < self._seconds * MAX_OVERDRAFT
-        self.signatures[signature] = (seen or 0) + is_affordable
+        self.signatures[signature] = (count or 0) + is_affordable
         if not is_affordable:
             self._skip("no time")
         return is_affordable
