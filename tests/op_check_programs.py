@@ -68,7 +68,7 @@ def yolo(device: str = "sim") -> Callable[[], None]:
 
 def import_yolo() -> None:
     """Before the forks, which then cost no import."""
-    squares._without_torchvision_operators()
+    squares._stub_torchvision_operators()
     import ultralytics.models.yolo.detect  # noqa: F401
 
 
@@ -104,7 +104,7 @@ def missed(lie: OpFault, checked: Checked) -> str | None:
         return "nothing was found"
     for finding in checked.findings:
         name = finding["operator"].split(".")[1]
-        if name not in lie.named or finding["kind"] not in lie.kinds:
+        if name not in lie.operators or finding["kind"] not in lie.kinds:
             return f"{finding['operator']} was called {finding['kind']}"
     first = checked.findings[0]
     known = (first["known"] or {}).get("id")
@@ -124,7 +124,7 @@ def _forked(program: Callable[[], None], fault: Fault | None, begin: Callable[[A
         seconds = time.monotonic() - began
         files = [path for path in sorted(Path(folder).glob("*.jsonl")) if path.name != "fired.jsonl"]
         lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-        fired = bool(fault_log.firings(Path(folder, "fired.jsonl")))
+        fired = bool(fault_log.read_faults(Path(folder, "fired.jsonl")))
         output = Path(folder, "output").read_text(errors="replace")
         return Checked(lines, fired, seconds, usage.ru_utime + usage.ru_stime, output)
 
@@ -135,7 +135,7 @@ def _in_the_child(program: Callable[[], None], fault: Fault | None, begin: Calla
         output = os.open("output", os.O_CREAT | os.O_WRONLY, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.environ[fault_log.FIRED] = str(folder / "fired.jsonl")
+        os.environ[fault_log.FAULT_LOG] = str(folder / "fired.jsonl")
         torch.set_num_threads(1)
         accelerator.switch_on(*([fault] if fault is not None else []))
         session = begin(SimpleNamespace(attempt_dir=str(folder), inspectors=[]))
@@ -143,7 +143,7 @@ def _in_the_child(program: Callable[[], None], fault: Fault | None, begin: Calla
             program()
         finally:
             if hasattr(session, "close"):
-                session.close(op_check.ENDED_SOONER)
+                session.close(op_check.ENDED_EARLY)
     except BaseException:  # noqa: BLE001 - its text is all that the parent sees of it
         traceback.print_exc()
     finally:

@@ -200,20 +200,20 @@ def show_faults_say_that_they_fired(torch, switch_on, folder):
     from holdfast.simulator.accelerator.faults import ZeroResult
 
     path = Path(folder, "fired")
-    os.environ[fault_log.FIRED] = str(path)
+    os.environ[fault_log.FAULT_LOG] = str(path)
     switch_on(ZeroResult("add", from_step=3))
     one = torch.ones(1, device=SIM)
     for step in range(1, 6):
-        fault_log.at_step(step)
+        fault_log.set_step(step)
         one + one
-    return fault_log.firings(path)
+    return fault_log.read_faults(path)
 
 
 def end_reaped(torch, switch_on):
     from holdfast.simulator.accelerator.faults import Leak
-    from holdfast.simulator.accelerator.memory_model import MemoryModel, Reaper
+    from holdfast.simulator.accelerator.memory_model import MemoryModel, OomKiller
 
-    switch_on(Leak("add", size=1000), memory_model=MemoryModel(reaper=Reaper(total=5000)))
+    switch_on(Leak("add", size=1000), memory_model=MemoryModel(oom_killer=OomKiller(total=5000)))
     one = torch.ones(1, device=SIM)
     for _ in range(100):
         one + one

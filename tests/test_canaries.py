@@ -31,8 +31,8 @@ def bugs():
         "random_ into gaps": (faults.LostWrite("random_"), "random_into_gaps"),
         "normal_ into gaps": (faults.LostWrite("normal_"), "random_into_gaps"),
         "convolution's weight": (op_faults.WeightStridesIgnored(), "convolution_weight_strides"),
-        "argmax with NaN": (op_faults.NotANumberOverlooked(), "greatest_with_nan"),
-        "argsort of columns": (op_faults.SortsAlongTheLast(), "sorted_columns"),
+        "argmax with NaN": (op_faults.NanIgnored(), "greatest_with_nan"),
+        "argsort of columns": (op_faults.SortsAlongWrongDim(), "sorted_columns"),
         "cumsum of int64": (op_faults.NarrowSum(), "long_integer_sums"),
         "boolean fill": (op_faults.FillMissesOffset(), "boolean_fill_at_offset"),
     }
@@ -96,7 +96,7 @@ def test_each_bug_sets_off_its_canary_and_no_other(seen, bug):
 def test_it_says_what_came_out_instead(seen):
     said = seen["bugs"]["scalar writes spread"]["scalar_writes"]
     assert (
-        said == "zeros(3) with 1 written to place 1 and 3 to place 2 gives [0.0, 3.0, 3.0] instead of [0.0, 1.0, 3.0]"
+        said == "zeros(3) with 1 written to index 1 and 3 to index 2 gives [0.0, 3.0, 3.0] instead of [0.0, 1.0, 3.0]"
     )
 
 

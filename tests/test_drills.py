@@ -17,18 +17,18 @@ from running import holdfast
 
 from holdfast.diagnosis.rules import by_id
 from holdfast.simulator import runner
-from holdfast.simulator.drills import all_drills, drill_named, names
-from holdfast.simulator.outcome import judged as judge_again
+from holdfast.simulator.drills import all_drills, find_drill, names
+from holdfast.simulator.outcome import judge_drill
 from holdfast.simulator.paths import DrillPaths
 
 if importlib.util.find_spec("torch") is None:  # without importing it: the drills do that themselves
     pytest.skip("no torch", allow_module_level=True)
 
 DRILLS = all_drills()
-NO_ACCELERATOR = runner._no_accelerator()
+NO_ACCELERATOR = runner._why_no_accelerator()
 SHOWN = "not-a-number"
 """The one that is run through the command."""
-QUICK = [drill for drill in DRILLS if drill.quick and drill.name not in (SHOWN, "healthy")]
+QUICK = [drill for drill in DRILLS if drill.is_quick and drill.name not in (SHOWN, "healthy")]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def healthy(root):
     """The drill with no fault, run once."""
     if NO_ACCELERATOR is not None:
         pytest.skip(NO_ACCELERATOR)
-    drill = drill_named("healthy")
+    drill = find_drill("healthy")
     return drill, runner.run_drill(drill, root)
 
 
@@ -63,13 +63,13 @@ def test_a_healthy_training_on_the_accelerator_is_left_alone(healthy):
 def test_a_drill_whose_fault_does_not_fire_fails(healthy):
     """The record of the healthy training, told as if it had had a fault."""
     drill, outcome = healthy
-    wrong = dataclasses.replace(drill, finds={"loss-all-zero": "fatal"}, verdicts=("not-learned",), fires=True)
-    judged = judge_again(wrong, DrillPaths(Path(outcome["dir"]).parent), 0.0)
+    wrong = dataclasses.replace(drill, finds={"loss-all-zero": "fatal"}, verdicts=("not-learned",), has_fault=True)
+    judged = judge_drill(wrong, DrillPaths(Path(outcome["dir"]).parent), 0.0)
     assert judged["status"] == "failed"
     assert judged["problems"] == [
-        "the fault did not fire, so nothing was shown",
+        "the fault did not fire, so the drill proves nothing",
         "loss-all-zero was not found",
-        "the verdict is learned, and should be not-learned",
+        "the verdict is learned, expected not-learned",
     ]
 
 
@@ -79,7 +79,7 @@ def test_every_drill_says_what_it_reproduces_and_expects_known_rules():
         assert drill.description
         assert drill.reproduces
         assert drill.fault
-        for rule in {*drill.finds, *drill.also, *((drill.cause,) if drill.cause else ())}:
+        for rule in {*drill.finds, *drill.may_find, *((drill.cause,) if drill.cause else ())}:
             assert rule in by_id(), f"{drill.name} expects {rule}"
 
 
@@ -117,14 +117,14 @@ def test_unknown_drill(tmp_path):
 def test_without_torch_one_clear_sentence(monkeypatch):
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None if name == "torch" else sys)
     with pytest.raises(runner.UsageError, match="this Python has no torch"):
-        runner.chosen("all")
+        runner.select_drills("all")
 
 
 def test_what_a_drill_needs_and_is_not_there_skips_it(monkeypatch, root):
-    yolo = drill_named("loss-component-zero")
+    yolo = find_drill("loss-component-zero")
     assert yolo is not None
     monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None if name == "ultralytics" else sys)
-    monkeypatch.setattr(runner, "_no_accelerator", lambda: None)
+    monkeypatch.setattr(runner, "_why_no_accelerator", lambda: None)
     (_, before), (_, after) = runner.run_all((yolo,), root)
     assert before is None
     assert (after["status"], after["problems"]) == ("skipped", ["this Python has no ultralytics"])

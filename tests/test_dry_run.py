@@ -21,7 +21,7 @@ from holdfast.preflight.dry_run import environment, scratch
 from holdfast.preflight.dry_run.cache import ASKED
 from holdfast.preflight.dry_run.run import device_word, on_device, run_in_scratch
 from holdfast.probe.holdfast_probe.dry_run import trackers
-from holdfast.probe.holdfast_probe.dry_run.batches import copied, input_of, zero_input
+from holdfast.probe.holdfast_probe.dry_run.batches import copy_batch, find_input, zero_input
 from holdfast.probe.holdfast_probe.dry_run.write_guard import WriteGuard
 
 LOOP = """
@@ -174,7 +174,7 @@ def test_trackers_are_switched_off_in_memory_alone():
         update = __setitem__
 
     settings = Written(wandb=True, mlflow=True, runs_dir="/runs")
-    trackers._settings(SimpleNamespace(SETTINGS=settings))
+    trackers._disable_in_settings(SimpleNamespace(SETTINGS=settings))
     assert settings == {"wandb": False, "mlflow": False, "runs_dir": "/runs"}
 
 
@@ -193,14 +193,14 @@ def test_a_copy_of_a_batch_is_its_own_and_its_input_is_known():
         ((y, x), x),
         (x, x),
     ):
-        found, _ = input_of(torch, batch)
+        found, _ = find_input(torch, batch)
         assert found is expected
-        own = copied(torch, batch)
+        own = copy_batch(torch, batch)
         assert zero_input(torch, own) == (True, False)
-        assert not input_of(torch, own)[0].any()
+        assert not find_input(torch, own)[0].any()
         assert bool(x.all())
     array = numpy.ones((2, 2))
-    own = copied(torch, (array, 1))
+    own = copy_batch(torch, (array, 1))
     zero_input(torch, own)
     assert not own[0].any()
     assert array.all()
@@ -232,7 +232,7 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
     )
     free = replace(context(log.parent, sys.executable, "train.py"), confines=False)
     come = run_in_scratch(free, {"dry_run": {**ASKED, "curve_steps": 12}}, 60.0)
-    assert (come.code, come.ended["why"]) == (0, "all experiments are made"), come
+    assert (come.code, come.ended["why"]) == (0, "all experiments are done"), come
     assert log.read_text() == "yesterday"
     assert kept.read_text() == "weights of last week"
     assert (come.made, come.refused, list(come.changed)) == ([str(tmp_path / "made.txt")], [str(kept)], [])

@@ -143,10 +143,10 @@ def test_a_save_that_fails_raises_as_ever_and_is_not_told(trained, tmp_path):
 def test_saves_into_memory_can_get_their_file_later(trained):
     """An adapter that knows which file a buffer becomes collects the save and tells it."""
     probe, model, _ = trained
-    with probe.inspectors[0].held_back() as held:
+    with probe.inspectors[0].collect_saves() as held:
         torch.save(model.state_dict(), io.BytesIO())
     assert probe.of(Saved) == []
-    probe.inspectors[0].tell(dict(held[0], path="/run/last.pt"))
+    probe.inspectors[0].report(dict(held[0], path="/run/last.pt"))
     assert (saved(probe).path, saved(probe).matches) == ("/run/last.pt", "equal")
 
 

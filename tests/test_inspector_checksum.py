@@ -1,12 +1,12 @@
 import torch
 from inspector_stub import StubProbe, small_model
 
-from holdfast.probe.holdfast_probe.inspectors.checksum import ChecksumInspector, as_pieces, fingerprint, is_due
+from holdfast.probe.holdfast_probe.inspectors.checksum import ChecksumInspector, fingerprint, is_due, split_into_floats
 from holdfast.schema.events import Checksum
 
 
 def number(tensors):
-    return as_pieces(torch, fingerprint(torch, tensors)).tolist()
+    return split_into_floats(torch, fingerprint(torch, tensors)).tolist()
 
 
 def test_the_steps_are_the_same_on_every_rank():

@@ -3,7 +3,7 @@ import torch
 from inspector_stub import small_model, train, with_look
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.probe.holdfast_probe.inspectors.graph import GraphInspector, leaves_behind
+from holdfast.probe.holdfast_probe.inspectors.graph import GraphInspector, find_leaves
 from holdfast.probe.holdfast_probe.param_names import ParamNames
 from holdfast.schema.events import Graph
 
@@ -130,6 +130,6 @@ def test_what_a_wrapped_model_shows(wrap):
         forward = lambda inputs: checkpoint(model, inputs, use_reentrant=False)  # noqa: E731
     else:
         forward = model
-    leaves, why = leaves_behind(forward(torch.randn(4, 4)).square().mean())
+    leaves, why = find_leaves(forward(torch.randn(4, 4)).square().mean())
     assert why is None
     assert {id(leaf) for leaf in leaves} == {id(parameter) for parameter in model.parameters()}

@@ -28,9 +28,9 @@ def test_without_credit_few_steps_are_watched():
     """The first ones and now and then one; all of them once there is something to spend."""
     probe = StubProbe()
     inspector = Counts(probe)
-    turns = FairShare(probe, ("counts",))
-    turns.paid("counts", 0.001)
-    watch = SampledInspectors(probe, [inspector], turns)
+    fair_share = FairShare(probe, ("counts",))
+    fair_share.record_cost("counts", 0.001)
+    watch = SampledInspectors(probe, [inspector], fair_share)
     probe.budget.credit = -1.0
     for _ in range(4 * EVERY):
         watch.step_begins(None, True)
@@ -52,4 +52,4 @@ def test_a_look_that_raises_is_switched_off_alone():
     for _ in range(3):
         watch.step_begins(None, True)
     assert len(inspector.steps) == 3
-    assert failures == [("the look 'broken', which is off from here on", "of the look's own")]
+    assert failures == [("the inspector 'broken', which is now disabled", "of the look's own")]

@@ -310,7 +310,7 @@ def test_new_files_elsewhere_are_refused_where_it_is_confined(tmp_path):
     assert keeper.may_write(scratch / "new", "open")
     assert keeper.may_write(cache / "old", "open")
     assert not keeper.may_write(tmp_path / "new", "open")
-    keeper.ended_by(ValueError("x"))
-    keeper.ended_by(PermissionError(13, "no", "/data"))
+    keeper.report_error(ValueError("x"))
+    keeper.report_error(PermissionError(13, "no", "/data"))
     lines = [json.loads(line) for line in (scratch / "log").read_text().splitlines()]
     assert [(line["what"], line["path"]) for line in lines] == [("refused", str(tmp_path / "new")), ("denied", "/data")]

@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 import pytest
 
-STEPS = {"results of the call before": 2}
+STEPS = {"results of the previous call": 2}
 """Lies that need more than one step to show."""
 
 
@@ -65,7 +65,7 @@ def of_programs():
     from holdfast.simulator.accelerator.faults import Fault, ZeroResult
 
     class NotThere(Fault):
-        def strike(self, call):
+        def trigger(self, call):
             raise NotImplementedError("The operator 'aten::tril' is not currently implemented for the MPS device")
 
     def compiled():
@@ -212,7 +212,7 @@ def test_an_optimizers_operator_is_known_as_such(seen):
 
 
 def test_a_call_that_is_wrong_only_sometimes_is_said_to_be(seen):
-    assert seen["lies"]["results of the call before"]["findings"][0]["steady"] is False
+    assert seen["lies"]["results of the previous call"]["findings"][0]["steady"] is False
 
 
 def test_a_race_shows_in_whole_steps_and_not_operator_by_operator(seen):
@@ -285,16 +285,16 @@ def test_when_time_runs_short_what_is_new_comes_first():
     torch.autograd.set_detect_anomaly(False)
     add = Operator(torch, torch.ops.aten.add.Tensor)
     old, new = [torch.ones(2)], [torch.ones(3)]
-    assert checker._chosen(add, old)
+    assert checker._should_compare(add, old)
     checker.spent = 6.0
-    assert not checker._chosen(add, old), "half of the time is for the second step"
+    assert not checker._should_compare(add, old), "half of the time is for the second step"
     checker.step = 2
-    assert checker._chosen(add, old)
+    assert checker._should_compare(add, old)
     checker.spent = 15.0
-    assert not checker._chosen(add, old)
-    assert checker._chosen(add, new)
+    assert not checker._should_compare(add, old)
+    assert checker._should_compare(add, new)
     checker.spent = 20.0
-    assert not checker._chosen(add, [torch.ones(4)]), "not for ever"
+    assert not checker._should_compare(add, [torch.ones(4)]), "not for ever"
 
 
 SCRIPT = """

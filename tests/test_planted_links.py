@@ -54,7 +54,7 @@ WRITERS = {
     "rank-0-pid-77.jsonl": lambda folder: (_rank_file(folder), _rank_file(folder)),
     "interpreters.jsonl": lambda folder: bootstrap._append_line(str(folder), "{}\n"),
     "steps-a.jsonl": _recorded_steps,
-    "files.jsonl": lambda folder: WriteGuard(str(folder / "files.jsonl"), [])._tell("made", "/x", "open"),
+    "files.jsonl": lambda folder: WriteGuard(str(folder / "files.jsonl"), [])._report("made", "/x", "open"),
     "stdout.log": _output,
     "other.log.newest": _later_output,
     "snapshot-now": _snapshot_now,

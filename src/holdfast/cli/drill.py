@@ -21,13 +21,13 @@ def drill(
     """
     from holdfast.render.drills import print_list, print_outcomes
     from holdfast.simulator.drills import all_drills
-    from holdfast.simulator.outcome import described
-    from holdfast.simulator.runner import chosen, run_all
+    from holdfast.simulator.outcome import describe_drill
+    from holdfast.simulator.runner import run_all, select_drills
     from holdfast.storage.folder import working_folder
 
     if name is None:
-        print_list([described(drill) for drill in all_drills()], as_json=as_json)
+        print_list([describe_drill(drill) for drill in all_drills()], as_json=as_json)
         return
     working_folder()
-    drills = chosen(name)
+    drills = select_drills(name)
     raise typer.Exit(print_outcomes(run_all(drills, folder), len(drills), in_full=name != "all", as_json=as_json))

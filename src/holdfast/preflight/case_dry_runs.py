@@ -27,7 +27,7 @@ def recorded_dry_run(
     """One that made these steps, and said these lines."""
     steps = [{"event": "dry-run-step", "phase": "first", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
     told = [events.Step(at=float(n), step=n, seconds=0.1, loss=loss) for n, loss in enumerate(losses, 1)]
-    end = {"event": "dry-run-ended", "why": "all experiments are made", "steps": len(losses), "seconds": 5.0}
+    end = {"event": "dry-run-ended", "why": "all experiments are done", "steps": len(losses), "seconds": 5.0}
     known = {
         "command": COMMAND,
         "lines": (*steps, *lines, *([end] if losses else [])),

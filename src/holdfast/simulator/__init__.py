@@ -1,1 +1,1 @@
-"""The simulator: every known failure, on demand. A simulated accelerator that can lie, and drills against the real supervisor."""
+"""The simulator: known failures on demand. A simulated accelerator with injectable faults, and drills of the supervisor."""

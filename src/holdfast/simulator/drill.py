@@ -1,4 +1,4 @@
-"""What a drill is: one known failure, the training that shows it, and what Holdfast must make of it."""
+"""The definition of a drill: one known failure, a training that shows it, and what Holdfast must report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MachineFactory = Literal["as it is", "unified memory", "falls asleep"]
+MachineKind = Literal["real", "unified memory", "falls asleep"]
 
 
 @dataclass(frozen=True)
@@ -19,31 +19,31 @@ class Drill:
     reproduces: str
     """The field report or the signature, with its sources."""
     fault: str
-    """Which operator or which moment, and how it fails."""
+    """Which operator fails or when, and how."""
     program: Callable[[], None]
-    """The training. It runs in a process of its own, under the supervisor, and knows nothing of it."""
+    """The training. It runs in a separate process under the supervisor and does not know about it."""
     finds: Mapping[str, Literal["note", "warn", "fatal"]]
-    """Rules that must speak, and how severely at least."""
+    """Rules that must report a finding -> the minimum severity."""
     verdicts: tuple[str, ...]
-    """Any of these is right."""
-    within: int | None = None
-    """So many steps after the fault at most, for each of these rules."""
+    """The acceptable verdicts."""
+    within_steps: int | None = None
+    """The maximum number of steps from the fault to the finding, for each of the rules in `finds`."""
     cause: str | None = None
-    """What the last attempt's end must be put down to."""
-    explained: tuple[str, ...] = ()
-    """Words that must be in what is said, or in its evidence."""
-    also: tuple[str, ...] = ()
-    """Further rules that may be fatal about the same fault. Where the cause is given, other rules about the end may be too."""
+    """The expected cause of the last attempt's end."""
+    expected_words: tuple[str, ...] = ()
+    """Texts that must occur in the findings' messages or evidence."""
+    may_find: tuple[str, ...] = ()
+    """Other rules that may be fatal for the same fault. If `cause` is set, all exit rules may be fatal too."""
     attempts: int = 1
-    """How often the training is to be started in all."""
+    """The expected number of attempts."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the run, as `holdfast run` would make them of its options."""
-    world: MachineFactory = "as it is"
+    """Settings of the run, as `holdfast run` would derive them from its options."""
+    machine: MachineKind = "real"
     accelerator: bool = True
-    """Whether it needs the simulated accelerator."""
+    """Whether the drill needs the simulated accelerator."""
     needs: tuple[str, ...] = ("torch",)
-    """Packages that this Python must have."""
-    fires: bool = True
-    """False for a training in which nothing is wrong."""
-    quick: bool = True
-    """Little more than the start of a training; the others must wait for something, or take long to start."""
+    """Packages that must be installed."""
+    has_fault: bool = True
+    """False for a healthy training."""
+    is_quick: bool = True
+    """Whether it takes little more than the start of a training. Other drills must wait or take long to start."""

@@ -1,4 +1,4 @@
-"""The machine that a drill happens on: the real one, with what the simulated accelerator did to it."""
+"""The machine of a drill: the real one, modified by what the simulated accelerator reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.machine import KillCounters, Power, ProcessFacts, SystemMemory, this_machine
 from holdfast.schema.events import Evidence
 from holdfast.simulator.accelerator.memory_model import SMALL_MACHINE
-from holdfast.simulator.paths import KERNEL_LOG, MEMORY_FILE, NAP_FILE, SWAP_FILE
+from holdfast.simulator.paths import KERNEL_LOG, MEMORY_FILE, SLEEP_FILE, SWAP_FILE
 from holdfast.supervisor.supervisor import Deps
 
 if TYPE_CHECKING:
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.machine import Awake, Machine
-    from holdfast.simulator.drill import MachineFactory
+    from holdfast.simulator.drill import MachineKind
 
 
-def deps(world: MachineFactory, folder: Path) -> Deps:
-    """`folder` is the training's own, where the accelerator leaves what the machine should know."""
-    if world == "unified memory":
-        return Deps(machine=UnifiedMemory(folder))
-    if world == "falls asleep":
-        sleeper = Sleeper(folder)
-        return Deps(machine=sleeper, clock=lambda: time.time() + sleeper.seconds_asleep())
+def create_deps(machine: MachineKind, folder: Path) -> Deps:
+    """Return the supervisor's dependencies. `folder` is the training's folder, where the accelerator writes its figures."""
+    if machine == "unified memory":
+        return Deps(machine=UnifiedMemoryMachine(folder))
+    if machine == "falls asleep":
+        sleeping = SleepingMachine(folder)
+        return Deps(machine=sleeping, clock=lambda: time.time() + sleeping.seconds_asleep())
     return Deps()
 
 
-class Simulated:
-    """The real machine; what is simulated of it is overridden."""
+class SimulatedMachine:
+    """The real machine. Subclasses override what is simulated."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,37 +61,37 @@ class Simulated:
         return self._real.power()
 
 
-class UnifiedMemory(Simulated):
-    """A Mac: the driver's memory is the machine's own, and the kernel's log names what it killed."""
+class UnifiedMemoryMachine(SimulatedMachine):
+    """A Mac: the driver uses the machine's memory, and the kernel log names the processes it killed."""
 
     def memory(self) -> SystemMemory:
-        held = int(_text(self._folder / MEMORY_FILE) or 0)
-        swapped = int(_text(self._folder / SWAP_FILE) or 0)
+        driver_bytes = int(_read_text(self._folder / MEMORY_FILE) or 0)
+        swapped = int(_read_text(self._folder / SWAP_FILE) or 0)
         return SystemMemory(
             total=SMALL_MACHINE,
-            available=max(0, SMALL_MACHINE - held),
+            available=max(0, SMALL_MACHINE - driver_bytes),
             swap_used=swapped,
             swap_in=swapped,
             limit=SMALL_MACHINE,
             limited_by="physical memory",
         )
 
-    def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - the seam's signature
+    def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - the interface's signature
         return [
             Evidence("kernel log", line)
-            for line in _text(self._folder / KERNEL_LOG).splitlines()
+            for line in _read_text(self._folder / KERNEL_LOG).splitlines()
             if any(f"[{pid}]" in line for pid in pids)
         ]
 
 
-class Sleeper(Simulated):
-    """A machine that says how long it slept, as the training's folder has it."""
+class SleepingMachine(SimulatedMachine):
+    """A machine that reports the sleep time written in the training's folder."""
 
     def seconds_asleep(self) -> float:
-        return float(_text(self._folder / NAP_FILE) or 0)
+        return float(_read_text(self._folder / SLEEP_FILE) or 0)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Faults say that they fired: a drill whose fault did not fire has shown nothing, and fails."""
+"""The log of faults that fired. A drill whose fault did not fire proves nothing and fails."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIRED = "SIMULATOR_FAULT_LOG"
-"""Environment variable: the file that faults write to."""
+FAULT_LOG = "SIMULATOR_FAULT_LOG"
+"""Environment variable with the file that faults write to."""
 
 _step = [0]
 
 
-def at_step(step: int) -> None:
-    """The training's own count: the step that is being computed now."""
+def set_step(step: int) -> None:
+    """Set the current step, as the training counts it."""
     _step[0] = step
 
 
-def step_now() -> int:
+def current_step() -> int:
     return _step[0]
 
 
-def fired(what: str, detail: str = "") -> None:
-    """Written at once: the process may have no further moment."""
-    path = os.environ.get(FIRED)
+def record_fault(what: str, detail: str = "") -> None:
+    """Write a fault to the log immediately: it may end the process."""
+    path = os.environ.get(FAULT_LOG)
     if path is None:
         return
     line = json.dumps({"what": what, "detail": detail, "step": _step[0], "pid": os.getpid()}) + "\n"
@@ -37,8 +37,8 @@ def fired(what: str, detail: str = "") -> None:
         os.close(handle)
 
 
-def firings(path: Path) -> list[dict[str, Any]]:
-    """What fired, in order."""
+def read_faults(path: Path) -> list[dict[str, Any]]:
+    """Return the faults that fired, in order."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Where a drill leaves things: one scratch folder, kept so that its record can be looked at."""
+"""The files of a drill: one scratch folder, which is kept so that its record can be inspected."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEMORY_FILE = "unified-memory"
-"""In the training's folder: bytes that the driver holds now. The simulator's machine reads it, as the OS knows its GPU's memory."""
+"""In the training's folder: the driver's memory in bytes. The fake machine reads it, as an OS knows its GPU's memory."""
 KERNEL_LOG = "kernel.log"
-"""In the training's folder: what the reaper says when it kills."""
+"""In the training's folder: what the OOM killer logs when it kills."""
 SWAP_FILE = "swap"
-"""In the training's folder: bytes that the machine has moved to swap and back so far."""
-NAP_FILE = "nap"
+"""In the training's folder: bytes that the machine has swapped out and in so far."""
+SLEEP_FILE = "nap"
 """In the training's folder: seconds that the machine has slept so far."""
 
 
@@ -24,20 +24,20 @@ class DrillPaths:
 
     @property
     def work(self) -> Path:
-        """The training's own folder."""
+        """The training's folder."""
         return self.folder / "work"
 
     @property
     def run(self) -> Path:
-        """The run folder, as any run has one."""
+        """The run folder."""
         return self.folder / "run"
 
     @property
-    def fired(self) -> Path:
-        """What the faults wrote when they fired."""
+    def faults(self) -> Path:
+        """The records that the faults wrote when they fired."""
         return self.folder / "fired.jsonl"
 
     @property
     def log(self) -> Path:
-        """What the supervisor and the training printed."""
+        """The output of the supervisor and the training."""
         return self.folder / "drill.log"

@@ -1,4 +1,4 @@
-"""The training's side of a drill: `python -m holdfast.simulator.program NAME` runs the drill's program, and nothing else."""
+"""The training process of a drill: `python -m holdfast.simulator.program NAME` runs the drill's program and nothing else."""
 
 from __future__ import annotations
 

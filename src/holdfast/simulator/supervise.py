@@ -1,6 +1,6 @@
 """One drill under the real supervisor: `main(NAME, FOLDER)`.
 
-A process of its own, so that its signals, its terminal and its output are those of any supervised run.
+It runs in a separate process, so that signals, terminal and output behave as in any supervised run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from holdfast.diagnosis.run_state import load_run_state
 from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.summary import summary_of, write_summary
 from holdfast.schema.plan import Budget, Plan
-from holdfast.simulator.drills import drill_named
-from holdfast.simulator.fake_machine import deps
-from holdfast.simulator.fault_log import FIRED
+from holdfast.simulator.drills import find_drill
+from holdfast.simulator.fake_machine import create_deps
+from holdfast.simulator.fault_log import FAULT_LOG
 from holdfast.simulator.paths import DrillPaths
 from holdfast.storage import folder as folders
 from holdfast.storage.plan_copy import write_plan
@@ -24,21 +24,21 @@ from holdfast.supervisor import supervisor
 
 
 def main(name: str, folder: str) -> int:
-    drill = drill_named(name)
+    drill = find_drill(name)
     assert drill is not None, name
-    places = DrillPaths(Path(folder))
-    places.work.mkdir()
-    os.environ[FIRED] = str(places.fired)
+    paths = DrillPaths(Path(folder))
+    paths.work.mkdir()
+    os.environ[FAULT_LOG] = str(paths.faults)
     plan = Plan(
         command=[sys.executable, "-m", "holdfast.simulator.program", name],
-        cwd=str(places.work),
+        cwd=str(paths.work),
         budget=Budget(attempts=max(1, drill.attempts)),
         backoff_s=0.0,
         keep_awake=False,
         **drill.plan,
     )
-    run = folders.create(plan.command, root=Path(folder), folder=places.run)
+    run = folders.create(plan.command, root=Path(folder), folder=paths.run)
     write_plan(run, plan)
-    verdict = supervisor.start(run, plan, [ConsoleReporter(run)], deps(drill.world, places.work))
+    verdict = supervisor.start(run, plan, [ConsoleReporter(run)], create_deps(drill.machine, paths.work))
     write_summary(run, summary_of(run, load_run_state(shown(run, plan))))
     return verdict.exit_status

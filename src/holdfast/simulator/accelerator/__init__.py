@@ -1,4 +1,4 @@
-"""A simulated accelerator: a real `torch.device` called "sim", in pure Python, over the memory of the CPU.
+"""A simulated accelerator: a real `torch.device` called "sim", in pure Python, on top of CPU memory.
 
     from holdfast.simulator import accelerator
     from holdfast.simulator.accelerator.faults import NotANumber
@@ -6,9 +6,10 @@
     accelerator.switch_on(NotANumber("addmm", after=40))
     model.to("sim")                         # trains as on the CPU until the fault fires
 
-Without a fault, linear layers, norms and optimizers compute bit for bit what the CPU does; convolutions may differ in the
-last digits, because gradients are laid out differently. It exists to be unreliable on purpose: single operators lie, memory runs out, leaks, or is reaped by the system, all at
-named calls and never by luck. Needs a torch that has `_setup_privateuseone_for_python_backend`.
+Without a fault, linear layers, norms and optimizers compute bit for bit the same as the CPU. Convolutions may differ in the
+last digits, because gradients have a different memory layout. The device is unreliable on purpose: single operators return
+wrong results, memory runs out or leaks, or the system kills the process, always at defined calls and never at random. It
+needs a torch that has `_setup_privateuseone_for_python_backend`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.simulator.accelerator import faults as _faults
-from holdfast.simulator.accelerator import memory_model as _ledger
+from holdfast.simulator.accelerator import memory_model as _memory_model
 
 if TYPE_CHECKING:
     from holdfast.simulator.accelerator.faults import Fault
@@ -28,20 +29,20 @@ PROBE_SHARE = 0.5
 
 
 def switch_on(*faults: Fault, memory_model: MemoryModel | None = None) -> None:
-    """Make the device known to torch, with these faults and this memory; a later call replaces them."""
+    """Register the device with torch, with these faults and this memory. A later call replaces them."""
     from holdfast.simulator.accelerator import device  # noqa: PLC0415 - imports torch
 
     device.register(NAME)
-    _give_the_probe_time()
+    _raise_probe_budget()
     _faults.inject(faults)
-    _ledger.use(memory_model or _ledger.MemoryModel())
+    _memory_model.set_current(memory_model or _memory_model.MemoryModel())
 
 
-def _give_the_probe_time() -> None:
-    """Under Holdfast, let the probe see what it would see on a real device.
+def _raise_probe_budget() -> None:
+    """Let the probe observe as much as it would on a real device, if Holdfast runs this training.
 
-    It lives on a share of step time. What a device does in microseconds is a hundred times slower in Python, and looking
-    at tensors suffers more from that than training on them does.
+    The probe may use a share of the step time. Operations that take a device microseconds are a hundred times slower in
+    Python, and that slows the inspection of tensors more than the training.
     """
     budget = sys.modules.get("holdfast_probe.budget")
     if budget is not None:
@@ -49,7 +50,7 @@ def _give_the_probe_time() -> None:
 
 
 def why_not() -> str | None:
-    """Why this interpreter cannot simulate an accelerator; None where it can."""
+    """Return why this interpreter cannot simulate an accelerator, or None if it can."""
     try:
         import torch.utils.backend_registration as registration  # noqa: PLC0415
     except ImportError as error:
@@ -57,5 +58,5 @@ def why_not() -> str | None:
     if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
         import torch  # noqa: PLC0415
 
-        return f"torch {torch.__version__} cannot have a device in Python; 2.13 can"
+        return f"torch {torch.__version__} does not support devices written in Python; 2.13 does"
     return None

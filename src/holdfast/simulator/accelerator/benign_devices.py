@@ -1,4 +1,4 @@
-"""Devices that compute otherwise than the CPU and are right all the same: nothing may be said against them."""
+"""Benign devices: they compute differently from the CPU but correctly, so no finding may be reported for them."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ COPIES = frozenset([
     "copy_", "_to_copy", "clone", "fill_", "zero_", "zeros", "ones", "full", "arange", "cat", "stack", "index", "gather", "scatter",
     "select", "slice", "index_select", "repeat", "masked_fill", "masked_fill_", "where", "index_put_", "_local_scalar_dense",
 ])  # fmt: skip
-"""They move numbers and round none."""
+"""These operators copy numbers and do not round."""
 
 
 @dataclass
 class LowPrecisionProducts(Fault):
-    """Products take their factors with this many bits after the first, and sum up in float32: TF32 has 10."""
+    """Products round their factors to this many mantissa bits and accumulate in float32. TF32 has 10 bits."""
 
     operator: str = PRODUCTS
     bits: int = 10
 
-    def strike(self, call: Call) -> Any:
+    def trigger(self, call: Call) -> Any:
         self.log_fault(call)
-        return call.function(*[_rounded(value, self.bits) for value in call.args], **call.kwargs)
+        return call.function(*[_round(value, self.bits) for value in call.args], **call.kwargs)
 
 
 @dataclass
 class LowPrecision(Fault):
-    """All arithmetic is in bfloat16, whatever the tensors' type says: factors and results have 7 bits after the first."""
+    """All arithmetic is in bfloat16, regardless of the dtype: factors and results have 7 mantissa bits."""
 
     operator: str = "*"
     bits: int = 7
 
-    def concerns(self, call: Call) -> bool:
+    def applies_to(self, call: Call) -> bool:
         return call.operator not in COPIES and not _is_view(call)
 
-    def strike(self, call: Call) -> Any:
+    def trigger(self, call: Call) -> Any:
         self.log_fault(call)
         if _writes(call):
             result = call.compute()
             written = call.args[0] if isinstance(call.args[0], list) else [call.args[0]]
             for tensor in written if call.in_place else ():
-                tensor.copy_(_rounded(tensor, self.bits))
+                tensor.copy_(_round(tensor, self.bits))
             return result
-        result = call.function(*[_rounded(value, self.bits) for value in call.args], **call.kwargs)
-        return _rounded(result, self.bits)
+        result = call.function(*[_round(value, self.bits) for value in call.args], **call.kwargs)
+        return _round(result, self.bits)
 
 
 @dataclass
-class OtherOrder(Fault):
-    """Sums are made in blocks, from the end, in float32."""
+class DifferentSumOrder(Fault):
+    """Sums are computed in blocks, from the end, in float32."""
 
     operator: str = SUMS
     block: int = 24
 
-    def concerns(self, call: Call) -> bool:
+    def applies_to(self, call: Call) -> bool:
         return bool(call.args[0].is_floating_point() and call.args[0].numel() > 1)
 
-    def strike(self, call: Call) -> Any:
+    def trigger(self, call: Call) -> Any:
         self.log_fault(call)
         if call.operator in ("mm", "bmm"):
             return self._product(*call.args)
@@ -68,15 +68,15 @@ class OtherOrder(Fault):
         if rest or call.kwargs:
             flipped = source.flip(tuple(range(source.dim())))
             result = call.function(flipped, *rest, **call.kwargs)
-            kept = result.dim() == source.dim()
+            keeps_dims = result.dim() == source.dim()
             dims = rest[0] if rest else call.kwargs.get("dim")
-            over = {dim % source.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(source.dim()))}
-            left = [
-                place if kept else place - sum(gone < place for gone in over)
-                for place in range(source.dim())
-                if place not in over
+            reduced = {dim % source.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(source.dim()))}
+            kept_dims = [
+                dim if keeps_dims else dim - sum(reduced_dim < dim for reduced_dim in reduced)
+                for dim in range(source.dim())
+                if dim not in reduced
             ]
-            return result.flip(tuple(left)) if left else result
+            return result.flip(tuple(kept_dims)) if kept_dims else result
         total = source.new_zeros(())
         for part in reversed(source.reshape(-1).split(self.block)):
             total = total + part.flip(0).sum()
@@ -91,16 +91,16 @@ class OtherOrder(Fault):
         return total
 
 
-def _rounded(value: Any, bits: int) -> Any:
+def _round(value: Any, bits: int) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_rounded(item, bits) for item in value)
+        return type(value)(_round(item, bits) for item in value)
     if not hasattr(value, "untyped_storage") or "float32" not in str(value.dtype) or not value.numel():
         return value
-    import torch  # noqa: PLC0415 - honest devices are named where there is no torch
+    import torch  # noqa: PLC0415 - this module is also imported without torch
 
     dropped = 23 - bits
-    whole = value.detach().clone().view(torch.int32)
-    rounded = ((whole + (1 << (dropped - 1)) - 1 + ((whole >> dropped) & 1)) >> dropped) << dropped
+    integers = value.detach().clone().view(torch.int32)
+    rounded = ((integers + (1 << (dropped - 1)) - 1 + ((integers >> dropped) & 1)) >> dropped) << dropped
     return torch.where(value.isfinite(), rounded.view(torch.float32), value)
 
 

@@ -1,6 +1,6 @@
-"""All lies of single operators that an operator check has to find, and the honest devices that it must leave alone.
+"""All faults of single operators that the operator check must find, and the benign devices that it must not report.
 
-Each lie says in which program it strikes: in `trainings/mixture.py`, in YOLO11n (`trainings/squares.py`), or in both.
+Each fault fires in `trainings/mixture.py`, in YOLO11n (`trainings/squares.py`), or in both.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class OpFault:
     name: str
-    named: tuple[str, ...]
-    """The operators that have to be named, any of them and no other."""
+    operators: tuple[str, ...]
+    """The operators that may be reported: any of them and no others."""
     kinds: tuple[str, ...]
-    """What may be said of them."""
+    """The kinds of findings that may be reported."""
     known: str | None
-    """The signature that fits, where one does."""
+    """The id of the matching signature, if any."""
     plain: Callable[[], Fault] | None
-    """For the plain loop; None where that does not meet it."""
+    """The fault for the plain loop, or None if it cannot fire there."""
     yolo: Callable[[], Fault] | None
     optimizer: str = "AdamW"
-    """Of the plain loop."""
+    """The optimizer of the plain loop."""
     race: bool = False
-    """Hidden from whoever waits for each operator: found by whole steps only."""
+    """Whether it is a race: waiting for each operator hides it, so only whole steps can find it."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,24 @@ class BenignDevice:
 
 
 OP_FAULTS = (
-    OpFault("in-place writes into gaps are lost (AdamW)", ("mul_", "lerp_", "addcmul_", "addcdiv_"), ("not-written",), "F13",
+    OpFault("in-place writes to non-contiguous tensors are lost (AdamW)", ("mul_", "lerp_", "addcmul_", "addcdiv_"), ("not-written",), "F13",
         lambda: faults.LostWrite("addcmul_|addcdiv_|mul_|lerp_"), lambda: faults.LostWrite("mul_")),
-    OpFault("in-place writes into gaps are lost (SGD)", ("add_",), ("not-written",), "F13",
+    OpFault("in-place writes to non-contiguous tensors are lost (SGD)", ("add_",), ("not-written",), "F13",
         lambda: faults.LostWrite("add_"), None, optimizer="SGD"),
-    OpFault("a scalar write also lands elsewhere", ("copy_", "fill_"), ("written-elsewhere",), "F01",
+    OpFault("a scalar write also overwrites other elements", ("copy_", "fill_"), ("written-elsewhere",), "F01",
         faults.ScalarWriteSpreads, faults.ScalarWriteSpreads),
     OpFault("a scalar write is lost", ("copy_", "fill_"), ("not-written",), "F01", op_faults.ScalarWriteLost, op_faults.ScalarWriteLost),
-    OpFault("boolean indices count wrongly", ("index",), ("count",), "F04", faults.WrongCount, None),
-    OpFault("the last element is overlooked", ("nonzero",), ("count",), "F04", None, op_faults.LastOverlooked),
-    OpFault("sums past a size drop their tail", ("sum", "mean"), ("values", "zero"), None, op_faults.TailDropped,
-        lambda: op_faults.TailDropped(past=200)),
-    OpFault("products past a length read beyond", ("mm", "addmm", "bmm"), ("values",), "F11", op_faults.PastReduction,
+    OpFault("boolean indices return wrong counts", ("index",), ("count",), "F04", faults.WrongCount, None),
+    OpFault("the last element is missed", ("nonzero",), ("count",), "F04", None, op_faults.LastElementMissed),
+    OpFault("large sums drop their tail", ("sum", "mean"), ("values", "zero"), None, op_faults.TailDropped,
+        lambda: op_faults.TailDropped(threshold=200)),
+    OpFault("long products read out of bounds", ("mm", "addmm", "bmm"), ("values",), "F11", op_faults.PastReduction,
         None),
     OpFault("gradients through expanded tensors are zero", ("mm", "mul", "div"), ("zero", "values"), "F12",
         op_faults.ZeroThroughExpanded, op_faults.ZeroThroughExpanded),
     OpFault("strides of a convolution's weight are ignored", ("convolution",), ("values",), "F13", op_faults.WeightStridesIgnored, None),
-    OpFault("argmax overlooks NaN", ("argmax",), ("selection",), "F14", op_faults.NotANumberOverlooked, None),
-    OpFault("argsort along the first dimension", ("sort", "argsort"), ("selection",), "F14", op_faults.SortsAlongTheLast, None),
+    OpFault("argmax ignores NaN", ("argmax",), ("selection",), "F14", op_faults.NanIgnored, None),
+    OpFault("argsort along the first dimension", ("sort", "argsort"), ("selection",), "F14", op_faults.SortsAlongWrongDim, None),
     OpFault("cumsum of int64 in 32 bits", ("cumsum",), ("integers",), "F14", op_faults.NarrowSum, None),
     OpFault("fill_ of a boolean view misses its offset", ("fill_",), ("written-elsewhere", "not-written", "integers"), "F14",
         op_faults.FillMissesOffset, None),
@@ -68,26 +68,26 @@ OP_FAULTS = (
         lambda: op_faults.SlightlyWrong("silu|silu_"), lambda: op_faults.SlightlyWrong("silu|silu_")),
     OpFault("products are off by a thousandth", ("mm", "addmm", "bmm", "convolution"), ("values",), None,
         lambda: op_faults.SlightlyWrong("mm|addmm|bmm|convolution"), lambda: op_faults.SlightlyWrong("convolution")),
-    OpFault("gelu is approximated", ("gelu",), ("values",), None, op_faults.RoughGelu, None),
-    OpFault("the optimizer's square root of large tensors", ("sqrt",), ("values",), None, op_faults.SecondHalfForgotten,
-        op_faults.SecondHalfForgotten),
+    OpFault("gelu is approximated", ("gelu",), ("values",), None, op_faults.ApproximateGelu, None),
+    OpFault("the optimizer's square root of large tensors", ("sqrt",), ("values",), None, op_faults.SecondHalfSkipped,
+        op_faults.SecondHalfSkipped),
     OpFault("the optimizer's update of large tensors", ("addcdiv_", "add_"), ("not-written",), None,
-        lambda: op_faults.SecondHalfForgotten("addcdiv_"), lambda: op_faults.SecondHalfForgotten("add_|addcdiv_", past=30000)),
-    OpFault("gradients for the same place overwrite each other", ("index_put", "index_put_", "_index_put_impl_"), ("values",), None,
+        lambda: op_faults.SecondHalfSkipped("addcdiv_"), lambda: op_faults.SecondHalfSkipped("add_|addcdiv_", threshold=30000)),
+    OpFault("gradients for the same index overwrite each other", ("index_put", "index_put_", "_index_put_impl_"), ("values",), None,
         lambda: op_faults.AccumulationLost("index_put|index_put_|_index_put_impl_"), None),
     OpFault("scatter_add overwrites", ("scatter_add",), ("values",), None, lambda: op_faults.AccumulationLost("scatter_add"), None),
     OpFault("an embedding's gradients overwrite each other", ("embedding_dense_backward",), ("values",), None,
         lambda: op_faults.AccumulationLost("embedding_dense_backward"), None),
     OpFault("unique's counts overflow", ("_unique2", "unique_dim", "unique_consecutive"), ("integers",), "F05", op_faults.CountsOverflow,
         op_faults.CountsOverflow),
-    OpFault("results of the call before", ("mm", "addmm", "convolution"), ("values", "zero"), None,
+    OpFault("results of the previous call", ("mm", "addmm", "convolution"), ("values", "zero"), None,
         lambda: op_faults.StaleResult("mm|addmm"), lambda: op_faults.StaleResult("convolution")),
-    OpFault("batch norm forgets its statistics", ("native_batch_norm",), ("not-written",), None, op_faults.StatisticsForgotten,
-        op_faults.StatisticsForgotten),
-    OpFault("a transposed operand is taken as it lies", ("bmm", "mm"), ("values",), None, op_faults.TransposedOperand, op_faults.TransposedOperand),
-    OpFault("topk's places are one too far", ("topk",), ("selection",), None, lambda: op_faults.WrongPlaces("topk"), lambda: op_faults.WrongPlaces("topk")),
-    OpFault("max pooling's places are one too far", ("max_pool2d_with_indices",), ("selection",), None,
-        lambda: op_faults.WrongPlaces("max_pool2d_with_indices"), lambda: op_faults.WrongPlaces("max_pool2d_with_indices")),
+    OpFault("batch norm does not update its statistics", ("native_batch_norm",), ("not-written",), None, op_faults.StatisticsNotUpdated,
+        op_faults.StatisticsNotUpdated),
+    OpFault("strides of a transposed operand are ignored", ("bmm", "mm"), ("values",), None, op_faults.TransposedOperand, op_faults.TransposedOperand),
+    OpFault("topk's indices are one too high", ("topk",), ("selection",), None, lambda: op_faults.WrongIndices("topk"), lambda: op_faults.WrongIndices("topk")),
+    OpFault("max pooling's indices are one too high", ("max_pool2d_with_indices",), ("selection",), None,
+        lambda: op_faults.WrongIndices("max_pool2d_with_indices"), lambda: op_faults.WrongIndices("max_pool2d_with_indices")),
     OpFault("all zeros", ("convolution", "gt_"), ("zero", "integers", "not-written"), None, lambda: faults.ZeroResult("convolution"),
         lambda: faults.ZeroResult("gt_")),
     OpFault("copies race", (), (), None, op_faults.CopyRaces, op_faults.CopyRaces, race=True),
@@ -97,5 +97,5 @@ BENIGN_DEVICES = (
     BenignDevice("clean", None),
     BenignDevice("bfloat16 arithmetic", benign_devices.LowPrecision),
     BenignDevice("TF32-like products", benign_devices.LowPrecisionProducts),
-    BenignDevice("another order of sums", benign_devices.OtherOrder),
+    BenignDevice("sums in a different order", benign_devices.DifferentSumOrder),
 )

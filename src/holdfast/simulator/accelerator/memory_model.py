@@ -1,7 +1,7 @@
-"""The simulated device's memory: what tensors hold, what the driver keeps, its limit, its leaks, and the system's reaper.
+"""The simulated device's memory: allocations, the driver's cache, its limit, its leaks, and the system's OOM killer.
 
 The figures are the tensors' true sizes times `scale`, so that a small model can fill a large machine. As on a Mac, the
-driver keeps what was once allocated until `empty_cache`, and what leaked for ever.
+driver keeps allocated memory until `empty_cache`, and leaked memory permanently.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.simulator.fault_log import fired
+from holdfast.simulator.fault_log import record_fault
 from holdfast.simulator.paths import KERNEL_LOG, MEMORY_FILE
 
 GB = 1 << 30
 SMALL_MACHINE = 1 * GB
-"""All memory of the simulated machine, its processor's and its accelerator's: small, because what leaks there leaks here."""
+"""The memory of the simulated machine, shared by CPU and accelerator. Small, because simulated leaks are real leaks."""
 
 
 @dataclass(frozen=True)
-class Reaper:
-    """Does what macOS does when unified memory is gone: SIGKILL, no traceback, one line in the kernel's log."""
+class OomKiller:
+    """Acts like macOS when unified memory is used up: SIGKILL, no traceback, one line in the kernel log."""
 
     total: int = SMALL_MACHINE
 
-    def look(self, driver: int) -> None:
+    def check(self, driver: int) -> None:
         write_figure(MEMORY_FILE, driver)
         if driver >= self.total:
-            fired("the reaper", f"driver memory {driver / GB:.1f} GB of {self.total / GB:.1f} GB")
+            record_fault("the OOM killer", f"driver memory {driver / GB:.1f} GB of {self.total / GB:.1f} GB")
             name = Path(sys.executable).name
             with Path(KERNEL_LOG).open("a") as log:
                 print(
@@ -40,7 +40,7 @@ class Reaper:
 
 
 def write_figure(name: str, value: int) -> None:
-    """For the simulator's machine. Never shorter than before, so that no reader finds half a number."""
+    """Write a figure for the fake machine. It has a fixed length, so that no reader finds half a number."""
     handle = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
     os.pwrite(handle, b"%020d" % value, 0)
     os.close(handle)
@@ -48,63 +48,63 @@ def write_figure(name: str, value: int) -> None:
 
 class MemoryModel:
     def __init__(
-        self, *, limit: int | None = None, scale: int = 1, held: int = 0, reaper: Reaper | None = None
+        self, *, limit: int | None = None, scale: int = 1, process_bytes: int = 0, oom_killer: OomKiller | None = None
     ) -> None:
-        """`held`: what the process itself takes of a memory that is one for all."""
+        """`process_bytes` is the memory that the process itself uses of the shared memory."""
         self.limit = limit
-        self._held = held
-        self._lost: list[bytes] = []
+        self._process_bytes = process_bytes
+        self._leaked_blocks: list[bytes] = []
         self.scale = scale
-        self.reaper = reaper
+        self.oom_killer = oom_killer
         self.allocated = 0
         self.peak = 0
         self.leaked = 0
-        self._kept = 0
-        self._told = -1
+        self._cached = 0
+        self._last_checked = -1
 
     @property
     def total(self) -> int:
-        return self.limit or (self.reaper.total if self.reaper is not None else 16 * GB)
+        return self.limit or (self.oom_killer.total if self.oom_killer is not None else 16 * GB)
 
     @property
     def driver(self) -> int:
-        """What the driver holds: all that was allocated at once since the cache was emptied, and what leaked."""
-        return self._held + self._kept + self.leaked
+        """The driver's memory: the peak allocation since the cache was emptied, plus leaks and the process's memory."""
+        return self._process_bytes + self._cached + self.leaked
 
-    def claim(self, size: int) -> int:
-        """Bytes for a new tensor. Raises as MPS does when the limit is met."""
+    def allocate(self, size: int) -> int:
+        """Allocate memory for a new tensor and return the bytes that it counts as. Raise like MPS at the limit."""
         size *= self.scale
         if self.limit is not None and self.allocated + self.leaked + size > self.limit:
-            fired("the memory limit", f"{size / GB:.2f} GB more than {self.limit / GB:.2f} GB")
-            raise RuntimeError(self._no_room(size))
+            record_fault("the memory limit", f"{size / GB:.2f} GB more than {self.limit / GB:.2f} GB")
+            raise RuntimeError(self._format_oom_message(size))
         self.allocated += size
         self.peak = max(self.peak, self.allocated)
-        self._kept = max(self._kept, self.allocated)
-        self._tell()
+        self._cached = max(self._cached, self.allocated)
+        self._check_driver_memory()
         return size
 
-    def give_back(self, size: int) -> None:
+    def free(self, size: int) -> None:
         self.allocated -= size
 
     def leak(self, size: int) -> None:
-        """For ever, and in truth: the device's memory is the host's."""
-        self._lost.append(b"\x01" * size)
+        """Leak memory permanently. The leak is real, because the device uses the host's memory."""
+        self._leaked_blocks.append(b"\x01" * size)
         self.leaked += size
-        self._tell()
+        self._check_driver_memory()
 
     def empty_cache(self) -> None:
-        self._kept = self.allocated
-        self._tell()
+        self._cached = self.allocated
+        self._check_driver_memory()
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         self.peak = self.allocated
 
-    def _tell(self) -> None:
-        if self.reaper is not None and self.driver != self._told:
-            self._told = self.driver
-            self.reaper.look(self.driver)
+    def _check_driver_memory(self) -> None:
+        if self.oom_killer is not None and self.driver != self._last_checked:
+            self._last_checked = self.driver
+            self.oom_killer.check(self.driver)
 
-    def _no_room(self, size: int) -> str:
+    def _format_oom_message(self, size: int) -> str:
         assert self.limit is not None
         return (
             f"MPS backend out of memory (MPS allocated: {self.allocated / GB:.2f} GB, "
@@ -115,25 +115,25 @@ class MemoryModel:
 
 
 class Allocation:
-    """One storage on the device; all views of it share this, and the last to go gives the memory back."""
+    """One storage on the device. All views share it, and its memory is freed with the last view."""
 
-    __slots__ = ("__weakref__", "_ledger", "_size")
+    __slots__ = ("__weakref__", "_model", "_size")
 
     def __init__(self, size: int) -> None:
-        self._ledger = _in_use[0]
-        self._size = self._ledger.claim(size)
+        self._model = _current[0]
+        self._size = self._model.allocate(size)
 
     def __del__(self) -> None:
         if hasattr(self, "_size"):
-            self._ledger.give_back(self._size)
+            self._model.free(self._size)
 
 
-_in_use: list[MemoryModel] = [MemoryModel()]
+_current: list[MemoryModel] = [MemoryModel()]
 
 
-def use(memory_model: MemoryModel) -> None:
-    _in_use[0] = memory_model
+def set_current(memory_model: MemoryModel) -> None:
+    _current[0] = memory_model
 
 
 def current() -> MemoryModel:
-    return _in_use[0]
+    return _current[0]

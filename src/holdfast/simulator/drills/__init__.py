@@ -1,4 +1,4 @@
-"""The drills, one a file."""
+"""The drills, one per file."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def names() -> list[str]:
     return [drill.name for drill in all_drills()]
 
 
-def drill_named(name: str) -> Drill | None:
+def find_drill(name: str) -> Drill | None:
     return next((drill for drill in all_drills() if drill.name == name), None)

@@ -1,4 +1,4 @@
-"""The assigner of a detection training dies of a shape that cannot be: a boolean index counted wrongly."""
+"""The assigner of a detection training crashes with an impossible shape: a boolean index returned a wrong count."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -30,13 +30,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="assigner-mismatch",
-    description="the assigner raises a shape mismatch after many good steps: boolean indices count wrongly now and then",
+    description="the assigner raises a shape mismatch after many good steps: boolean indices sometimes return wrong counts",
     reproduces="field report 001; F04: ultralytics#22971, ultralytics#23853, pytorch#181867, pytorch#178497",
-    fault="the second of two boolean indices in quick succession selects one element too few, from the 61st on",
+    fault="from the 61st on, the second of two boolean indices in quick succession selects one element too few",
     program=program,
     finds={"assigner-shape-mismatch": "fatal"},
     verdicts=("failed",),
-    within=1,
+    within_steps=1,
     cause="assigner-shape-mismatch",
-    explained=("shape mismatch: value tensor of shape", "ultralytics/utils/tal.py"),
+    expected_words=("shape mismatch: value tensor of shape", "ultralytics/utils/tal.py"),
 )

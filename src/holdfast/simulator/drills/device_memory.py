@@ -1,4 +1,4 @@
-"""The device's memory limit is met, and torch raises."""
+"""The training reaches the device's memory limit, and torch raises an error."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -20,7 +20,7 @@ def program() -> None:
 
     def keeps_its_graph(training: Any) -> None:
         if training.step > 20:
-            kept.append(torch.ones(64, 1024, device="sim"))  # 256 kB, which count for 0.25 GB
+            kept.append(torch.ones(64, 1024, device="sim"))  # 256 kB, which count as 0.25 GB
 
     accelerator.switch_on(memory_model=MemoryModel(limit=9 * GB, scale=1024))
     Training(before_step=keeps_its_graph).run()
@@ -28,12 +28,12 @@ def program() -> None:
 
 DRILL = Drill(
     name="device-memory",
-    description="an allocation on the device fails: the limit of its allocator is met",
+    description="an allocation on the device fails: its allocator's limit is reached",
     reproduces="F09: pytorch#130112",
-    fault="outputs are kept, step after step, on a device that lets a process have 9 GB",
+    fault="outputs are kept in every step, on a device with a limit of 9 GB per process",
     program=program,
     finds={"device-out-of-memory": "fatal"},
     verdicts=("failed",),
-    within=1,
+    within_steps=1,
     cause="device-out-of-memory",
 )

@@ -1,4 +1,4 @@
-"""The disk is full when a checkpoint is written. The disk is simulated: filling a real one would be unkind."""
+"""The disk is full when a checkpoint is written. The disk is simulated, so that no real disk is filled."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -9,7 +9,7 @@ import io
 from typing import Any
 
 from holdfast.simulator.drill import Drill
-from holdfast.simulator.fault_log import fired
+from holdfast.simulator.fault_log import record_fault
 
 ROOM = 2048
 
@@ -19,7 +19,7 @@ class FullDisk(io.FileIO):
 
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > ROOM:
-            fired("the disk is full", str(self.name))
+            record_fault("the disk is full", str(self.name))
             raise OSError(errno.ENOSPC, "No space left on device", self.name)
         return super().write(data)
 
@@ -41,13 +41,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="disk-full",
-    description="a checkpoint cannot be written, because the disk is full",
+    description="a checkpoint cannot be written because the disk is full",
     reproduces="the checkpoints and caches of long runs; ENOSPC",
     fault="the file that torch.save writes to raises ENOSPC after two kilobytes, as a full disk would",
     program=program,
     finds={"disk-full": "fatal"},
     verdicts=("failed",),
-    within=1,
+    within_steps=1,
     cause="disk-full",
-    also=("checkpoint-torn",),
+    may_find=("checkpoint-torn",),
 )

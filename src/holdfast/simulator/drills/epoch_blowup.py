@@ -1,4 +1,4 @@
-"""One epoch takes ten times as long as those before it, because the machine swaps."""
+"""One epoch takes ten times as long as the previous ones, because the machine swaps."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -18,15 +18,15 @@ def program() -> None:
 
 DRILL = Drill(
     name="epoch-blowup",
-    description="the seventh epoch takes many times as long as the six before it: the machine swaps",
+    description="the seventh epoch takes many times as long as the first six: the machine swaps",
     reproduces="field report 001 (979 s an epoch, then 39,322 s); F08: ultralytics#24065, ultralytics#22621",
-    fault="the operator mse_loss takes almost a second more, and swap fills (as the simulated machine says), from epoch 7 on",
+    fault="from epoch 7 on, the operator mse_loss takes almost a second longer and the simulated machine reports swapping",
     program=program,
     finds={"epoch-time-blowup": "warn"},
-    explained=("swapped",),
+    expected_words=("swapped",),
     verdicts=("learned",),
-    # Hours shrink to seconds here, and so must the least that counts.
+    # The drill takes seconds instead of hours, so the rule's threshold must be lower.
     plan={"sample_every_s": 0.1, "rules": {"epoch-time-blowup": {"least_seconds": 2.0}}},
-    world="unified memory",
-    quick=False,
+    machine="unified memory",
+    is_quick=False,
 )

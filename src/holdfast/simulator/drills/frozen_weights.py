@@ -1,4 +1,4 @@
-"""A weight never changes although its gradient says so: an in-place update of a non-contiguous tensor is lost."""
+"""A weight never changes although it has a gradient: an in-place update of a non-contiguous tensor is lost."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -25,12 +25,12 @@ def program() -> None:
 
 DRILL = Drill(
     name="frozen-weights",
-    description="one layer never learns: the optimizer's update of a non-contiguous weight goes nowhere",
+    description="one layer never learns: the optimizer's update of a non-contiguous weight is lost",
     reproduces="F13: pytorch#118115, pytorch#165267, pytorch#192212",
-    fault="the operator addcdiv_ on a destination that is not contiguous writes to a temporary",
+    fault="the operator addcdiv_ with a non-contiguous destination writes to a temporary",
     program=program,
     finds={"weights-frozen": "fatal"},
     verdicts=("not-learned",),
-    within=8,  # three looks, in the first steps, as far as the budget lets them
+    within_steps=8,  # three checks in the first steps, as far as the budget allows
     cause="weights-frozen",
 )

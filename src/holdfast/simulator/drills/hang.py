@@ -1,4 +1,4 @@
-"""The training stands still and says nothing."""
+"""The training hangs without any output."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -19,13 +19,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="hang",
-    description="the training stands still in its 41st step, and neither ends nor says anything",
-    reproduces="F16, F20: a device that waits for itself, a worker that never answers",
+    description="the training hangs in its 41st step, without an error or output",
+    reproduces="F16, F20: a device that deadlocks, a worker that never answers",
     fault="the operator mse_loss does not return",
     program=program,
     finds={"step-hang": "fatal"},
     verdicts=("failed",),
-    within=1,
+    within_steps=1,
     cause="step-hang",
     plan={"hang": HangSettings(floor_s=2.0, start_floor_s=60.0, factor=2.0, confirm_s=1.0), "grace_s": 1.0},
 )

@@ -1,4 +1,4 @@
-"""Nothing is wrong: the control. A detector that also speaks here would prove nothing elsewhere."""
+"""The control: nothing is wrong. A detector that reports something here would prove nothing in the other drills."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -17,11 +17,11 @@ def program() -> None:
 
 DRILL = Drill(
     name="healthy",
-    description="nothing is wrong: a training on the simulated accelerator is left alone",
-    reproduces="the control of the other drills",
+    description="nothing is wrong: a healthy training on the simulated accelerator causes no findings",
+    reproduces="the control for the other drills",
     fault="none",
     program=program,
     finds={},
     verdicts=("learned",),
-    fires=False,
+    has_fault=False,
 )

@@ -18,13 +18,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="losses-zero",
-    description="every loss is exactly zero, and the training goes on as if all were well",
+    description="every loss is exactly zero, and the training continues without an error",
     reproduces="field report 000; F01: pytorch#122016, pytorch#123385, ultralytics#9113",
-    fault="the operator mse_loss gives zeros, forward and backward",
+    fault="the operator mse_loss returns zeros, forward and backward",
     program=program,
     finds={"loss-all-zero": "fatal"},
     verdicts=("not-learned",),
-    within=20,
+    within_steps=20,
     cause="loss-all-zero",
-    also=("gradients-zero",),
+    may_find=("gradients-zero",),
 )

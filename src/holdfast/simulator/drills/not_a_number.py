@@ -1,4 +1,4 @@
-"""The loss becomes NaN in the middle of a good training."""
+"""The loss becomes NaN in the middle of a healthy training."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -18,12 +18,12 @@ def program() -> None:
 
 DRILL = Drill(
     name="not-a-number",
-    description="from the 51st step on the loss is NaN",
-    reproduces="F14, F17: pytorch#123171, pytorch#125954 (GPU work that is incomplete leaves garbage)",
-    fault="the operator addmm gives NaN after 100 calls",
+    description="from the 51st step on, the loss is NaN",
+    reproduces="F14, F17: pytorch#123171, pytorch#125954 (incomplete GPU work leaves garbage)",
+    fault="the operator addmm returns NaN after 100 calls",
     program=program,
-    finds={"loss-not-finite": "warn"},  # fatal, unless the gradients' NaN ends it before that
+    finds={"loss-not-finite": "warn"},  # fatal, unless the finding about NaN gradients stops the training first
     verdicts=("not-learned",),
-    within=5,
-    also=("gradients-not-finite",),
+    within_steps=5,
+    may_find=("gradients-not-finite",),
 )

@@ -23,13 +23,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="openmp-abort",
-    description="the process aborts in its 41st backward, with the last words of two OpenMP runtimes",
-    reproduces="field report 002, whose own conclusion was gradient accumulation; F25: faiss-wheels#73, pytorch#149201",
+    description="the process aborts in its 41st backward, with the error message of two OpenMP runtimes",
+    reproduces="field report 002, which suspected gradient accumulation; F25: faiss-wheels#73, pytorch#149201",
     fault="the operator mse_loss_backward writes OMP: Error #15 to stderr and aborts",
     program=program,
     finds={"openmp-duplicate": "fatal"},
     verdicts=("failed",),
-    within=1,
+    within_steps=1,
     cause="openmp-duplicate",
-    explained=("OMP: Error #15",),
+    expected_words=("OMP: Error #15",),
 )

@@ -1,4 +1,4 @@
-"""The scalar-write bug: the gains of a loss's parts are written one by one, and the last write lands on all of them."""
+"""The scalar-write bug: the gains of a loss's parts are written one by one, and the last write overwrites all of them."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -30,13 +30,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="scalar-write",
-    description="x=zeros(3); x[1]=1; x[2]=3 gives [0, 3, 3]: a loss whose gains are written so is zero",
+    description="x=zeros(3); x[1]=1; x[2]=3 gives [0, 3, 3]: a loss whose gains are written like this is zero",
     reproduces="field report 000; F01: pytorch#122016 (macOS 14.4 with torch 2.2)",
-    fault="a scalar written to one element also lands where scalars were written before",
+    fault="a scalar written to one element also overwrites elements that were written before",
     program=program,
     finds={"loss-all-zero": "fatal"},
     verdicts=("not-learned",),
-    within=20,
+    within_steps=20,
     cause="loss-all-zero",
-    also=("gradients-zero",),
+    may_find=("gradients-zero",),
 )

@@ -1,4 +1,4 @@
-"""The machine falls asleep in the night: hours pass, and neither a hang nor a slow epoch is to be blamed for them."""
+"""The machine falls asleep at night: hours pass, and neither a hang nor a slow epoch may be reported."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -15,14 +15,14 @@ def program() -> None:
     from pathlib import Path
 
     from holdfast.simulator import accelerator
-    from holdfast.simulator.fault_log import fired
-    from holdfast.simulator.paths import NAP_FILE
+    from holdfast.simulator.fault_log import record_fault
+    from holdfast.simulator.paths import SLEEP_FILE
     from holdfast.simulator.trainings.plain import Training
 
     def falls_asleep(training: Any) -> None:
         if training.step == 40:
-            Path(NAP_FILE).write_text(str(HOURS * 3600))
-            fired("sleep", f"{HOURS} hours")
+            Path(SLEEP_FILE).write_text(str(HOURS * 3600))
+            record_fault("sleep", f"{HOURS} hours")
 
     accelerator.switch_on()
     Training(steps=96, pace=0.02, before_step=falls_asleep).run()
@@ -31,11 +31,11 @@ def program() -> None:
 DRILL = Drill(
     name="sleep",
     description="the machine sleeps for ten hours in the middle of the training",
-    reproduces="field report 001 (an epoch of 39,322 s after epochs of 979 s), one of its two explanations",
-    fault="the machine's clocks say that ten hours passed in which nothing ran (the clocks are simulated)",
+    reproduces="one of the two explanations of field report 001 (an epoch of 39,322 s after epochs of 979 s)",
+    fault="the (simulated) clocks of the machine show ten hours in which nothing ran",
     program=program,
     finds={"machine-slept": "note"},
     verdicts=("learned",),
     plan={"sample_every_s": 0.1},
-    world="falls asleep",
+    machine="falls asleep",
 )

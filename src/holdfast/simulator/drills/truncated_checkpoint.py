@@ -1,4 +1,4 @@
-"""Killed while it saves: the newest checkpoint is torn, and the one before it must be used."""
+"""The training is killed while it saves: the newest checkpoint is truncated, and the previous one must be used."""
 
 # ruff: noqa: PLC0415 - what a program imports is imported in the training's own process, and only there
 
@@ -19,7 +19,7 @@ def program() -> None:
     import torch
 
     from holdfast.simulator import accelerator
-    from holdfast.simulator.fault_log import fired
+    from holdfast.simulator.fault_log import record_fault
     from holdfast.simulator.trainings.plain import Training, network
 
     accelerator.switch_on()
@@ -36,7 +36,7 @@ def program() -> None:
         whole = io.BytesIO()
         torch.save(training.state, whole)
         path.write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
-        fired("a kill while it saved", str(path))
+        record_fault("a kill during a save", str(path))
         os.kill(os.getpid(), signal.SIGKILL)
 
     Training(steps=56, model=model, after_epoch=save, step=start["step"] if start is not None else 0).run()
@@ -44,13 +44,13 @@ def program() -> None:
 
 DRILL = Drill(
     name="truncated-checkpoint",
-    description="killed in the middle of saving: half a checkpoint is on the disk",
-    reproduces="field report 003; checkpoints that are written in place (Ultralytics' last.pt)",
+    description="the training is killed while it saves: only half of the checkpoint is on disk",
+    reproduces="field report 003; checkpoints written in place (Ultralytics' last.pt)",
     fault="half of step-024.pt is written, then SIGKILL",
     program=program,
     finds={"checkpoint-torn": "note", "killed-externally": "warn"},
     verdicts=("learned", "unproven"),
     attempts=2,
-    also=("killed-externally",),
+    may_find=("killed-externally",),
     plan={"checkpoint": "step-*.pt", "resume_with": "--resume {checkpoint}"},
 )

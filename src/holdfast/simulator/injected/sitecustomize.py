@@ -1,4 +1,4 @@
-"""Makes a training fail as SIMULATOR_FAULTS says: see holdfast.simulator.injection."""
+"""Injects the faults in SIMULATOR_FAULTS into a training: see holdfast.simulator.injection."""
 
 import os
 

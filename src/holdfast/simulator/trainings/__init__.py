@@ -1,1 +1,1 @@
-"""Small trainings for drills. They know nothing of Holdfast; what is wrong with them is injected."""
+"""Small trainings for drills. They do not know about Holdfast; their faults are injected."""

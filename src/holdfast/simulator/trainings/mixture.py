@@ -1,7 +1,7 @@
-"""A plain loop that uses, in earnest, each operator that devices are known to have got wrong.
+"""A training loop that really uses every operator with a known device bug.
 
-It learns to tell which of four words a noisy image and a few tokens belong to: an embedding, a convolution whose weight
-is not contiguous, attention, pooling, a very long linear layer, masks, sorting, counting, and bookkeeping with scalars.
+It learns to classify a noisy image and a few tokens into four classes: an embedding, a convolution with a non-contiguous
+weight, attention, pooling, a very long linear layer, masks, sorting, counting, and bookkeeping with scalars.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from holdfast.simulator.fault_log import at_step
+from holdfast.simulator.fault_log import set_step
 
 LONG = 33000
-"""Terms of one sum: more than 32767."""
+"""The number of terms in one sum: more than 32767."""
 CLASSES = 4
 BATCH = 6
 WORDS = 5
@@ -32,20 +32,20 @@ class Mixture(nn.Module):  # type: ignore[misc] # torch's types are not read
         self.long = nn.Linear(LONG, 2)
         self.layers = nn.ModuleList([nn.Linear(26, 64), nn.Linear(64, CLASSES)])
         self.scale = nn.Parameter(torch.ones(8))
-        # As models that were converted, pruned or transposed have them.
+        # Non-contiguous, as in models that were converted, pruned or transposed.
         self.image.weight = nn.Parameter(
             self.image.weight.detach().permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
         )
 
     def forward(self, tokens: torch.Tensor, images: torch.Tensor, signal: torch.Tensor) -> Any:
-        seen = functional.silu(self.norm(self.image(images)))
-        seen = functional.max_pool2d(seen, 2)
-        seen = functional.interpolate(self.finer(seen), scale_factor=2.0)
-        seen = seen.mean((2, 3)) * self.scale
+        features = functional.silu(self.norm(self.image(images)))
+        features = functional.max_pool2d(features, 2)
+        features = functional.interpolate(self.finer(features), scale_factor=2.0)
+        features = features.mean((2, 3)) * self.scale
         words = self.words(tokens)
         attention = torch.softmax(self.query(words) @ self.key(words).transpose(1, 2) / 4.0, -1)
-        read = (attention @ words).mean(1)
-        mixed = torch.cat([seen, read, functional.relu(self.long(signal))], 1)
+        attended = (attention @ words).mean(1)
+        mixed = torch.cat([features, attended, functional.relu(self.long(signal))], 1)
         return self.layers[1](functional.gelu(self.layers[0](mixed))), words
 
 
@@ -63,31 +63,31 @@ class Training:
         options = {"lr": 0.01, "weight_decay": 0.01} if self._optimizer != "SGD" else {"lr": 0.01, "momentum": 0.9}
         optimizer = getattr(torch.optim, self._optimizer)(model.parameters(), **options)
         for step in range(1, self.steps + 1):
-            at_step(step)
+            set_step(step)
             tokens = torch.randint(0, 12, (BATCH, WORDS))
             images, signal = torch.randn(BATCH, 3, 8, 8), torch.randn(BATCH, LONG) / 50.0
             target = tokens[:, 0] % CLASSES
             batch = [value.to(self.device, non_blocking=True) for value in (tokens, images, signal, target)]
             optimizer.zero_grad()
-            parts = self._losses(model, *batch)
+            parts = self._compute_losses(model, *batch)
             parts.sum().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 10.0)
             optimizer.step()
             self.losses.append(parts.detach().sum().item())
         return self.losses
 
-    def _losses(
+    def _compute_losses(
         self, model: nn.Module, tokens: torch.Tensor, images: torch.Tensor, signal: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
         scores, words = model(tokens, images, signal)
         parts = torch.zeros(3, device=self.device)
         parts[0] = functional.cross_entropy(scores, target)
-        parts[1] = self._of_masked(words, tokens)
-        parts[2] = self._of_ranks(scores) + self._bookkeeping(tokens, scores)
+        parts[1] = self._masked_loss(words, tokens)
+        parts[2] = self._ranking_loss(scores) + self._bookkeeping_loss(tokens, scores)
         return parts
 
-    def _of_masked(self, words: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Boolean masks, one of them drawn into a part of itself; repeated places, whose gradients add up."""
+    def _masked_loss(self, words: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Use boolean masks, one of them written through a view, and repeated indices, whose gradients add up."""
         mask = torch.zeros(BATCH, WORDS + 2, dtype=torch.bool, device=self.device)
         mask[1:].fill_(True)
         mask[:, WORDS:] = False
@@ -104,19 +104,19 @@ class Training:
             + spread.square().mean() / 10.0
         )
 
-    def _of_ranks(self, scores: torch.Tensor) -> torch.Tensor:
-        """What is best, in each column and in each row."""
+    def _ranking_loss(self, scores: torch.Tensor) -> torch.Tensor:
+        """Use the best scores in each column and in each row."""
         order = scores.argsort(dim=0)
         best, _ = scores.topk(2, dim=1)
         return (scores.gather(0, order)[0] - scores.gather(0, order)[-1]).mean() / 10.0 - best.mean() / 100.0
 
-    def _bookkeeping(self, tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Counts, clocks in nanoseconds, accuracy where some scores are missing."""
+    def _bookkeeping_loss(self, tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Use counts, timestamps in nanoseconds, and accuracy with missing scores."""
         _, counts = tokens.flatten().unique(return_counts=True)
-        clock = (tokens[:, 0] + 1) * 1_000_000_000
-        late = clock.cumsum(0) > clock.sum() // 2
+        timestamps = (tokens[:, 0] + 1) * 1_000_000_000
+        late = timestamps.cumsum(0) > timestamps.sum() // 2
         missing = scores.detach().clone()
         missing[0, 2] = float("nan")
-        guessed = missing.argmax(1)
-        weight = counts.max() / counts.sum() + late.float().mean() + (guessed == 2).float().mean()
+        predicted = missing.argmax(1)
+        weight = counts.max() / counts.sum() + late.float().mean() + (predicted == 2).float().mean()
         return scores.std() * weight / 100.0

@@ -1,4 +1,4 @@
-"""A plain loop: a small network learns a sum, from a loader, on the simulated accelerator or on the CPU."""
+"""A plain training loop: a small network learns a sum from a DataLoader, on the simulated accelerator or on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.simulator.fault_log import at_step
+from holdfast.simulator.fault_log import set_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +20,11 @@ BATCH = 8
 STEPS_AN_EPOCH = SAMPLES // BATCH
 
 
-def mean_square(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def mse_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(model(x), y)
 
 
-def nothing(_training: Training) -> None:
+def do_nothing(_training: Training) -> None:
     pass
 
 
@@ -33,12 +33,12 @@ class Training:
     device: str = "sim"
     steps: int = 200
     pace: float = 0.0
-    """Seconds that each step takes longer: what happens outside, a few times a second, then happens within few steps."""
-    loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = mean_square
+    """Extra seconds per step, so that external samples taken a few times a second are only a few steps apart."""
+    loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = mse_loss
     model: nn.Module | None = None
     optimizer: Callable[..., Any] = torch.optim.AdamW
-    before_step: Callable[[Training], None] = nothing
-    after_epoch: Callable[[Training], None] = nothing
+    before_step: Callable[[Training], None] = do_nothing
+    after_epoch: Callable[[Training], None] = do_nothing
     step: int = 0
     _parts: dict[str, Any] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Training:
         while self.step < self.steps:
             for batch, target in loader:
                 self.step += 1
-                at_step(self.step)
+                set_step(self.step)
                 time.sleep(self.pace)
                 self.before_step(self)
                 optimizer.zero_grad()

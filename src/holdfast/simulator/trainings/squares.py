@@ -1,4 +1,4 @@
-"""A data set that a YOLO model can be trained on in seconds, and the training: bright squares on dark noise."""
+"""A dataset that trains a YOLO model in seconds, and the training: bright squares on dark noise."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from holdfast.simulator.fault_log import at_step
+from holdfast.simulator.fault_log import set_step
 
 
 def make_squares(folder: Path, count: int = 16) -> Path:
-    """Writes images, labels and data.yaml."""
+    """Write images, labels and data.yaml."""
     import numpy as np  # noqa: PLC0415 - comes with ultralytics
     from PIL import Image  # noqa: PLC0415
 
@@ -31,16 +31,16 @@ def make_squares(folder: Path, count: int = 16) -> Path:
 
 
 def train_yolo(epochs: int, device: str = "sim") -> None:
-    """YOLO11n from its yaml on the simulated accelerator or on the CPU, in the current folder, with nothing downloaded."""
+    """Train YOLO11n from its yaml on the simulated accelerator or the CPU, in the current folder, without downloads."""
     folder = Path.cwd()
     data = folder / "data.yaml"
     if not data.exists():
         make_squares(folder)
-    _without_torchvision_operators()
+    _stub_torchvision_operators()
     from ultralytics import YOLO  # noqa: PLC0415 - an import of seconds
     from ultralytics.engine import trainer, validator  # noqa: PLC0415
 
-    # Ultralytics takes only names of devices that it knows.
+    # Ultralytics accepts only device names that it knows.
     trainer.select_device = validator.select_device = lambda *_, **__: torch.device(device, 0)
     model = YOLO("yolo11n.yaml")
     model.add_callback("on_train_batch_start", _Counter())
@@ -56,23 +56,23 @@ class _Counter:
 
     def __call__(self, _trainer: Any) -> None:
         self.step += 1
-        at_step(self.step)
+        set_step(self.step)
 
 
-def _without_torchvision_operators() -> None:
-    """The operators of torchvision do not load with every torch (F26), and nothing here needs them."""
+def _stub_torchvision_operators() -> None:
+    """Replace torchvision's operators: they do not load with every torch (F26), and nothing here needs them."""
     try:
         torchvision = importlib.import_module("torchvision")
     except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(library)
+        _libraries.append(library)
         torchvision = importlib.import_module("torchvision")
     from ultralytics.utils.nms import TorchNMS  # noqa: PLC0415
 
     torchvision.ops.nms = TorchNMS.nms
 
 
-_kept: list[Any] = []
-"""What a library defined is forgotten with it."""
+_libraries: list[Any] = []
+"""References that keep the library's definitions alive."""

@@ -1,25 +1,25 @@
-"""Copies of a batch, whatever it is made of, and which part of it is the input."""
+"""Copies of a batch of any structure, and detection of its input."""
 
 import copy
 
-NAMES = (
+INPUT_NAMES = (
     "img", "image", "images", "pixel_values", "inputs", "input", "x", "input_ids", "input_values", "input_features", "features",
     "data", "src", "source", "tokens", "text",
 )  # fmt: skip
-"""What the input is called in batches that are dictionaries."""
-MAX_VALUE = 1 << 30
-"""Bytes: what is larger is not kept."""
+"""Keys of the input in batches that are dictionaries."""
+MAX_BYTES = 1 << 30
+"""A larger batch is not kept."""
 MAX_DEPTH = 6
 
 
-def copied(torch, value, depth=0):
-    """The same nesting with tensors and arrays of its own. What cannot be copied is shared."""
+def copy_batch(torch, value, depth=0):
+    """Return the same nesting with copies of all tensors and arrays. Objects that cannot be copied are shared."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple) and depth < MAX_DEPTH:
-        return type(value)([copied(torch, item, depth + 1) for item in value])
+        return type(value)([copy_batch(torch, item, depth + 1) for item in value])
     if type(value) is dict and depth < MAX_DEPTH:
-        return {name: copied(torch, item, depth + 1) for name, item in value.items()}
+        return {name: copy_batch(torch, item, depth + 1) for name, item in value.items()}
     if value is None or isinstance(value, (int, float, str, bytes, bool)):
         return value
     try:
@@ -28,12 +28,12 @@ def copied(torch, value, depth=0):
         return value
 
 
-def size_of(torch, batch):
+def tensor_bytes(torch, batch):
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(torch, batch) if isinstance(leaf, torch.Tensor))
 
 
 def leaves(torch, value, depth=0):
-    """Tensors and arrays, in order."""
+    """Yield all tensors and arrays, in order."""
     if isinstance(value, torch.Tensor) or _is_array(value):
         yield value
     elif depth < MAX_DEPTH:
@@ -45,32 +45,32 @@ def leaves(torch, value, depth=0):
                 yield from leaves(torch, value[name], depth + 1)
 
 
-def input_of(torch, batch, depth=0):
-    """(the tensor or array that is the input, whether that is certain); (None, False) where there is none."""
+def find_input(torch, batch, depth=0):
+    """Return (the tensor or array that is the input, whether that is certain), or (None, False) if there is none."""
     if isinstance(batch, torch.Tensor) or _is_array(batch):
         return batch, True
     if _is_mapping(batch):
-        for name in NAMES:
+        for name in INPUT_NAMES:
             found = batch.get(name) if hasattr(batch, "get") else None
             if isinstance(found, torch.Tensor) or _is_array(found):
                 return found, True
     elif isinstance(batch, (list, tuple)) and batch and depth < MAX_DEPTH:
         first = batch[0]
         if not isinstance(first, torch.Tensor) and not _is_array(first):
-            found = input_of(torch, first, depth + 1)
+            found = find_input(torch, first, depth + 1)
             if found[0] is not None:
                 return found
         elif len(first.shape) >= 2 or "int" not in str(first.dtype):
-            return first, True  # a row of whole numbers in the first place may be what they are called by
+            return first, True  # a vector of integers in first position may be sample ids
     elif hasattr(batch, "x") and isinstance(batch.x, torch.Tensor):
         return batch.x, True
-    everything = list(leaves(torch, batch))
-    return (max(everything, key=_count), False) if everything else (None, False)
+    candidates = list(leaves(torch, batch))
+    return (max(candidates, key=_count_elements), False) if candidates else (None, False)
 
 
 def zero_input(torch, batch):
-    """Sets the input of this copy to 0, in place. Returns whether there was any, and whether it was 0 already."""
-    found, _ = input_of(torch, batch)
+    """Set the input of this copy to 0, in place. Return whether there was an input, and whether it was already 0."""
+    found, _ = find_input(torch, batch)
     if found is None:
         return False, False
     already = not bool((found != 0).any())
@@ -89,7 +89,7 @@ def _is_array(value):
     return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray" and value.dtype.kind in "fiub"
 
 
-def _count(leaf):
+def _count_elements(leaf):
     count = 1
     for length in leaf.shape:
         count *= int(length)

@@ -1,7 +1,7 @@
-"""What the first loss of an untrained model should be, where theory says so.
+"""The expected first loss of an untrained model, for losses with a known theoretical value.
 
-The loss's own node in the graph says what it is, and what it saved says the rest: how many classes, which targets. It is
-computed again from that: where the training's loss is something else, other terms are in it, and theory says nothing.
+The loss's node in the graph identifies the loss function, and its saved tensors give the number of classes and the targets.
+The loss is recomputed from them. If the training's loss differs, it contains other terms, and nothing can be expected.
 """
 
 import math
@@ -10,47 +10,49 @@ from ..op_check.cpu_mirror import to_host
 
 CROSS_ENTROPY = ("NllLossBackward0", "NllLoss2DBackward0", "NllLossBackward", "NllLoss2DBackward")
 BINARY = ("BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyWithLogitsBackward")
-BINARY_OF_SHARES = ("BinaryCrossEntropyBackward0", "BinaryCrossEntropyBackward")
-SQUARES = ("MseLossBackward0", "MseLossBackward")
-NODES_LOOKED_AT = 400
-NEAR = 0.01
+BINARY_OF_PROBABILITIES = ("BinaryCrossEntropyBackward0", "BinaryCrossEntropyBackward")
+MSE = ("MseLossBackward0", "MseLossBackward")
+MAX_NODES = 400
+RELATIVE_TOLERANCE = 0.01
 
 
-def first_loss(torch, loss, value):
-    """{"kind", "seen", "expected", ...}, or {"why": why there is none}. `value` is the loss as a number, unscaled."""
-    found = _of_its_node(torch, loss)
-    if "seen" in found and not math.isclose(found["seen"], value, rel_tol=NEAR, abs_tol=1e-6):
-        return {"why": "its loss is more than the %s in it" % found["kind"]}
-    return found
+def explain_first_loss(torch, loss, value):
+    """Return {"kind", "seen", "expected", ...}, or {"why": reason} if nothing can be expected. `value` is the unscaled loss."""
+    result = _explain_node(torch, loss)
+    if "seen" in result and not math.isclose(result["seen"], value, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-6):
+        return {"why": "the loss has other terms besides the %s" % result["kind"]}
+    return result
 
 
-def _of_its_node(torch, loss):
-    known = CROSS_ENTROPY + BINARY + BINARY_OF_SHARES + SQUARES
-    nodes = [node for node in _nodes(loss.grad_fn) if node.name() in known]
+def _explain_node(torch, loss):
+    known_nodes = CROSS_ENTROPY + BINARY + BINARY_OF_PROBABILITIES + MSE
+    nodes = [node for node in _nodes(loss.grad_fn) if node.name() in known_nodes]
     if not nodes:
-        return {"why": "its loss is none that theory knows a first value of"}
+        return {"why": "the loss function has no known initial value"}
     if len(nodes) > 1:
-        return {"why": "its loss is made of several"}
+        return {"why": "the loss is a combination of several losses"}
     node = nodes[0]
     with torch.no_grad():
         output, target = (to_host(torch, tensor).float() for tensor in (node._saved_self, node._saved_target))
         if node.name() in CROSS_ENTROPY:
             return _cross_entropy(torch, node, output, target.long())
-        if node.name() in SQUARES:
-            return _squares(output, target)
+        if node.name() in MSE:
+            return _mse(output, target)
         return _binary(torch, node, output, target)
 
 
 def _cross_entropy(torch, node, output, target):
     dimension = 1 if output.dim() > 1 else 0
     classes = int(output.shape[dimension])
-    ignored = getattr(node, "_saved_ignore_index", -100)
-    ignored = ignored - (1 << 64) if ignored >= 1 << 63 else ignored  # it is kept without its sign
-    counted = target != ignored
-    if not bool(counted.any()) or classes < 2:
-        return {"why": "no target counts"}
-    picked = output.gather(dimension, target.clamp(0, classes - 1).unsqueeze(dimension)).squeeze(dimension)
-    seen = float(-(picked[counted] if target.dim() else picked).mean())
+    ignore_index = getattr(node, "_saved_ignore_index", -100)
+    ignore_index = (
+        ignore_index - (1 << 64) if ignore_index >= 1 << 63 else ignore_index
+    )  # it is stored as an unsigned number
+    is_counted = target != ignore_index
+    if not bool(is_counted.any()) or classes < 2:
+        return {"why": "all targets are ignored, or there is only one class"}
+    log_probabilities = output.gather(dimension, target.clamp(0, classes - 1).unsqueeze(dimension)).squeeze(dimension)
+    seen = float(-(log_probabilities[is_counted] if target.dim() else log_probabilities).mean())
     return {"kind": "cross entropy", "seen": seen, "expected": math.log(classes), "classes": classes}
 
 
@@ -63,7 +65,7 @@ def _binary(torch, node, output, target):
     return {"kind": "binary cross entropy", "seen": seen, "expected": math.log(2.0)}
 
 
-def _squares(output, target):
+def _mse(output, target):
     if output.shape != target.shape:
         return {"why": "outputs and targets have different shapes"}
     seen = float((output - target).square().mean())
@@ -72,11 +74,11 @@ def _squares(output, target):
 
 
 def _nodes(node):
-    seen, waiting = set(), [node]
-    while waiting and len(seen) < NODES_LOOKED_AT:
-        node = waiting.pop(0)
+    seen, pending = set(), [node]
+    while pending and len(seen) < MAX_NODES:
+        node = pending.pop(0)
         if node is None or node in seen:
             continue
         seen.add(node)
         yield node
-        waiting.extend(next_node for next_node, _ in node.next_functions)
+        pending.extend(next_node for next_node, _ in node.next_functions)

@@ -1,7 +1,7 @@
-"""What loaders yield: as it is, the first batch again and again, or that batch with its inputs zeroed.
+"""Control over what loaders yield: their own batches, the first batch repeated, or that batch with its inputs zeroed.
 
-It stands under the probe, which sees such a batch as it sees any. Only loaders that were read for the first step are touched,
-and only while gradients are on: a validation gets its own.
+The override is installed below the probe, so the probe sees such a batch like any other. It affects only loaders that were
+read for the first step, and only while gradients are enabled: a validation gets its own batches.
 """
 
 import functools
@@ -9,71 +9,71 @@ import os
 import weakref
 
 from ..import_hooks import after_import
-from .batches import MAX_VALUE, copied, input_of, size_of, zero_input
+from .batches import MAX_BYTES, copy_batch, find_input, tensor_bytes, zero_input
 
-AS_IT_IS, AGAIN, ZEROED = "as it is", "again", "zeroed"
-PATIENCE = 64
-"""So many batches without a backward between them: this is no training, and would never end."""
+PASS_THROUGH, REPEATED, ZEROED = "as it is", "again", "zeroed"
+MAX_BATCHES_WITHOUT_BACKWARD = 64
+"""After this many batches without a backward, the loop is not a training and would never end."""
 
 
 class LoaderOverride(object):
     def __init__(self, torch):
         self._torch = torch
         self._kept = {}
-        """id of a dataset -> (a weak reference to it or None, the batch that it gave for the first step)"""
+        """Dataset id -> (a weak reference to it or None, the batch that it yielded for the first step)"""
         self._since_backward = 0
-        self._keeping = True
+        self._is_recording = True
         self._pid = os.getpid()
-        self.mode = AS_IT_IS
+        self.mode = PASS_THROUGH
         self.given = 0
-        """Batches that were given in the place of others, so far."""
+        """The number of batches that were replaced so far."""
         self.too_large = False
         self.zero_already = False
         self.endless = True
-        """Ultralytics' loaders go on for ever: an epoch's end would be a validation."""
+        """Whether Ultralytics' loaders never end: the end of an epoch would start a validation."""
 
     def install(self):
-        after_import("torch.utils.data.dataloader", self._watch)
-        after_import("ultralytics.data.build", self._watch_ultralytics)
+        after_import("torch.utils.data.dataloader", self._wrap_iterator)
+        after_import("ultralytics.data.build", self._make_endless)
 
     @property
     def has_batch(self):
         return bool(self._kept)
 
     def input_is_certain(self):
-        return all(input_of(self._torch, batch)[1] for _, batch in self._kept.values())
+        return all(find_input(self._torch, batch)[1] for _, batch in self._kept.values())
 
     def backward_begins(self):
-        self._keeping = False
+        self._is_recording = False
         self._since_backward = 0
 
     def end(self):
-        self.mode, self._kept, self._keeping = AS_IT_IS, {}, False
+        self.mode, self._kept, self._is_recording = PASS_THROUGH, {}, False
 
     # --- the loaders ---------------------------------------------------------------------------------------------
 
-    def _watch(self, module):
+    def _wrap_iterator(self, module):
         iterator_class = module._BaseDataLoaderIter
         original = iterator_class.__next__
-        loading = self
+        override = self
 
         @functools.wraps(original)
-        def __next__(iterator):  # noqa: N807 - it becomes that method
-            return loading._next(original, iterator)
+        def __next__(iterator):  # noqa: N807 - it replaces that method
+            return override._next(original, iterator)
 
         iterator_class.__next__ = __next__
 
-    def _watch_ultralytics(self, module):
+    def _make_endless(self, module):
         loader_class = getattr(module, "InfiniteDataLoader", None)
         if loader_class is None:
             return
-        original, loading = loader_class.__iter__, self
+        original, override = loader_class.__iter__, self
 
         @functools.wraps(original)
-        def __iter__(loader):  # noqa: N807 - it becomes that method
+        def __iter__(loader):  # noqa: N807 - it replaces that method
             for batch in original(loader):
                 yield batch
-            while loading.endless and loading._torch.is_grad_enabled() and hasattr(loader, "iterator"):
+            while override.endless and override._torch.is_grad_enabled() and hasattr(loader, "iterator"):
                 yield next(loader.iterator)
 
         loader_class.__iter__ = __iter__
@@ -82,30 +82,30 @@ class LoaderOverride(object):
         if os.getpid() != self._pid or not self._torch.is_grad_enabled():
             return original(iterator)
         dataset = getattr(iterator, "_dataset", None)
-        if self.mode == AS_IT_IS:
+        if self.mode == PASS_THROUGH:
             batch = original(iterator)
-            if self._keeping:
+            if self._is_recording:
                 self._keep(dataset, batch)
             return batch
         kept = self._kept.get(id(dataset))
         if kept is None or (kept[0] is not None and kept[0]() is not dataset):
             return original(iterator)
         self._since_backward += 1
-        if self._since_backward > PATIENCE:
+        if self._since_backward > MAX_BATCHES_WITHOUT_BACKWARD:
             self._since_backward = 0
             raise StopIteration
         self.given += 1
-        batch = copied(self._torch, kept[1])
+        batch = copy_batch(self._torch, kept[1])
         if self.mode == ZEROED:
             self.zero_already = zero_input(self._torch, batch)[1]
         return batch
 
     def _keep(self, dataset, batch):
-        if size_of(self._torch, batch) > MAX_VALUE:
+        if tensor_bytes(self._torch, batch) > MAX_BYTES:
             self.too_large = True
             return
         try:
             reference = weakref.ref(dataset)
         except TypeError:
             reference = None
-        self._kept[id(dataset)] = (reference, copied(self._torch, batch))
+        self._kept[id(dataset)] = (reference, copy_batch(self._torch, batch))

@@ -1,9 +1,9 @@
-"""The order of a dry run: the first steps as they are, under the operator check; then one batch again and again; then the end.
+"""The order of a dry run: the unmodified first steps under the operator check, then one batch repeatedly, then the exit.
 
-Every experiment begins from the weights, the optimizer's state and the random numbers that the training had before its first
-step. Schedules stand still meanwhile, and the rate is the one that the training is to reach: warm-up would hide what can be
-learned. A batch is given again by its loader, or, where each is drawn, by setting the random numbers back; where neither can be
-done, some more steps are made as they are.
+Every experiment begins with the weights, the optimizer state and the random state from before the first step. Schedulers are
+paused meanwhile, and the learning rate is the one that the training will reach: warm-up would hide what can be learned. The
+loader repeats a batch. If the training draws its batches at random, restoring the random state repeats them. If neither is
+possible, some more unmodified steps are run.
 """
 
 import os
@@ -16,177 +16,186 @@ from ..op_check import canaries
 from ..op_check.cpu_mirror import to_host
 from ..param_names import ParamNames
 from . import FILE
-from .initial_loss import first_loss
-from .loader_override import AGAIN, AS_IT_IS, ZEROED
+from .initial_loss import explain_first_loss
+from .loader_override import PASS_THROUGH, REPEATED, ZEROED
 from .overfit_one_batch import OverfitCurve
 from .state import State
 
-CLEAR_FALL = 0.1
-"""Of the first loss: what another rate is not tried after."""
+MIN_CLEAR_DROP = 0.1
+"""As a fraction of the first loss. After such a drop, no other rate is tried."""
 MAX_CURVES = 3
 MAX_BACKWARDS = 64
-"""Before the first step: accumulating more than that is not usual."""
+"""Before the first step. Accumulating over more backwards is unusual."""
 
 
 class DryRun(object):
     def __init__(
-        self, torch, probe, loading, steps=3, op_check_seconds=20.0, curve_steps=24, curve_seconds=10.0, seconds=40.0
+        self, torch, probe, override, steps=3, op_check_seconds=20.0, curve_steps=24, curve_seconds=10.0, seconds=40.0
     ):
-        self._torch, self._probe, self._loading = torch, probe, loading
+        self._torch, self._probe, self._override = torch, probe, override
         self._steps, self._op_check_seconds = steps, op_check_seconds
         self._curve_steps, self._curve_seconds, self._seconds = curve_steps, curve_seconds, seconds
         self._pid = os.getpid()
         self._path = os.path.join(probe.attempt_dir, FILE)
         self._descriptor = -1
         self._names = ParamNames(probe)
-        self._began = self._step_at = time.monotonic()
-        self._experiments_from = 0.0
+        self._began = self._step_began = time.monotonic()
+        self._experiments_began = 0.0
         self._phase = "first"
         self._state = None
-        self._no_state = ""
+        self._state_error = ""
         self._losses = []
-        """Of the backwards of the step at hand."""
-        self._seen = []
-        """Losses of the steps as they are."""
-        self._others = False
+        """The losses of the backwards in the current step."""
+        self._regular_losses = []
+        """The losses of the unmodified steps."""
+        self._has_other_optimizers = False
         self._rates = []
         self._curve = None
         self._best = None
         self._curves = 0
-        self._theory_told = False
-        self._drawn = self._then_drawn = False
-        self._twice = []
+        self._is_first_loss_reported = False
+        self._is_drawn = self._will_redraw = False
+        self._redrawn_losses = []
         self._backwards = 0
         """Since the last step."""
-        self._over = False
+        self._is_over = False
 
     def start(self):
         import atexit
 
         torch, probe = self._torch, self._probe
         inspectors = probe.inspectors
-        self._session = op_check.Session(torch, probe, self._steps, self._op_check_seconds, then=self._first_steps_over)
+        self._session = op_check.Session(
+            torch, probe, self._steps, self._op_check_seconds, on_finish=self._continue_after_check
+        )
         self._session.start()
         probe.inspectors = []
         self._inspectors = inspectors
-        self._listen()
-        after_import("torch.optim.lr_scheduler", self._hold_schedules)
+        self._wrap_backward()
+        after_import("torch.optim.lr_scheduler", self._pause_schedulers)
         self.counter = op_check.Steps(torch, self._step_begins, self._step_ended)
-        atexit.register(self._ended, "the training ended by itself")
+        atexit.register(self._finish, "the training ended by itself")
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
-    # --- what is heard -------------------------------------------------------------------------------------------
+    # --- patches -------------------------------------------------------------------------------------------------
 
-    def _listen(self):
+    def _wrap_backward(self):
         autograd = self._torch.autograd
         original = autograd.backward
         task = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
 
         def backward(tensors, *args, **kwargs):
-            if not self._over and task() == -1:
-                self._unharmed(self._backward_begins, tensors)
+            if not self._is_over and task() == -1:
+                self._run_safely(self._backward_begins, tensors)
             return original(tensors, *args, **kwargs)
 
         autograd.backward = backward
 
-    def _hold_schedules(self, module):
-        """While one batch is repeated: a schedule of so many steps would end, and none is to change the rate."""
+    def _pause_schedulers(self, module):
+        """Pause schedulers while one batch is repeated. They must not change the rate, and a finite schedule would end."""
         kinds = {id(kind): kind for kind in vars(module).values() if isinstance(kind, type) and "step" in vars(kind)}
         for kind in kinds.values():
             if kind.__module__ == module.__name__:
-                kind.step = self._held(kind.step)
+                kind.step = self._make_pausable(kind.step)
 
-    def _held(self, original):
+    def _make_pausable(self, original):
         def step(scheduler, *args, **kwargs):
-            if self._curve is not None and not self._over:
+            if self._curve is not None and not self._is_over:
                 return None
             return original(scheduler, *args, **kwargs)
 
         return step
 
     def _backward_begins(self, tensors):
-        self._loading.backward_begins()
+        self._override.backward_begins()
         self._backwards += 1
         if self._backwards > MAX_BACKWARDS and not self.counter.count:
-            self._leave("no optimizer of torch's stepped in %d backwards" % MAX_BACKWARDS)
+            self._finish_and_exit("no torch optimizer made a step in %d backwards" % MAX_BACKWARDS)
         losses = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors or ())
-        with self._quiet():
+        with self._pause_checker():
             scaler = self._probe.scaler
             values = [to_host(self._torch, scaler.unscaled(loss).detach()).double().mean() for loss in losses]
             value = float(sum(values))
-            if not self._theory_told and losses and losses[0].grad_fn is not None:
-                self._theory_told = True
-                self._tell_theory(losses[0], value)
-            # Of the closures of one step the first counts.
+            if not self._is_first_loss_reported and losses and losses[0].grad_fn is not None:
+                self._is_first_loss_reported = True
+                self._report_first_loss(losses[0], value)
+            # If a step calls its closure several times, the first loss counts.
             if not (self.counter.depth and self._losses):
                 self._losses.append(value)
 
-    def _tell_theory(self, loss, value):
+    def _report_first_loss(self, loss, value):
         try:
-            found = first_loss(self._torch, loss, value)
+            fields = explain_first_loss(self._torch, loss, value)
         except Exception as error:
-            found = {"why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:200])}
-        self._write("first-loss", found)
+            fields = {"why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:200])}
+        self._write("first-loss", fields)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
     def _step_begins(self, optimizer):
-        if not self._over:
-            self._unharmed(self._begins, optimizer)
+        if not self._is_over:
+            self._run_safely(self._before_step, optimizer)
 
-    def _begins(self, optimizer):
-        with self._quiet():
-            if self._state is None and not self._no_state:
+    def _before_step(self, optimizer):
+        with self._pause_checker():
+            if self._state is None and not self._state_error:
                 try:
                     self._state = State(self._torch, optimizer)
                 except Exception as error:
-                    self._no_state = "what it is before its first step cannot be kept (%s)" % str(error).split("\n")[0]
+                    self._state_error = (
+                        "its state before the first step cannot be copied (%s)" % str(error).split("\n")[0]
+                    )
             elif self._state is not None and optimizer is not self._state.optimizer and self.counter.depth == 1:
-                self._others = True
+                self._has_other_optimizers = True
             if self._state is not None and optimizer is self._state.optimizer:
                 if self._curve is None:
-                    self._rates.append([_rate(group) for group in optimizer.param_groups])
+                    self._rates.append([_get_rate(group) for group in optimizer.param_groups])
                 else:
                     self._curve.step_begins()
 
     def _step_ended(self, optimizer, counts):
-        if not self._over and counts:
-            self._unharmed(self._ended_step, optimizer)
+        if not self._is_over and counts:
+            self._run_safely(self._after_step, optimizer)
 
-    def _ended_step(self, optimizer):
+    def _after_step(self, optimizer):
         now = time.monotonic()
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses = []
         self._write(
             "dry-run-step",
-            {"phase": self._phase, "step": self.counter.count, "loss": loss, "seconds": round(now - self._step_at, 4)},
+            {
+                "phase": self._phase,
+                "step": self.counter.count,
+                "loss": loss,
+                "seconds": round(now - self._step_began, 4),
+            },
         )
-        self._step_at = now
+        self._step_began = now
         if self._curve is not None:
             self._curve.step_ended(loss)
             if self._curve.is_over(now):
-                with self._quiet():
+                with self._pause_checker():
                     self._next_curve()
         else:
-            self._seen.append(loss)
+            self._regular_losses.append(loss)
             if self._phase == "drawn":
-                with self._quiet():
-                    self._drawn_again(loss)
+                with self._pause_checker():
+                    self._compare_redrawn(loss)
             elif self._phase == "first" and self.counter.count >= self._steps:
-                with self._quiet():
+                with self._pause_checker():
                     self._after_first_steps()
             elif self._phase == "more" and (
                 self.counter.count >= self._steps + self._curve_steps
-                or now - self._experiments_from > 2 * self._curve_seconds
+                or now - self._experiments_began > 2 * self._curve_seconds
             ):
-                with self._quiet():
-                    self._more_steps_over(now)
+                with self._pause_checker():
+                    self._finish_more_steps(now)
 
     # --- the experiments -----------------------------------------------------------------------------------------
 
-    def _first_steps_over(self, probe):
-        """The operator check has closed its books; what follows comes in our own hook, after its."""
+    def _continue_after_check(self, probe):
+        """Do nothing when the operator check is finished. The dry run continues in its own hook, which runs later."""
 
     def _after_first_steps(self):
         session, probe, torch = self._session, self._probe, self._torch
@@ -196,137 +205,144 @@ class DryRun(object):
         for device in {str(p.device) for p in self._state.parameters} if self._state is not None else ():
             if not device.startswith(("cpu", "meta")):
                 self._write("canaries", {"device": device, "results": canaries.run_all(torch, device)})
-        self._experiments_from = time.monotonic()
-        why = self._why_no_experiments()
-        if not why and not self._loading.has_batch:
-            # Many loops draw each batch: with the random numbers set back, the next one is the same again. But so is all else
-            # that is drawn, dropout for one: what the rules are to see is made before.
-            self._phase, self._then_drawn = "more", True
+        self._experiments_began = time.monotonic()
+        why = self._find_obstacle()
+        if not why and not self._override.has_batch:
+            # Many loops draw each batch at random: restoring the random state repeats the batch. But it also repeats dropout
+            # and everything else that is drawn, so the steps that the rules evaluate are run first.
+            self._phase, self._will_redraw = "more", True
             return
         self._experiments(why)
 
     def _experiments(self, why, drawn=False):
-        certain = not why and not drawn and self._loading.input_is_certain()
+        certain = not why and not drawn and self._override.input_is_certain()
         self._write("experiments", {"possible": not why, "why": why, "drawn": drawn, "input_is_certain": certain})
-        self._drawn = drawn
+        self._is_drawn = drawn
         if why:
             self._phase = "more"
         else:
-            self._begin_curve(1.0, AGAIN)
+            self._begin_curve(1.0, REPEATED)
 
-    def _more_steps_over(self, now):
-        if not self._then_drawn:
-            self._leave("its first steps are made")
-        self._then_drawn, self._phase, self._experiments_from = False, "drawn", now
+    def _finish_more_steps(self, now):
+        if not self._will_redraw:
+            self._finish_and_exit("its first steps are done")
+        self._will_redraw, self._phase, self._experiments_began = False, "drawn", now
         self._state.restore()
 
-    def _drawn_again(self, loss):
-        """Whether two steps from the same weights and random numbers have the same loss: then they had the same batch."""
-        self._twice.append(loss)
-        if len(self._twice) < 2:
+    def _compare_redrawn(self, loss):
+        """Check whether two steps from the same weights and random state have the same loss, and so the same batch."""
+        self._redrawn_losses.append(loss)
+        if len(self._redrawn_losses) < 2:
             self._state.restore()
-        elif self._twice[0] == self._twice[1]:
+        elif self._redrawn_losses[0] == self._redrawn_losses[1]:
             self._experiments("", drawn=True)
         else:
             self._experiments(
-                "it reads no DataLoader and goes its own way through its data: no batch can be given again"
+                "it does not use a DataLoader, and the random state does not repeat its batches: no batch can be repeated"
             )
 
-    def _why_no_experiments(self):
-        if self._no_state:
-            return self._no_state
-        if self._others:
-            return "several optimizers step, so that there is not one loss that has to fall"
+    def _find_obstacle(self):
+        if self._state_error:
+            return self._state_error
+        if self._has_other_optimizers:
+            return "several optimizers step, so there is no single loss that must fall"
         if self._probe.world_size > 1:
             return "several processes train together"
-        if self._loading.too_large:
+        if self._override.too_large:
             return "a batch takes more than 1 GB"
-        if any(loss is None for loss in self._seen):
-            return "its losses are not seen: no backward came between its steps"
-        if any(loss < 0 for loss in self._seen):
-            return "its loss is below 0, so that nothing says how far it has to fall"
-        if not any(self._seen):
+        if any(loss is None for loss in self._regular_losses):
+            return "its losses are unknown: there was no backward between its steps"
+        if any(loss < 0 for loss in self._regular_losses):
+            return "its loss is below 0, so it is unknown how far it must fall"
+        if not any(self._regular_losses):
             return "its loss is exactly 0"
         return ""
 
-    def _nominal(self):
-        """The rates that the training is to reach, as far as is known; each group's own."""
+    def _find_nominal_rates(self):
+        """Return for each group the learning rate that the training will reach, as far as it is known."""
         rates = []
         for number, group in enumerate(self._state.optimizer.param_groups):
             seen = [step[number] for step in self._rates if number < len(step) and step[number] is not None]
             planned = group.get("initial_lr")
             candidates = seen + ([float(planned)] if isinstance(planned, (int, float)) else [])
-            best = max(candidates) if candidates else 0.0
-            if not best:
-                usual = self._state.optimizer.defaults.get("lr")
-                best = float(usual) if isinstance(usual, (int, float)) and usual else 1e-3
-            rates.append(best)
+            rate = max(candidates) if candidates else 0.0
+            if not rate:
+                default = self._state.optimizer.defaults.get("lr")
+                rate = float(default) if isinstance(default, (int, float)) and default else 1e-3
+            rates.append(rate)
         return rates
 
     def _begin_curve(self, factor, mode, steps=None, seconds=None):
         self._state.restore()
-        self._loading.mode, self._loading.given = mode, 0
-        self._phase = "one batch" if mode == AGAIN else "zeroed"
-        rates = [rate * factor for rate in self._nominal_once()]
+        self._override.mode, self._override.given = mode, 0
+        self._phase = "one batch" if mode == REPEATED else "zeroed"
+        rates = [rate * factor for rate in self._get_nominal_rates()]
         self._curve = OverfitCurve(
             self._torch, self._state, self._names, mode, factor, rates, steps or self._curve_steps,
-            seconds or self._curve_seconds, self._drawn,
+            seconds or self._curve_seconds, self._is_drawn,
         )  # fmt: skip
         self._curves += 1
         self._losses = []
 
-    def _nominal_once(self):
+    def _get_nominal_rates(self):
         if not hasattr(self, "_nominal_rates"):
-            self._nominal_rates = self._nominal()
+            self._nominal_rates = self._find_nominal_rates()
         return self._nominal_rates
 
     def _next_curve(self):
         curve = self._curve
-        told = curve.told()
-        told.update(zero_already=self._loading.zero_already, given=self._loading.given)
-        self._write("curve", told)
-        left = self._seconds - (time.monotonic() - self._experiments_from)
+        fields = curve.as_fields()
+        fields.update(zero_already=self._override.zero_already, given=self._override.given)
+        self._write("curve", fields)
+        seconds_left = self._seconds - (time.monotonic() - self._experiments_began)
         if curve.mode == ZEROED:
-            self._leave("all experiments are made")
-        if self._best is None or curve.fall > self._best.fall:
+            self._finish_and_exit("all experiments are done")
+        if self._best is None or curve.loss_drop > self._best.loss_drop:
             self._best = curve
-        factor = curve.another_factor()
-        if self._best.fall < CLEAR_FALL and factor is not None and self._curves < MAX_CURVES and left > 3.0:
-            self._begin_curve(factor, AGAIN, seconds=min(self._curve_seconds, left))
-        elif not self._best.is_constant and left > 2.0 and self._loading.given:
-            self._begin_curve(self._best.factor, ZEROED, len(self._best.losses), min(left, 2 * self._curve_seconds))
+        factor = curve.next_factor()
+        if (
+            self._best.loss_drop < MIN_CLEAR_DROP
+            and factor is not None
+            and self._curves < MAX_CURVES
+            and seconds_left > 3.0
+        ):
+            self._begin_curve(factor, REPEATED, seconds=min(self._curve_seconds, seconds_left))
+        elif not self._best.is_constant and seconds_left > 2.0 and self._override.given:
+            self._begin_curve(
+                self._best.factor, ZEROED, len(self._best.losses), min(seconds_left, 2 * self._curve_seconds)
+            )
         else:
-            self._leave("all experiments are made")
+            self._finish_and_exit("all experiments are done")
 
-    # --- writing, and the end ------------------------------------------------------------------------------------
+    # --- writing and exiting -------------------------------------------------------------------------------------
 
-    def _quiet(self):
-        return _Quiet(self._session.checker)
+    def _pause_checker(self):
+        return _PausedChecker(self._session.checker)
 
-    def _unharmed(self, function, *args):
-        """Whatever goes wrong in here is told, and ends the dry run: the training is not to suffer from it."""
+    def _run_safely(self, function, *args):
+        """Call a function. If it raises, report the error and end the dry run: the error must not reach the training."""
         try:
             function(*args)
         except Exception as error:
-            self._ended("the dry run failed: %s: %s" % (type(error).__name__, str(error).split("\n")[0][:300]))
-            op_check.leave(self._probe)
+            self._finish("the dry run failed: %s: %s" % (type(error).__name__, str(error).split("\n")[0][:300]))
+            op_check.exit_process(self._probe)
 
-    def _leave(self, why):
-        self._ended(why)
-        op_check.leave(self._probe)
+    def _finish_and_exit(self, why):
+        self._finish(why)
+        op_check.exit_process(self._probe)
 
-    def _ended(self, why):
-        if self._over or os.getpid() != self._pid:
+    def _finish(self, why):
+        if self._is_over or os.getpid() != self._pid:
             return
-        self._over = True
-        self._loading.mode = AS_IT_IS
-        # A process that never came near a step has nothing to say: it may be a helper of the training's.
-        if self.counter.count or self._theory_told:
+        self._is_over = True
+        self._override.mode = PASS_THROUGH
+        # A process without a backward or a step writes nothing: it may be a helper process of the training.
+        if self.counter.count or self._is_first_loss_reported:
             seconds = round(time.monotonic() - self._began, 3)
             self._write("dry-run-ended", {"why": why, "steps": self.counter.count, "seconds": seconds})
 
     def _forked(self):
-        self._over = True
+        self._is_over = True
 
     def _write(self, event, fields):
         try:
@@ -338,8 +354,8 @@ class DryRun(object):
             pass
 
 
-class _Quiet(object):
-    """What we do ourselves is not compared by the operator check."""
+class _PausedChecker(object):
+    """Disables the operator check while Holdfast itself runs operators."""
 
     def __init__(self, session):
         self._checker = session
@@ -351,6 +367,6 @@ class _Quiet(object):
         self._checker.off = self._before
 
 
-def _rate(group):
+def _get_rate(group):
     rate = group.get("lr")
     return float(rate) if isinstance(rate, (int, float)) or hasattr(rate, "item") else None

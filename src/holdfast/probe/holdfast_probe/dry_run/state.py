@@ -1,15 +1,15 @@
-"""Weights, optimizer and random numbers as they were before the first step, on the CPU; and set back to that."""
+"""A copy of weights, optimizer state and random state from before the first step, on the CPU, and its restoration."""
 
 import os
 
 from ..op_check.cpu_mirror import to_host
 from ..snapshots.rng import draw_on_from, drawn_so_far
 
-SHARE_OF_FREE_MEMORY = 0.4
+MAX_MEMORY_SHARE = 0.4
 
 
 class TooLarge(Exception):
-    """There is no room to keep it."""
+    """There is not enough memory for the copy."""
 
 
 class State(object):
@@ -19,13 +19,13 @@ class State(object):
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         needed = sum(p.numel() * p.element_size() for p in self.parameters)
         free = _free_memory()
-        if free is not None and needed > SHARE_OF_FREE_MEMORY * free:
-            raise TooLarge("its weights take %.1f GB, which there is no room to keep twice" % (needed / 1e9))
+        if free is not None and needed > MAX_MEMORY_SHARE * free:
+            raise TooLarge("there is not enough memory for a copy of the weights, %.1f GB" % (needed / 1e9))
         with torch.no_grad():
             self.weights = [to_host(torch, p.detach()) for p in self.parameters]
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        self._state = {p: self._copy(held, keep_device=False) for p, held in list(optimizer.state.items())}
-        self._random = drawn_so_far(torch)
+        self._state = {p: self._copy(obj, keep_device=False) for p, obj in list(optimizer.state.items())}
+        self._rng_state = drawn_so_far(torch)
 
     def restore(self):
         torch, optimizer = self._torch, self.optimizer
@@ -33,29 +33,29 @@ class State(object):
             for parameter, weight in zip(self.parameters, self.weights):
                 parameter.copy_(weight.to(parameter.device))
         optimizer.state.clear()
-        for key, held in self._state.items():
-            optimizer.state[key] = self._copy(held, keep_device=True)
-        self.draw_again()
+        for key, obj in self._state.items():
+            optimizer.state[key] = self._copy(obj, keep_device=True)
+        self.restore_rng()
 
-    def draw_again(self):
-        """Random numbers alone."""
-        draw_on_from(self._torch, self._random)
+    def restore_rng(self):
+        """Restore only the random state."""
+        draw_on_from(self._torch, self._rng_state)
 
-    def _copy(self, held, keep_device):
-        """(device, tensor on the CPU) in what is kept, tensors on their devices in what is given back."""
+    def _copy(self, obj, keep_device):
+        """Copy nested tensors to the CPU, or, with `keep_device`, copy the stored tensors back to their devices."""
         torch = self._torch
-        if isinstance(held, torch.Tensor):
-            return _Kept(held.device, to_host(torch, held.detach()))
-        if isinstance(held, _Kept):
-            return held.value.clone().to(held.device) if keep_device else held
-        if isinstance(held, dict):
-            return {name: self._copy(value, keep_device) for name, value in held.items()}
-        if isinstance(held, (list, tuple)):
-            return type(held)(self._copy(value, keep_device) for value in held)
-        return held
+        if isinstance(obj, torch.Tensor):
+            return _CpuCopy(obj.device, to_host(torch, obj.detach()))
+        if isinstance(obj, _CpuCopy):
+            return obj.value.clone().to(obj.device) if keep_device else obj
+        if isinstance(obj, dict):
+            return {name: self._copy(value, keep_device) for name, value in obj.items()}
+        if isinstance(obj, (list, tuple)):
+            return type(obj)(self._copy(value, keep_device) for value in obj)
+        return obj
 
 
-class _Kept(object):
+class _CpuCopy(object):
     def __init__(self, device, value):
         self.device, self.value = device, value
 
@@ -63,5 +63,5 @@ class _Kept(object):
 def _free_memory():
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # macOS does not tell it this way
+    except (ValueError, OSError, AttributeError):  # not available on macOS
         return None

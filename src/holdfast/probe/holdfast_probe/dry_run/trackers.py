@@ -1,23 +1,23 @@
-"""Experiment trackers that know a setting of Ultralytics' and no variable of the environment."""
+"""Experiment trackers that can only be disabled by an Ultralytics setting, not by an environment variable."""
 
 from ..import_hooks import after_import
 
-OFF = ("clearml", "comet", "dvc", "hub", "mlflow", "neptune", "raytune", "sync", "tensorboard", "wandb")
+TRACKERS = ("clearml", "comet", "dvc", "hub", "mlflow", "neptune", "raytune", "sync", "tensorboard", "wandb")
 
 
-def switch_off():
-    after_import("ultralytics.utils", _settings)
-    after_import("ultralytics.data.dataset", _caches)
+def disable():
+    after_import("ultralytics.utils", _disable_in_settings)
+    after_import("ultralytics.data.dataset", _disable_label_cache)
 
 
-def _settings(module):
-    """In memory alone: its own way of setting one would write the user's file."""
+def _disable_in_settings(module):
+    """Change the settings in memory only: the settings object's own methods would write the user's file."""
     settings = module.SETTINGS
-    dict.update(settings, {name: False for name in OFF if name in settings})
+    dict.update(settings, {name: False for name in TRACKERS if name in settings})
 
 
-def _caches(module):
-    """Ultralytics keeps what it found of labels in a file beside them; what it puts into it is read on."""
+def _disable_label_cache(module):
+    """Do not write the label cache, which Ultralytics stores next to the labels. It reads the version set here later."""
 
     def save_dataset_cache_file(prefix, path, x, version):
         x["version"] = version

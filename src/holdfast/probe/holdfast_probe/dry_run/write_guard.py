@@ -1,10 +1,10 @@
-"""The user's files stay as they are: what exists outside of the scratch is not written to, removed or renamed.
+"""Keeps the user's files unchanged: existing files outside the scratch folder are not written, removed or renamed.
 
-Python tells of each of these before it is done (an audit hook), and what would change something of the user's is refused, as
-a disk without permission would. What is made anew outside is told of, or refused too where the process is confined to some
-folders. What a library or another program does without Python is not seen here: on Linux the process is confined, elsewhere the
-supervisor looks at the folder before and after, and programs and databases are told of. `torch.save` is one of these, and is left
-out quietly.
+A Python audit hook sees each such operation before it happens and refuses it with a PermissionError if it would change a
+file of the user's. A new file outside the scratch folder is reported, or also refused if the process is confined to some
+folders. The hook does not see what a library or another program does without Python. On Linux the process is confined;
+elsewhere the supervisor compares the folder before and after, and programs and databases are reported. `torch.save` writes
+without Python too, and is skipped silently.
 """
 
 import errno
@@ -17,52 +17,63 @@ import threading
 from ..event_writer import encoded
 
 MAX_LINES = 200
-OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-REFUSED = "this is a dry run by holdfast check: files outside of its folder stay as they are"
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+REFUSED = "this is a dry run by holdfast check: files outside its folder must not change"
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-BEYOND = {"subprocess.Popen": 0, "os.system": 0, "os.exec": 0, "os.posix_spawn": 0, "os.spawn": 1, "sqlite3.connect": 0}
-"""Audit events of what writes without Python -> which of their arguments names it."""
-CHANGING = {
+EXTERNAL_WRITERS = {
+    "subprocess.Popen": 0,
+    "os.system": 0,
+    "os.exec": 0,
+    "os.posix_spawn": 0,
+    "os.spawn": 1,
+    "sqlite3.connect": 0,
+}
+"""Audit events of programs and libraries that write without Python -> the index of the argument with their name."""
+PATH_EVENTS = {
     "os.chown": (0,), "os.setxattr": (0,), "os.removexattr": (0,), "os.chflags": (0,),
     "os.truncate": (0,), "os.chmod": (0,), "os.utime": (0,), "os.remove": (0,), "os.rename": (0, 1), "os.rmdir": (0,),
     "shutil.rmtree": (0,), "os.link": (1,), "os.symlink": (1,),
 }  # fmt: skip
-"""Audit events -> which of their arguments are paths that change."""
-OF_THE_NAME = ("os.remove", "os.rename", "os.rmdir", "shutil.rmtree", "os.link", "os.symlink")
-"""They change a name in a folder: of a link, the link itself and not what it leads to."""
+"""Audit events -> the indices of the arguments that are paths to be changed."""
+NAME_EVENTS = ("os.remove", "os.rename", "os.rmdir", "shutil.rmtree", "os.link", "os.symlink")
+"""They change a name in a folder. For a symbolic link, they change the link itself and not its target."""
 
-_keeper = []  # type: ignore[var-annotated]
+_guards = []  # type: ignore[var-annotated]
 
 
 def install(log, scratch, caches=None, writable=None):
-    """`writable`: the folders that this process is confined to; None where it is not. `caches`: those of tools among them."""
-    if not _keeper:
-        _keeper.append(WriteGuard(log, scratch, caches, writable))
-        sys.addaudithook(_keeper[0])
-        _tell_of_the_end(_keeper[0])
+    """`writable` has the folders that this process is confined to, or None if it is not confined. `caches` has the tool
+    caches among them.
+    """
+    if not _guards:
+        _guards.append(WriteGuard(log, scratch, caches, writable))
+        sys.addaudithook(_guards[0])
+        _report_uncaught_errors(_guards[0])
 
 
-def _tell_of_the_end(keeper):
-    """An exception that nobody catches and that speaks of a refusal: one that a library came upon without Python."""
+def _report_uncaught_errors(guard):
+    """Report an uncaught exception caused by a refusal: a library may have hit one without Python."""
     original = sys.excepthook
 
     @functools.wraps(original)
     def excepthook(kind, error, trace):
-        keeper.ended_by(error)
+        guard.report_error(error)
         return original(kind, error, trace)
 
     sys.excepthook = excepthook
 
 
-def keep_from_torch(torch):
-    """What torch writes it writes without Python: a file that exists is left as it is, and the training goes on as if it were saved."""
-    if not _keeper:
+def guard_torch_save(torch):
+    """Guard torch.save, which writes without Python. An existing file is not changed, and the training continues as if it were
+    saved.
+    """
+    if not _guards:
         return
-    keeper, original = _keeper[0], torch.save
+    guard, original = _guards[0], torch.save
 
     @functools.wraps(original)
     def save(obj, f, *args, **kwargs):
-        if isinstance(f, (str, bytes, os.PathLike)) and not keeper.may_write(f, "torch.save"):
+        if isinstance(f, (str, bytes, os.PathLike)) and not guard.may_write(f, "torch.save"):
             return None
         return original(obj, f, *args, **kwargs)
 
@@ -77,95 +88,97 @@ class WriteGuard(object):
         self._writable = None if writable is None else tuple(os.path.realpath(folder) for folder in writable)
         home = os.path.realpath(os.path.expanduser("~"))
         self._home = home if home != os.sep else None
-        self._made = set()
-        self._told = set()
-        self._here = threading.local()
+        self._created = set()
+        self._reported = set()
+        self._local = threading.local()
 
     def __call__(self, event, args):
         if event == "open":
             path, mode, flags = args
-            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & OPENED_TO_WRITE
+            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & WRITE_FLAGS
             if writes and not self.may_write(path, "open"):
                 raise PermissionError(errno.EACCES, REFUSED, path)
-        elif event in CHANGING:
-            if event in OF_THE_NAME and any(type(given) is int and given >= 0 for given in args[1:]):
-                return  # inside an open folder: part of a removal that was looked at when it began
-            for place in CHANGING[event]:
-                if not self.may_write(args[place], event):
-                    raise PermissionError(errno.EACCES, REFUSED, args[place])
-        elif event in BEYOND and self._writable is None:
-            self._tell_quietly("beyond", args[BEYOND[event]], event)
+        elif event in PATH_EVENTS:
+            if event in NAME_EVENTS and any(type(argument) is int and argument >= 0 for argument in args[1:]):
+                return  # inside an open folder: part of a removal that was checked when it began
+            for index in PATH_EVENTS[event]:
+                if not self.may_write(args[index], event):
+                    raise PermissionError(errno.EACCES, REFUSED, args[index])
+        elif event in EXTERNAL_WRITERS and self._writable is None:
+            self._try_report("beyond", args[EXTERNAL_WRITERS[event]], event)
 
     def may_write(self, path, how):
-        """Notes what is made anew. Never raises."""
-        if getattr(self._here, "busy", False) or not isinstance(path, (str, bytes, os.PathLike)):
+        """Return whether a path may be written, and record new files. Never raises."""
+        if getattr(self._local, "busy", False) or not isinstance(path, (str, bytes, os.PathLike)):
             return True
-        self._here.busy = True
+        self._local.busy = True
         try:
             path = os.path.abspath(os.fsdecode(path))
-            if how in OF_THE_NAME:
-                return self._judged(os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)), how)
-            return self._judged(os.path.realpath(path), how)
+            if how in NAME_EVENTS:
+                return self._is_allowed(
+                    os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)), how
+                )
+            return self._is_allowed(os.path.realpath(path), how)
         except Exception:
             return True
         finally:
-            self._here.busy = False
+            self._local.busy = False
 
-    def _judged(self, path, how):
-        if self._is_free(path):
+    def _is_allowed(self, path, how):
+        if self._is_always_allowed(path):
             return True
         try:
             mode = os.lstat(path).st_mode
         except OSError:
-            if self._writable is not None and not _is_beneath(path, self._writable):
-                self._tell("refused", path, how)
+            if self._writable is not None and not _is_inside(path, self._writable):
+                self._report("refused", path, how)
                 return False
-            self._made.add(path)
-            self._tell("made", path, how)
+            self._created.add(path)
+            self._report("made", path, how)
             return True
-        if path in self._made or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        if path in self._created or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             return True  # a terminal, a pipe, a socket
         if how == "open" and stat.S_ISDIR(mode):
             return True
-        self._tell("refused", path, how)
+        self._report("refused", path, how)
         return False
 
-    def _is_free(self, path):
-        """The scratch, the system's own places, and what tools keep in hidden folders of the home: caches, not work."""
+    def _is_always_allowed(self, path):
+        """Return True for the scratch folder, system paths, and tool caches in hidden folders of the home directory."""
         if path.startswith(("/dev/", "/proc/", "/sys/")) or "__pycache__" in path or path.endswith(".pyc"):
             return True
-        if _is_beneath(path, self._scratch):
+        if _is_inside(path, self._scratch):
             return True
         if self._caches is not None:
-            return _is_beneath(path, self._caches)
+            return _is_inside(path, self._caches)
         return self._home is not None and path.startswith(self._home + os.sep + ".")
 
-    def ended_by(self, error):
-        """Never raises. What a pipe or a socket refused has no file."""
+    def report_error(self, error):
+        """Report a refused write that caused this error. Never raises. An error of a pipe or a socket has no file."""
         while error is not None and getattr(error, "errno", None) not in DENIED:
             error = error.__cause__ or error.__context__
         if error is not None:
             path = getattr(error, "filename", None)
-            self._tell_quietly("denied", "a file that it did not name" if path is None else path, type(error).__name__)
+            self._try_report("denied", "a file without a name" if path is None else path, type(error).__name__)
 
-    def _tell_quietly(self, what, path, how):
-        if getattr(self._here, "busy", False):
+    def _try_report(self, what, path, how):
+        if getattr(self._local, "busy", False):
             return
-        self._here.busy = True
+        self._local.busy = True
         try:
             if isinstance(path, (list, tuple)):
                 path = path[0] if path else ""
             text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else repr(path)
-            self._tell(what, text[:300], how)
+            self._report(what, text[:300], how)
         except Exception:
             pass
         finally:
-            self._here.busy = False
+            self._local.busy = False
 
-    def _tell(self, what, path, how):
-        if (what, path) in self._told or len(self._told) >= MAX_LINES:
+    def _report(self, what, path, how):
+        if (what, path) in self._reported or len(self._reported) >= MAX_LINES:
             return
-        self._told.add((what, path))
+        self._reported.add((what, path))
         line = encoded("file", {"what": what, "path": path, "how": how})
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._log, flags, 0o600)
@@ -175,5 +188,5 @@ class WriteGuard(object):
             os.close(descriptor)
 
 
-def _is_beneath(path, folders):
+def _is_inside(path, folders):
     return any(path == folder or path.startswith(folder + os.sep) for folder in folders)

@@ -1,40 +1,42 @@
-"""Looks: the things that cost something to see, one a file.
+"""Inspectors: the checks that read tensors and therefore cost time. One inspector per file.
 
-The probe core counts steps and reads losses on every step; whatever reads tensors is a look. The probe calls each look at
-the same few moments, inside a guard: a look that raises is switched off and says so in a `probe-note`. A look asks the
-budget before it does anything that costs more than a few microseconds.
+The probe core counts steps and reads losses on every step. Everything that reads tensors is an inspector. The probe calls
+each inspector at the same few points of a step and catches its exceptions: an inspector that raises is disabled, and a
+`probe-note` reports it. An inspector asks the budget before it does anything that costs more than a few microseconds.
 """
 
 
 class Inspector(object):
     name = ""
     eager = False
-    """Whether it wants to see the next step whatever that costs: for a few steps, seldom."""
+    """True if the inspector must run on the next step regardless of its cost. Set rarely, and for a few steps only."""
 
     def __init__(self, probe):
         self.probe = probe
 
     def backward_begins(self, loss, first):
-        """An outermost backward is about to run on `loss`; `first` when it is the first since the clock's last step."""
+        """Called before an outermost backward on `loss`. `first` is true for the first backward since the primary
+        optimizer's last step.
+        """
 
-    def step_begins(self, optimizer, clock):
-        """An outermost optimizer step is about to run; `clock` when this optimizer's steps are the run's steps."""
+    def step_begins(self, optimizer, is_primary):
+        """Called before an outermost optimizer step. The steps of the primary optimizer are the run's steps."""
 
-    def step_ended(self, optimizer, clock):
-        """It has run. `probe.step` already counts it when `clock` is true."""
+    def step_ended(self, optimizer, is_primary):
+        """Called after the step. If `is_primary` is true, `probe.step` already counts it."""
 
     def step_over(self, optimizer_id):
-        """A step that began has returned or raised: what was kept from before it goes."""
+        """Called after a step has returned or raised. Discard what was kept from before the step."""
 
     def forked(self):
-        """In the child of a fork: drops what is on a device, and returns it, because it must not be freed there."""
+        """Called in the child of a fork. Drop all device tensors and return them: they must not be freed in the child."""
 
     def ends(self):
-        """The process is about to end in an orderly way."""
+        """Called before the process exits normally."""
 
 
 def all_inspectors(probe):
-    """All looks behind one door, in the order in which they are called."""
+    """Return all inspectors, in call order, wrapped in one `SampledInspectors`."""
     from ..param_names import ParamNames
     from .checkpoint_saves import CheckpointSavesInspector
     from .checksum import ChecksumInspector
@@ -47,15 +49,15 @@ def all_inspectors(probe):
     from .weight_updates import WeightUpdatesInspector
 
     names = ParamNames(probe)
-    turns = FairShare(probe, (GradientsInspector.name, WeightUpdatesInspector.name))
+    fair_share = FairShare(probe, (GradientsInspector.name, WeightUpdatesInspector.name))
     graph = GraphInspector(probe, names)
     inspectors = [
         graph,
         StaleGradientsInspector(probe, names, graph),
-        GradientsInspector(probe, names, turns),
-        WeightUpdatesInspector(probe, names, turns),
+        GradientsInspector(probe, names, fair_share),
+        WeightUpdatesInspector(probe, names, fair_share),
         ChecksumInspector(probe),
         FrozenInspector(probe, names),
         CheckpointSavesInspector(probe, names),
     ]
-    return [SampledInspectors(probe, inspectors, turns)]
+    return [SampledInspectors(probe, inspectors, fair_share)]

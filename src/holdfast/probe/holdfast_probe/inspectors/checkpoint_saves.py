@@ -1,6 +1,6 @@
-"""Every torch.save, and whether what was saved is what is live.
+"""Records every torch.save and compares the saved weights with the live ones.
 
-The Python object that was given to torch.save is compared, not the file: the supervisor reloads files by itself.
+The Python object that was passed to torch.save is compared, not the file: the supervisor reloads the files separately.
 """
 
 import contextlib
@@ -25,94 +25,96 @@ class CheckpointSavesInspector(Inspector):
         super().__init__(probe)
         self._names = names
         self._count = 0
-        self._held_back = None
+        self._collected = None
         self._comparing = True
-        self._earlier = WeightHistory(probe)
+        self._history = WeightHistory(probe)
         self.averages = []
-        """Functions that return a module whose weights are an average of the live ones, or None."""
-        wrap((probe.torch, probe.torch.serialization), "save", self._around)
-        after_import("safetensors.torch", lambda module: wrap((module,), "save_file", self._around))
+        """Functions that return a module whose weights are an average of the live weights, or None."""
+        wrap_save_function((probe.torch, probe.torch.serialization), "save", self._save_and_record)
+        after_import(
+            "safetensors.torch", lambda module: wrap_save_function((module,), "save_file", self._save_and_record)
+        )
 
     @contextlib.contextmanager
-    def held_back(self):
-        """Saves into memory made inside are not told but collected: the caller knows which file they become."""
-        outer, self._held_back = self._held_back, []
+    def collect_saves(self):
+        """Collect in-memory saves made inside this context instead of reporting them. The caller knows their file."""
+        previous, self._collected = self._collected, []
         try:
-            yield self._held_back
+            yield self._collected
         finally:
-            self._held_back = outer
+            self._collected = previous
 
-    def tell(self, fields):
+    def report(self, fields):
         self.probe.see(self.name)
         self.probe.emit("saved", **fields)
 
     @contextlib.contextmanager
     def rewriting(self):
-        """Files written inside hold older weights on purpose: they are told, not compared."""
-        outer, self._comparing = self._comparing, False
+        """Report files written inside this context without comparing them: they contain older weights on purpose."""
+        previous, self._comparing = self._comparing, False
         try:
             yield
         finally:
-            self._comparing = outer
+            self._comparing = previous
 
-    def step_begins(self, optimizer, clock):
-        self._earlier.step_begins(optimizer)
+    def step_begins(self, optimizer, is_primary):
+        self._history.step_begins(optimizer)
 
     def forked(self):
-        return self._earlier.forked()
+        return self._history.forked()
 
-    def _around(self, original, args, kwargs):
+    def _save_and_record(self, original, args, kwargs):
         probe = self.probe
         if not probe.awake or probe.silent:
             return original(*args, **kwargs)
         began = time.perf_counter()
-        training = probe.scalars.on_training_thread()
-        phase = probe.phase("saving") if training else None
+        is_training_thread = probe.scalars.on_training_thread()
+        phase = probe.phase("saving") if is_training_thread else None
         try:
             result = original(*args, **kwargs)
             try:
-                thing, target = thing_and_target(args, kwargs)
-                self._saved(thing, target, time.perf_counter() - began, training)
+                obj, target = parse_save_arguments(args, kwargs)
+                self._record_save(obj, target, time.perf_counter() - began, is_training_thread)
             except Exception as error:
-                probe.failed("comparing what was saved", error)
+                probe.failed("comparing the saved weights", error)
         finally:
-            if training:  # on another thread it takes no time from the steps
+            if is_training_thread:  # a save on another thread takes no time from the steps
                 probe.phase(phase)
                 probe.paused(time.perf_counter() - began)
         return result
 
-    def _saved(self, thing, target, seconds, training):
+    def _record_save(self, obj, target, seconds, is_training_thread):
         self._count += 1
         if self.probe.heart is not None:
             self.probe.heart.saves(self._count)
         fields = {
             "step": self.probe.step,
-            "path": path_of(target),
-            "bytes": size_of(target),
+            "path": get_path(target),
+            "bytes": get_size(target),
             "seconds": round(seconds, 6),
         }
-        if self._comparing and training:  # seen from another thread, the live weights go on changing
+        if self._comparing and is_training_thread:  # on another thread, the live weights keep changing
             budget = self.probe.budget
-            most = MAX_COMPARED if budget.allows(budget.expected(self.name)) else MIN_COMPARED
+            max_compared = MAX_COMPARED if budget.allows(budget.expected(self.name)) else MIN_COMPARED
             with NoCollection(), budget.spending(self.name), self.probe.torch.no_grad():
-                fields.update(self._likeness(thing, most))
-        if fields["path"] is None and self._held_back is not None:
-            self._held_back.append(fields)
+                fields.update(self._compare_with_live(obj, max_compared))
+        if fields["path"] is None and self._collected is not None:
+            self._collected.append(fields)
         else:
-            self.tell(fields)
+            self.report(fields)
 
-    def _likeness(self, thing, most):
+    def _compare_with_live(self, obj, max_compared):
         torch = self.probe.torch
-        saved = tensors_in(torch, thing)
+        saved = tensors_in(torch, obj)
         if not saved or not self.probe.optimizers:
             return {"tensors": len(saved)}
         averages = [module for module in (average() for average in self.averages) if module is not None]
-        return compare(torch, saved, self._names.live(), averages, most, self._earlier)
+        return compare(torch, saved, self._names.live(), averages, max_compared, self._history)
 
 
-def wrap(modules, attribute, around):
-    """Replaces a function that saves by one that goes through `around`, in all modules that hold it: a function is pickled
-    as its module's, and must be found there.
+def wrap_save_function(modules, attribute, wrapper):
+    """Replace a save function by one that calls `wrapper`, in all modules that define it. A function is pickled by module
+    and name, and must be found there.
     """
     original = getattr(modules[0], attribute, None)
     if original is None or getattr(original, "_holdfast", False):
@@ -120,7 +122,7 @@ def wrap(modules, attribute, around):
 
     @functools.wraps(original)
     def save(*args, **kwargs):
-        return around(original, args, kwargs)
+        return wrapper(original, args, kwargs)
 
     save._holdfast = True
     for module in modules:
@@ -128,15 +130,15 @@ def wrap(modules, attribute, around):
             setattr(module, attribute, save)
 
 
-def thing_and_target(args, kwargs):
-    """torch.save(obj, f) and safetensors' save_file(tensors, filename), positional or by name."""
-    thing = args[0] if args else kwargs.get("obj", kwargs.get("tensors"))
+def parse_save_arguments(args, kwargs):
+    """Return object and target of torch.save(obj, f) or safetensors' save_file(tensors, filename)."""
+    obj = args[0] if args else kwargs.get("obj", kwargs.get("tensors"))
     target = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-    return thing, target
+    return obj, target
 
 
-def path_of(target):
-    """The absolute path behind a path or an open file; None for anything else."""
+def get_path(target):
+    """Return the absolute path of a path or an open file, or None for anything else."""
     if not isinstance(target, (str, os.PathLike)):
         target = getattr(target, "name", None)
     if not isinstance(target, (str, os.PathLike)):
@@ -145,7 +147,7 @@ def path_of(target):
     return os.path.abspath(path) if isinstance(path, str) else None
 
 
-def size_of(target):
+def get_size(target):
     try:
         if isinstance(target, (str, os.PathLike)):
             return os.path.getsize(target)

@@ -1,26 +1,26 @@
-"""This rank's weights as one number, at the same steps on every rank, for the supervisor to compare.
+"""A checksum of this rank's weights, taken at the same steps on every rank, so that the supervisor can compare ranks.
 
-Only weights that a DistributedDataParallel object holds are promised to be equal, so only those are summed. The steps are
-fixed, never up to the budget: ranks that looked at different steps could not be compared.
+Only the weights inside a DistributedDataParallel module are guaranteed to be equal, so only those are summed. The steps are
+fixed and do not depend on the budget: checksums from different steps could not be compared.
 """
 
 import functools
 import weakref
 
 from . import Inspector
-from .tensors import bits_type, by_rows, local, row_slices
+from .tensors import as_rows, bits_type, row_slices, to_local
 
 EVERY = 1000
 MAX_ELEMENTS = 1 << 21
-"""Summed at a time: the sum of one piece takes 16 MB on the way."""
+"""Elements summed at a time. The sum of one piece needs 16 MB of temporary memory."""
 PIECE_BITS = 16
 PIECES = 4
 MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
-"""An odd constant as a signed 64-bit number: tensors and rows in another order give another sum."""
+"""An odd constant as a signed 64-bit number. It makes the sum depend on the order of tensors and rows."""
 
 
 def is_due(step):
-    """1, 2, 4, 8, ... and every thousandth."""
+    """Return True for steps 1, 2, 4, 8, ... and every thousandth step."""
     return step > 0 and (step % EVERY == 0 or (step < EVERY and step & (step - 1) == 0))
 
 
@@ -33,27 +33,27 @@ class ChecksumInspector(Inspector):
         self._watch_replicas()
 
     def _watch_replicas(self):
-        """Remember each DistributedDataParallel object when it is made; a module hook would cost the user's compile."""
-        parallel = getattr(self.probe.torch.nn.parallel, "DistributedDataParallel", None)
-        if parallel is None or getattr(parallel.__init__, "_holdfast", False):
+        """Record each DistributedDataParallel object when it is created. A module hook would interfere with torch.compile."""
+        ddp = getattr(self.probe.torch.nn.parallel, "DistributedDataParallel", None)
+        if ddp is None or getattr(ddp.__init__, "_holdfast", False):
             return
-        original = parallel.__init__
+        original = ddp.__init__
         replicas = self._replicas
 
         @functools.wraps(original)
-        def made(replica, *args, **kwargs):
+        def wrapped_init(replica, *args, **kwargs):
             original(replica, *args, **kwargs)
             replicas.append(weakref.ref(replica))
 
-        made._holdfast = True
-        parallel.__init__ = made
+        wrapped_init._holdfast = True
+        ddp.__init__ = wrapped_init
 
-    def step_ended(self, optimizer, clock):
-        if not clock or self.probe.world_size <= 1 or not is_due(self.probe.step):
+    def step_ended(self, optimizer, is_primary):
+        if not is_primary or self.probe.world_size <= 1 or not is_due(self.probe.step):
             return
         tensors = self._weights()
         if not tensors:
-            self.probe.see(self.name, "not seen: no DistributedDataParallel object holds the weights")
+            self.probe.see(self.name, "not seen: no DistributedDataParallel object contains the weights")
             return
         self.probe.see(self.name)
         with self.probe.budget.spending(self.name):
@@ -72,32 +72,32 @@ class ChecksumInspector(Inspector):
     def _sum(self, tensors, step):
         torch = self.probe.torch
         with torch.no_grad():
-            number = fingerprint(torch, tensors)
-            if number is None:
+            total = fingerprint(torch, tensors)
+            if total is None:
                 return
-            pieces = as_pieces(torch, number)
+            pieces = split_into_floats(torch, total)
 
-        def known(values):
+        def emit_checksum(values):
             text = "".join("%04x" % int(value) for value in values)
             self.probe.emit("checksum", step=step, rank=self.probe.rank, value=text, tensors=len(tensors))
 
-        self.probe.scalars.later(pieces, known)
+        self.probe.scalars.later(pieces, emit_checksum)
 
 
 def fingerprint(torch, tensors):
-    """All bits of the tensors as one wrapping 64-bit number, on the first tensor's device. Exact, so that equal weights
-    always give equal numbers.
+    """Return all bits of the tensors as one wrapping 64-bit sum, on the first tensor's device. The sum is exact: equal
+    weights always give equal sums.
     """
     total = None
     for tensor in tensors:
-        whole = by_rows(torch, local(tensor))
-        for start, stop in row_slices(whole, MAX_ELEMENTS):
-            summed = piece_fingerprint(torch, whole[start:stop])
-            total = summed if total is None else total * MULTIPLIER + summed.to(total.device)
+        rows = as_rows(torch, to_local(tensor))
+        for start, stop in row_slices(rows, MAX_ELEMENTS):
+            piece_sum = fingerprint_piece(torch, rows[start:stop])
+            total = piece_sum if total is None else total * MULTIPLIER + piece_sum.to(total.device)
     return total
 
 
-def piece_fingerprint(torch, piece):
+def fingerprint_piece(torch, piece):
     bits = bits_type(torch, piece.dtype)
     piece = piece.contiguous()
     piece = piece if bits is None else piece.view(bits)
@@ -106,7 +106,7 @@ def piece_fingerprint(torch, piece):
     return (sums * weights).sum()
 
 
-def as_pieces(torch, number):
-    """A 64-bit number as four floats, which carry 16 bits each exactly: the core fetches floats."""
-    shifts = torch.arange(PIECE_BITS * (PIECES - 1), -1, -PIECE_BITS, dtype=torch.int64, device=number.device)
-    return ((number >> shifts) & ((1 << PIECE_BITS) - 1)).to(torch.float32)
+def split_into_floats(torch, total):
+    """Split a 64-bit number into four floats of 16 bits each, because the probe core fetches floats. This is exact."""
+    shifts = torch.arange(PIECE_BITS * (PIECES - 1), -1, -PIECE_BITS, dtype=torch.int64, device=total.device)
+    return ((total >> shifts) & ((1 << PIECE_BITS) - 1)).to(torch.float32)

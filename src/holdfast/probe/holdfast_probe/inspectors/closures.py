@@ -1,37 +1,37 @@
-"""Which optimizers have their gradients computed inside their own steps.
+"""Detection of optimizers whose gradients are computed inside their own steps.
 
-`optimizer.step(closure)` calls the closure, and with it the backward, after the step has begun. What lies in `.grad` before
-such a step is not what the step uses; what lies there after it is, where the closure ran once.
+`optimizer.step(closure)` calls the closure, and with it the backward, after the step has begun. Such a step does not use
+the `.grad` from before the step. It uses the `.grad` that is there afterwards, provided the closure ran only once.
 """
 
 
 class Closures(object):
     def __init__(self):
         self._running = None
-        self._backwards = 0
-        self._known = set()  # ids of optimizers in whose steps a backward was seen
+        self._backward_count = 0
+        self._with_closure = set()  # ids of optimizers in whose steps a backward was seen
 
     def step_begins(self, optimizer):
         self._running = id(optimizer)
-        self._backwards = 0
+        self._backward_count = 0
 
     def backward_begins(self):
         if self._running is not None:
-            self._backwards += 1
-            self._known.add(self._running)
+            self._backward_count += 1
+            self._with_closure.add(self._running)
 
     def step_ended(self):
-        """How many backwards ran inside the step."""
-        if not self._backwards:
-            self._known.discard(self._running)
+        """Return how many backwards ran inside the step."""
+        if not self._backward_count:
+            self._with_closure.discard(self._running)
         self._running = None
-        return self._backwards
+        return self._backward_count
 
     def step_over(self):
         self._running = None
 
-    def has(self, optimizer):
-        return id(optimizer) in self._known
+    def uses_closure(self, optimizer):
+        return id(optimizer) in self._with_closure
 
-    def keep_only(self, living):
-        self._known.intersection_update(living)
+    def keep_only(self, optimizer_ids):
+        self._with_closure.intersection_update(optimizer_ids)

@@ -1,11 +1,12 @@
-"""Whether what is frozen stays as it was.
+"""Checks that frozen weights do not change.
 
-A parameter that asks for no gradient is frozen, in a model that an optimizer trains. Trainings of several models freeze
-each other's parameters for a while and on purpose, so a parameter that an optimizer holds counts as frozen only where it
-is so in that optimizer's own steps. That takes a few steps to find out: a census. Pieces of what is frozen are kept, and
-compared after the next census, each one eight times later than the one before; sooner where something was frozen anew.
+A parameter is frozen if it does not require a gradient and belongs to a model that an optimizer trains. Trainings with
+several models freeze each other's parameters temporarily and on purpose. So a parameter in an optimizer counts as frozen
+only if it is frozen during that optimizer's own steps. Finding that out takes a few steps, called a census. Pieces of the
+frozen parameters are kept and compared after the next census. Each census comes eight times later than the previous one,
+or sooner if another parameter was frozen.
 
-The running statistics of a normalisation layer follow the data in training mode even where all its parameters are frozen.
+The running statistics of a normalisation layer follow the data in training mode even if all its parameters are frozen.
 """
 
 import functools
@@ -14,23 +15,23 @@ import weakref
 
 from ..param_names import MAX_MODULES, plain
 from . import Inspector
-from .tensors import bits_type, local, trainable
+from .tensors import bits_type, to_local, trainable_parameters
 
 CENSUS_STEPS = 4
 FIRST_CENSUS = 2
-"""So many steps after the first the first census begins: by then the model is what it will be."""
-PATIENCE = 32
-"""A census is postponed by so many steps where it cannot be paid for, and not more: there are few of them."""
-AGAIN_AFTER = 8
-TIMES_LATER = 8
+"""The first census begins this many steps after the first step: by then the model is complete."""
+MAX_POSTPONED_STEPS = 32
+"""The longest delay of a census that the budget cannot pay for. There are few of them."""
+FIRST_INTERVAL = 8
+INTERVAL_FACTOR = 8
 MAX_TENSORS = 48
 MAX_NAMES = 8
-LOOK_AGAIN_MASK = 15
-"""Once in so many steps, and one more, it is counted what is frozen."""
+COUNT_EVERY_MASK = 15
+"""The frozen parameters are counted once every 16 steps: this mask plus one."""
 PIECE_ROWS = 2
 PIECE_ELEMENTS = 256
 STATISTICS = ("running_mean", "running_var")
-MOVED, STATISTICS_MOVED, THEIR_PARAMETER, BY_OPTIMIZER = range(4)
+MOVED, STATISTICS_MOVED, LAYER_PARAMETER_MOVED, BY_OPTIMIZER = range(4)
 
 
 class FrozenInspector(Inspector):
@@ -40,63 +41,63 @@ class FrozenInspector(Inspector):
         super().__init__(probe)
         self._names = names
         self._due = FIRST_CENSUS
-        self._interval = AGAIN_AFTER
+        self._interval = FIRST_INTERVAL
         self._census = None
         self.eager = False
-        self._pieces = None  # as the census before found them
+        self._pieces = None  # from the previous census
         self._before_step = ()
-        self._counts = {}  # id of an optimizer -> how many of its parameters were frozen
+        self._frozen_counts = {}  # id of an optimizer -> how many of its parameters were frozen
 
-    def step_begins(self, optimizer, clock):
+    def step_begins(self, optimizer, is_primary):
         self._before_step = ()
-        if not self.probe.step & LOOK_AGAIN_MASK:
-            self._count(optimizer)
+        if not self.probe.step & COUNT_EVERY_MASK:
+            self._update_frozen_count(optimizer)
         if self._census is None:
-            if not clock or self.probe.step - self.probe.first_step < self._due:
+            if not is_primary or self.probe.step - self.probe.first_step < self._due:
                 return
             budget = self.probe.budget
             postponed = self.probe.step - self.probe.first_step - self._due
-            if postponed < PATIENCE and not budget.allows(budget.expected(self.name)):
+            if postponed < MAX_POSTPONED_STEPS and not budget.allows(budget.expected(self.name)):
                 return
             self._census = Census()
             self.eager = True
         self._census.step_begins(optimizer)
-        everything = [p for group in optimizer.param_groups for p in group["params"]]
-        frozen = [p for p in everything if not p.requires_grad]
-        if len(frozen) < len(everything):  # where all are, gradients are made by hand, and so it is meant
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        frozen = [p for p in parameters if not p.requires_grad]
+        if len(frozen) < len(parameters):  # if all are frozen, the gradients are set by hand, on purpose
             torch = self.probe.torch
-            held = [p for p in frozen if p.grad is not None and _is_plain(torch, p)][:MAX_NAMES]
+            with_grad = [p for p in frozen if p.grad is not None and _is_plain(torch, p)][:MAX_NAMES]
             with torch.no_grad():
-                self._before_step = [(p, piece_of(torch, p)) for p in held]
+                self._before_step = [(p, copy_piece(torch, p)) for p in with_grad]
 
-    def _count(self, optimizer):
-        """Where something was frozen or thawed since, the next census is due now."""
+    def _update_frozen_count(self, optimizer):
+        """Count the frozen parameters. If the number changed, the next census is due now."""
         count = sum(not p.requires_grad for group in optimizer.param_groups for p in group["params"])
-        if self._counts.setdefault(id(optimizer), count) != count:
-            self._counts[id(optimizer)] = count
+        if self._frozen_counts.setdefault(id(optimizer), count) != count:
+            self._frozen_counts[id(optimizer)] = count
             self._due = min(self._due, max(FIRST_CENSUS, self.probe.step - self.probe.first_step))
-            self._interval = AGAIN_AFTER
+            self._interval = FIRST_INTERVAL
 
-    def step_ended(self, optimizer, clock):
+    def step_ended(self, optimizer, is_primary):
         census = self._census
         if census is None:
             return
         torch = self.probe.torch
         for parameter, piece in self._before_step:
             with torch.no_grad():
-                moved = (piece != piece_of(torch, parameter)).any()
+                moved = (piece != copy_piece(torch, parameter)).any()
             census.around_steps.append(((BY_OPTIMIZER, weakref.ref(parameter)), moved))
         self._before_step = ()
-        census.steps += clock
+        census.steps += is_primary
         if census.steps >= CENSUS_STEPS:
             self._census = None
             self.eager = False
             self._due = self.probe.step - self.probe.first_step + self._interval
-            self._interval *= TIMES_LATER
+            self._interval *= INTERVAL_FACTOR
             began = time.monotonic()
             with self.probe.budget.spending(self.name), torch.no_grad():
-                self._conclude(census)
-            # Few and far between, it is not paid for by the looks: a large model would blind them for many steps.
+                self._finish_census(census)
+            # A census is rare, so the inspectors do not pay for it: a large model would disable them for many steps.
             self.probe.budget.credit += time.monotonic() - began
 
     def step_over(self, optimizer_id):
@@ -107,7 +108,7 @@ class FrozenInspector(Inspector):
         self._pieces, self._before_step, self._census, self.eager = None, (), None, False
         return kept
 
-    def _conclude(self, census):
+    def _finish_census(self, census):
         torch = self.probe.torch
         parameters, layers = Models(self.probe, self._names.models()).frozen(torch, census)
         before, self._pieces = self._pieces, Pieces(torch, self.probe.step, parameters, layers)
@@ -121,13 +122,13 @@ class FrozenInspector(Inspector):
             keys = [key for key, _ in pairs]
             step = self.probe.step if before is None else before.step
             self.probe.scalars.later(
-                stacked, functools.partial(self._tell, keys, (self.probe.step, step, self._pieces))
+                stacked, functools.partial(self._report, keys, (self.probe.step, step, self._pieces))
             )
 
-    def _tell(self, keys, when, values):
+    def _report(self, keys, when, values):
         found = [key for key, value in zip(keys, values) if value]
         names = [[name for kind, name in found if kind == which] for which in (MOVED, STATISTICS_MOVED)]
-        their = {name for kind, name in found if kind == THEIR_PARAMETER}
+        changed_layers = {name for kind, name in found if kind == LAYER_PARAMETER_MOVED}
         tensors = {id(p): p for p in (reference() for kind, reference in found if kind == BY_OPTIMIZER)}
         step, since, pieces = when
         self.probe.emit(
@@ -138,12 +139,12 @@ class FrozenInspector(Inspector):
             statistics=len(pieces.layers),
             moved=names[0][:MAX_NAMES],
             moved_by_optimizer=self._names.several((p for p in tensors.values() if p is not None), MAX_NAMES),
-            statistics_moved=[name for name in names[1] if name not in their][:MAX_NAMES],
+            statistics_moved=[name for name in names[1] if name not in changed_layers][:MAX_NAMES],
         )
 
 
 class Census(object):
-    """A few steps in which it is found out what is trained in its own optimizer's steps."""
+    """A few steps that show which parameters are trained in the steps of their own optimizer."""
 
     def __init__(self):
         self.steps = 0
@@ -152,32 +153,40 @@ class Census(object):
         self._stepped = set()
 
     def step_begins(self, optimizer):
-        self._trained.update(map(id, trainable(optimizer)))
+        self._trained.update(map(id, trainable_parameters(optimizer)))
         self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 
-    def finds_frozen(self, parameter, held):
-        """What an optimizer holds that did not step meanwhile may be frozen for the time being only."""
+    def is_frozen(self, parameter, in_optimizer):
+        """Return whether a parameter is frozen. If its optimizer did not step during the census, it may be frozen only
+        temporarily and does not count.
+        """
         if parameter.requires_grad or id(parameter) in self._trained:
             return False
-        return not held or id(parameter) in self._stepped
+        return not in_optimizer or id(parameter) in self._stepped
 
 
 class Models(object):
-    """Every module of the models that hold a parameter which some optimizer trains, and what optimizers hold."""
+    """All modules of the models that an optimizer trains, and all parameters in the optimizers."""
 
     def __init__(self, probe, roots):
         optimizers = probe.optimizers
-        self._held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        self._in_optimizer = {
+            id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
+        }
         self._modules = [inside for root in roots for inside in modules_in(root)]
 
     def frozen(self, torch, census):
-        """Name -> parameter for what is frozen, and name -> (parameter, statistics) for layers with nothing else."""
+        """Return name -> parameter for frozen parameters, and name -> (parameter, statistics) for layers in which all
+        parameters are frozen.
+        """
         parameters, layers = {}, {}
         for name, module in self._modules:
             own = own_parameters(module)
-            frozen = [(n, p) for n, p in own if census.finds_frozen(p, id(p) in self._held) and _is_plain(torch, p)]
+            frozen = [
+                (n, p) for n, p in own if census.is_frozen(p, id(p) in self._in_optimizer) and _is_plain(torch, p)
+            ]
             if len(parameters) < MAX_TENSORS:
-                parameters.update((plain(_joined(name, n)), p) for n, p in frozen)
+                parameters.update((plain(_join_names(name, n)), p) for n, p in frozen)
             buffers = module.__dict__.get("_buffers") or {}
             statistics = next((buffers[key] for key in STATISTICS if buffers.get(key) is not None), None)
             if statistics is not None and own and len(frozen) == len(own) and len(layers) < MAX_TENSORS:
@@ -186,18 +195,18 @@ class Models(object):
 
 
 class Pieces(object):
-    """Parts of what is frozen at a step, copied where they lie."""
+    """Copies of parts of the frozen tensors at a step, on the tensors' own devices."""
 
     def __init__(self, torch, step, parameters, layers):
         self.step = step
-        self.parameters = {name: (weakref.ref(p), piece_of(torch, p)) for name, p in parameters.items()}
+        self.parameters = {name: (weakref.ref(p), copy_piece(torch, p)) for name, p in parameters.items()}
         self.layers = {
-            name: (weakref.ref(statistics), piece_of(torch, statistics), piece_of(torch, parameter))
+            name: (weakref.ref(statistics), copy_piece(torch, statistics), copy_piece(torch, parameter))
             for name, (parameter, statistics) in layers.items()
         }
 
     def moved(self, now):
-        """((kind, name), flag) for all that is frozen here and in `now`."""
+        """Return ((kind, name), flag) for everything that is frozen both here and in `now`."""
         flags = []
         for name, (reference, piece) in self.parameters.items():
             later = now.parameters.get(name)
@@ -207,29 +216,29 @@ class Pieces(object):
             later = now.layers.get(name)
             if later is not None and later[1].shape == statistics.shape:
                 flags.append(((STATISTICS_MOVED, name), (statistics != later[1]).any()))
-                flags.append(((THEIR_PARAMETER, name), (parameter != later[2]).any()))
+                flags.append(((LAYER_PARAMETER_MOVED, name), (parameter != later[2]).any()))
         return flags
 
 
 def modules_in(root):
-    """(name, module) of a module and all below it, each once."""
+    """Yield (name, module) for a module and all its submodules, each once."""
     seen = set()
-    waiting = [("", root)]
-    while waiting and len(seen) < MAX_MODULES:
-        name, module = waiting.pop()
+    pending = [("", root)]
+    while pending and len(seen) < MAX_MODULES:
+        name, module = pending.pop()
         if module is None or id(module) in seen:
             continue
         seen.add(id(module))
         yield name, module
         children = module.__dict__.get("_modules") or {}
-        waiting.extend((_joined(name, key), child) for key, child in reversed(list(children.items())))
+        pending.extend((_join_names(name, key), child) for key, child in reversed(list(children.items())))
 
 
 def own_parameters(module):
     return [(name, p) for name, p in (module.__dict__.get("_parameters") or {}).items() if p is not None]
 
 
-def _joined(name, key):
+def _join_names(name, key):
     return "%s.%s" % (name, key) if name else key
 
 
@@ -237,9 +246,9 @@ def _is_plain(torch, tensor):
     return tensor.layout == torch.strided and bits_type(torch, tensor.dtype) is not None and tensor.numel() > 0
 
 
-def piece_of(torch, tensor):
-    """A copy of the bits of its first elements: what moves at all moves there too."""
-    tensor = local(tensor)
+def copy_piece(torch, tensor):
+    """Copy the bits of the tensor's first elements. A tensor that changes at all changes there too."""
+    tensor = to_local(tensor)
     first = tensor[: PIECE_ROWS if tensor.dim() > 1 else PIECE_ELEMENTS] if tensor.dim() else tensor
     piece = first.reshape(-1)[:PIECE_ELEMENTS].clone()
     bits = bits_type(torch, piece.dtype)

@@ -1,6 +1,6 @@
 """Norm and finiteness of the gradients that a step uses, as often as the budget allows.
 
-They are read before the step, or after it where a closure computes them inside the step.
+The gradients are read before the step, or after it if a closure computes them inside the step.
 """
 
 import math
@@ -9,134 +9,140 @@ import weakref
 from . import Inspector
 from .closures import Closures
 from .rate_limit import RateLimit
-from .tensors import local, trainable
+from .tensors import to_local, trainable_parameters
 
-ORDINARY_SECONDS = 10.0
-ODD_SECONDS = 1.0
-ODD_AT_FIRST = 5
-"""So many looks at gradients that are missing, zero or not finite are told at once."""
-GLANCE_EVERY = 12
-MAX_GLANCE = 1 << 16
+REGULAR_SECONDS = 10.0
+UNUSUAL_SECONDS = 1.0
+UNUSUAL_AT_FIRST = 5
+"""The first this many readings with missing, zero or non-finite gradients are reported immediately."""
+SPOT_CHECK_EVERY = 12
+MAX_SPOT_CHECK = 1 << 16
 MAX_NAMES = 8
 
 
 class GradientsInspector(Inspector):
     name = "gradients"
 
-    def __init__(self, probe, names, turns):
+    def __init__(self, probe, names, fair_share):
         super().__init__(probe)
         self._names = names
-        self._turns = turns
-        self._paces = {}  # id of an optimizer -> its paces for ordinary and for odd gradients
+        self._fair_share = fair_share
+        self._limits = {}  # optimizer id -> its rate limits for regular and for unusual gradients
         self._closures = Closures()
-        self._empty = None  # a look that found no gradient before a step
-        self._glance_at = 0
+        self._empty = None  # a reading that found no gradient before a step
+        self._next_spot_check = 0
         self._were_zero = False
         self._smallest = None  # weak reference to the smallest parameter that has a gradient
 
     def backward_begins(self, loss, first):
         self._closures.backward_begins()
 
-    def step_begins(self, optimizer, clock):
+    def step_begins(self, optimizer, is_primary):
         self._closures.step_begins(optimizer)
         self._empty = None
-        if not self._closures.has(optimizer):
-            give_norm = self.probe.steps.record.expect_norm if clock else None
-            self._look_if_allowed(optimizer, Sighting(self.probe.step + 1, optimizer, clock), give_norm)
+        if not self._closures.uses_closure(optimizer):
+            give_norm = self.probe.steps.record.expect_norm if is_primary else None
+            self._read_if_allowed(optimizer, Reading(self.probe.step + 1, optimizer, is_primary), give_norm)
 
-    def step_ended(self, optimizer, clock):
+    def step_ended(self, optimizer, is_primary):
         empty, self._empty = self._empty, None
-        made_inside = self._closures.step_ended() > 0
-        if empty is not None and not made_inside:
-            made_inside = any(parameter.grad is not None for parameter in trainable(optimizer))
-            if not made_inside:
-                self._learn(empty, [], None)
-        if made_inside:
-            self._look_if_allowed(optimizer, Sighting(self.probe.step + (not clock), optimizer, clock), None)
+        computed_inside = self._closures.step_ended() > 0
+        if empty is not None and not computed_inside:
+            computed_inside = any(parameter.grad is not None for parameter in trainable_parameters(optimizer))
+            if not computed_inside:
+                self._handle_norms(empty, [], None)
+        if computed_inside:
+            self._read_if_allowed(optimizer, Reading(self.probe.step + (not is_primary), optimizer, is_primary), None)
 
     def step_over(self, optimizer_id):
         self._closures.step_over()
 
-    def _look_if_allowed(self, optimizer, sighting, expect_norm):
-        if self._turns.allows(self.name, self._turns.typical(self.name)) or self._seems_odd(optimizer, sighting):
-            with self._turns.spending(self.name), self.probe.torch.no_grad():
-                self._look(optimizer, sighting, expect_norm)
+    def _read_if_allowed(self, optimizer, reading, expect_norm):
+        if self._fair_share.allows(self.name, self._fair_share.typical_cost(self.name)) or self._looks_unusual(
+            optimizer, reading
+        ):
+            with self._fair_share.spending(self.name), self.probe.torch.no_grad():
+                self._read_gradients(optimizer, reading, expect_norm)
 
-    def _seems_odd(self, optimizer, sighting):
-        """Where a look cannot be paid for: now and then one small gradient is read. If it is zero all of them are read, and
-        once more when it is not any longer.
+    def _looks_unusual(self, optimizer, reading):
+        """Read one small gradient now and then if the budget does not allow reading all. If it is zero, all are read, and
+        once more when it is no longer zero.
         """
-        if not sighting.clock or sighting.step < self._glance_at:
+        if not reading.is_primary or reading.step < self._next_spot_check:
             return False
-        self._glance_at = sighting.step + GLANCE_EVERY
+        self._next_spot_check = reading.step + SPOT_CHECK_EVERY
         parameter = None if self._smallest is None else self._smallest()
         if parameter is None or parameter.grad is None:
-            with_gradient = [p for p in trainable(optimizer) if p.grad is not None and p.grad.is_cpu]
+            with_gradient = [p for p in trainable_parameters(optimizer) if p.grad is not None and p.grad.is_cpu]
             with_gradient = [p for p in with_gradient if p.grad.layout == self.probe.torch.strided and p.numel()]
             if not with_gradient:
                 return False
             parameter = min(with_gradient, key=lambda p: p.numel())
             self._smallest = weakref.ref(parameter)
-        if parameter.numel() > MAX_GLANCE:
+        if parameter.numel() > MAX_SPOT_CHECK:
             return False
-        return self._were_zero or not bool(local(parameter.grad).any())
+        return self._were_zero or not bool(to_local(parameter.grad).any())
 
-    def _look(self, optimizer, sighting, expect_norm):
-        parameters = trainable(optimizer)
+    def _read_gradients(self, optimizer, reading, expect_norm):
+        parameters = trainable_parameters(optimizer)
         pairs = [(parameter, parameter.grad) for parameter in parameters]
         with_gradient = [parameter for parameter, gradient in pairs if gradient is not None]
         gradients = [gradient for _, gradient in pairs if gradient is not None]
-        sighting.missing = len(parameters) - len(with_gradient)
+        reading.missing = len(parameters) - len(with_gradient)
         if len({gradient.device for gradient in gradients}) > 1:
-            self.probe.see(self.name, "not seen: the gradients lie on several devices")
+            self.probe.see(self.name, "not seen: the gradients are on several devices")
             return
         if not with_gradient:
-            self._empty = sighting
+            self._empty = reading
             return
-        sighting.parameters = [weakref.ref(parameter) for parameter in with_gradient]
-        values = [values_of(self.probe.torch, gradient) for gradient in gradients]
+        reading.parameters = [weakref.ref(parameter) for parameter in with_gradient]
+        values = [get_values(self.probe.torch, gradient) for gradient in gradients]
         scale = getattr(optimizer, "grad_scale", None)
-        lengths = norms(self.probe.torch, values) if scale is None else scaled_norms(self.probe.torch, values, scale)
+        norms = (
+            compute_norms(self.probe.torch, values)
+            if scale is None
+            else compute_scaled_norms(self.probe.torch, values, scale)
+        )
         give_norm = None if expect_norm is None else expect_norm()
-        self.probe.scalars.later(lengths, lambda values: self._learn(sighting, values, give_norm))
+        self.probe.scalars.later(norms, lambda values: self._handle_norms(reading, values, give_norm))
 
-    def _learn(self, sighting, values, give_norm):
+    def _handle_norms(self, reading, values, give_norm):
         total = total_norm(values)
         if give_norm is not None:
             give_norm([total] if values else [])
-        if len(values) != len(sighting.parameters):
+        if len(values) != len(reading.parameters):
             return
         self.probe.see(self.name)
         nonfinite = [index for index, value in enumerate(values) if not math.isfinite(value)]
         zero = sum(value == 0 for value in values)
-        if sighting.clock:
+        if reading.is_primary:
             self._were_zero = bool(values) and zero == len(values)
-        ordinary, odd = self._paces.setdefault(
-            sighting.optimizer, (RateLimit(1, ORDINARY_SECONDS), RateLimit(ODD_AT_FIRST, ODD_SECONDS))
+        regular, unusual = self._limits.setdefault(
+            reading.optimizer, (RateLimit(1, REGULAR_SECONDS), RateLimit(UNUSUAL_AT_FIRST, UNUSUAL_SECONDS))
         )
-        if not (odd if nonfinite or zero == len(values) else ordinary).due():
+        if not (unusual if nonfinite or zero == len(values) else regular).try_acquire():
             return
-        named = [sighting.parameters[index]() for index in nonfinite[:MAX_NAMES]]
+        parameters = [reading.parameters[index]() for index in nonfinite[:MAX_NAMES]]
         self.probe.emit(
             "gradients",
-            step=sighting.step,
+            step=reading.step,
             norm=total,
             tensors=len(values),
-            missing=sighting.missing,
+            missing=reading.missing,
             zero=zero,
             nonfinite=len(nonfinite),
-            nonfinite_names=[self._names.of(parameter) for parameter in named if parameter is not None],
-            other_optimizer=not sighting.clock,
+            nonfinite_names=[self._names.of(parameter) for parameter in parameters if parameter is not None],
+            other_optimizer=not reading.is_primary,
         )
 
 
-class Sighting(object):
-    """What must be remembered until the values arrive. Parameters weakly: on a device that can take a second."""
+class Reading(object):
+    """What is kept until the values arrive, which can take a second on a device. Parameters are referenced weakly."""
 
-    def __init__(self, step, optimizer, clock):
+    def __init__(self, step, optimizer, is_primary):
         self.step = step
         self.optimizer = id(optimizer)
-        self.clock = clock
+        self.is_primary = is_primary
         self.parameters = []
         self.missing = 0
 
@@ -147,32 +153,32 @@ def total_norm(values):
     return math.nan if any(map(math.isnan, values)) else math.inf
 
 
-def values_of(torch, gradient):
+def get_values(torch, gradient):
     if type(gradient) is torch.Tensor and gradient.layout == torch.strided:
         return gradient
     if gradient.layout != torch.strided:
         return gradient.detach()._values()
-    return local(gradient)
+    return to_local(gradient)
 
 
-def scaled_norms(torch, gradients, scale):
-    """A fused step divides by the gradient scaler's scale itself. Scales grow as far as they can: the square of what is
-    scaled may be too large for any number.
+def compute_scaled_norms(torch, gradients, scale):
+    """Return the norms of the unscaled gradients. A fused step divides by the gradient scaler's scale itself. The scaler
+    grows the scale as far as possible, so the square of a scaled gradient may overflow.
     """
     scale = scale.reshape(())
     return torch.stack([torch.linalg.vector_norm(gradient.float() / scale) for gradient in gradients])
 
 
-def norms(torch, gradients):
-    """One norm for each tensor, in float32, on their device."""
+def compute_norms(torch, gradients):
+    """Return one norm for each tensor, in float32, on their device."""
     half = (torch.float16, torch.bfloat16)
     dtypes = {gradient.dtype for gradient in gradients}
     if any(dtype in half or dtype.is_complex for dtype in dtypes):
-        # The norm of a half-precision tensor is half-precision too, and overflows long before its elements do.
-        each = [
+        # The norm of a half-precision tensor is also half-precision, and overflows long before its elements do.
+        norms = [
             torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in half else None)
             for gradient in gradients
         ]
     else:
-        each = torch._foreach_norm(gradients)
-    return torch.stack(list(each)).to(torch.float32)
+        norms = torch._foreach_norm(gradients)
+    return torch.stack(list(norms)).to(torch.float32)

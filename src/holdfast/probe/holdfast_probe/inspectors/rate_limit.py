@@ -1,10 +1,10 @@
-"""How often something that repeats is told, and what it typically costs."""
+"""A rate limit for repeated events, and a running median of costs."""
 
 import time
 
 
 class RateLimit(object):
-    """The first few times at once, after that at most once in so many seconds."""
+    """Allows the first `first` events immediately, then at most one every `seconds` seconds."""
 
     def __init__(self, first, seconds, now=time.monotonic):
         self._left = first
@@ -12,8 +12,8 @@ class RateLimit(object):
         self._now = now
         self._last = now()
 
-    def due(self):
-        """True when it may be told now; that counts as told."""
+    def try_acquire(self):
+        """Return True if an event may be emitted now, and count it as emitted."""
         now = self._now()
         if self._left > 0:
             self._left -= 1
@@ -23,8 +23,8 @@ class RateLimit(object):
         return True
 
 
-class RunningMean(object):
-    """Follows the median of a series. A mean would follow the moments in which the machine ran something else."""
+class RunningMedian(object):
+    """Tracks the median of a series. A mean would be skewed by the moments when the machine ran something else."""
 
     STEP = 1.15
 

@@ -1,8 +1,8 @@
-"""One door before all looks.
+"""The decision which steps the inspectors see at all.
 
-Even a look that only asks and is refused costs: after a step's work the caches are cold, and every call into Python takes
-microseconds. So it is decided once, at the end of a step, whether the next one is watched at all: the first ones, those on
-which something can be paid for, those that are due, and now and then one in any case.
+Even an inspector that only asks the budget and is refused costs time: after a step's work the caches are cold, and every
+Python call takes microseconds. So one decision at the end of a step covers the whole next step. The watched steps are the
+first ones, those for which the budget can pay, those on which a checksum is due, and every `EVERY`-th step.
 """
 
 from ..fast_path import EVERY
@@ -15,32 +15,34 @@ FIRST_STEPS = 32
 class SampledInspectors(Inspector):
     name = "inspectors"
 
-    def __init__(self, probe, inspectors, turns):
+    def __init__(self, probe, inspectors, fair_share):
         super().__init__(probe)
         self.inspectors = inspectors
-        self._turns = turns
-        self._watched = 0
+        self._fair_share = fair_share
+        self._watched_count = 0
         self._may_be_eager = [inspector for inspector in inspectors if "eager" in vars(inspector)]
-        self._keepers = [inspector for inspector in inspectors if type(inspector).step_over is not Inspector.step_over]
+        self._with_step_state = [
+            inspector for inspector in inspectors if type(inspector).step_over is not Inspector.step_over
+        ]
 
     def backward_begins(self, loss, first):
         if self.probe.watching:
             self._call("backward_begins", loss, first)
 
-    def step_begins(self, optimizer, clock):
+    def step_begins(self, optimizer, is_primary):
         if self.probe.watching:
-            self._call("step_begins", optimizer, clock)
+            self._call("step_begins", optimizer, is_primary)
 
-    def step_ended(self, optimizer, clock):
+    def step_ended(self, optimizer, is_primary):
         probe = self.probe
         if probe.watching:
-            self._call("step_ended", optimizer, clock)
-        if clock:
-            self._watched += probe.watching
-            probe.watching = self._watches(probe.step + 1)
+            self._call("step_ended", optimizer, is_primary)
+        if is_primary:
+            self._watched_count += probe.watching
+            probe.watching = self._should_watch(probe.step + 1)
 
     def step_over(self, optimizer_id):
-        for inspector in self._keepers:
+        for inspector in self._with_step_state:
             inspector.step_over(optimizer_id)
 
     def forked(self):
@@ -49,10 +51,10 @@ class SampledInspectors(Inspector):
     def ends(self):
         self._call("ends")
 
-    def _watches(self, step):
-        if self._watched < FIRST_STEPS or step % EVERY == 0:
+    def _should_watch(self, step):
+        if self._watched_count < FIRST_STEPS or step % EVERY == 0:
             return True
-        if self.probe.budget.credit >= self._turns.least() or (self.probe.world_size > 1 and is_due(step)):
+        if self.probe.budget.credit >= self._fair_share.next_cost() or (self.probe.world_size > 1 and is_due(step)):
             return True
         return any(inspector.eager for inspector in self._may_be_eager)
 
@@ -62,4 +64,4 @@ class SampledInspectors(Inspector):
                 getattr(inspector, moment)(*args)
             except Exception as error:
                 self.inspectors.remove(inspector)
-                self.probe.failed("the look %r, which is off from here on" % inspector.name, error)
+                self.probe.failed("the inspector %r, which is now disabled" % inspector.name, error)

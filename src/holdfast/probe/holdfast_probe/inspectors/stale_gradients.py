@@ -1,23 +1,23 @@
-"""Gradients left over from the step before.
+"""Detects gradients left over from the previous step.
 
-They are read at the entry of a backward: what an optimizer cleared must be gone there. People clear at different places,
-and with several optimizers one's gradients may rightly lie around while another's loss is computed. So an optimizer's
-gradients count as left over only when no backward between two of its steps began with clean ones. Parameters that no loss
-uses do not count: their gradients are copied over them (master weights), not added to.
+Gradients are read when a backward begins: by then, cleared gradients must be gone. Trainings clear gradients at different
+places, and with several optimizers the gradients of one may rightly exist while another's loss is computed. So an
+optimizer's gradients count as left over only if no backward between two of its steps began with cleared gradients.
+Parameters that no loss uses do not count: their gradients are overwritten by copies (master weights), not accumulated.
 """
 
 import weakref
 
 from . import Inspector
 from .rate_limit import RateLimit
-from .tensors import local
+from .tensors import to_local
 
-TENSORS_AT_FIRST = 64
-TENSORS = 8
+MAX_TENSORS_AT_FIRST = 64
+MAX_TENSORS = 8
 MAX_ELEMENTS = 1 << 16
-LOOKS_AT_FIRST = 5
+READS_AT_FIRST = 5
 MAX_NAMES = 8
-SELDOM_SECONDS = 60.0
+REPORT_SECONDS = 60.0
 
 
 class StaleGradientsInspector(Inspector):
@@ -27,10 +27,10 @@ class StaleGradientsInspector(Inspector):
         super().__init__(probe)
         self._names = names
         self._graph = graph
-        self._intervals = {}  # id of an optimizer -> the interval since its last step, while it is watched
-        self._inspectors = 0
-        self._clean = {}  # id of an optimizer -> how many of its intervals were clean
-        self._pace = RateLimit(3, SELDOM_SECONDS)
+        self._intervals = {}  # optimizer id -> the interval since its last step, while it is watched
+        self._read_count = 0
+        self._clean = {}  # optimizer id -> how many of its intervals were clean
+        self._limit = RateLimit(3, REPORT_SECONDS)
 
     def backward_begins(self, loss, first):
         clock = self.probe.clock
@@ -43,102 +43,106 @@ class StaleGradientsInspector(Inspector):
             if self.probe.step - interval.opened_at > 1:  # steps in between were not watched
                 del self._intervals[id(optimizer)]
             else:
-                self._look(optimizer, interval)
+                self._read_gradients(optimizer, interval)
 
-    def step_begins(self, optimizer, clock):
+    def step_begins(self, optimizer, is_primary):
         interval = self._intervals.pop(id(optimizer), None)
         if interval is not None:
             interval.close(self.probe.step + 1)
             interval.owner = id(optimizer)
-            self._judge(interval)
+            self._judge_interval(interval)
 
-    def step_ended(self, optimizer, clock):
-        if not clock:  # the clock's interval begins with the first backward after its step
+    def step_ended(self, optimizer, is_primary):
+        if not is_primary:  # the interval of the primary optimizer begins with the first backward after its step
             self._intervals[id(optimizer)] = Interval(self.probe.step)
 
-    def _look(self, optimizer, interval):
+    def _read_gradients(self, optimizer, interval):
         budget = self.probe.budget
-        at_first = self._inspectors < LOOKS_AT_FIRST
-        chosen = spread_out(optimizer, TENSORS_AT_FIRST if at_first else TENSORS, self._inspectors)
+        at_first = self._read_count < READS_AT_FIRST
+        chosen = spread_parameters(optimizer, MAX_TENSORS_AT_FIRST if at_first else MAX_TENSORS, self._read_count)
         with_gradient = [parameter for parameter in chosen if parameter.grad is not None]
         if not with_gradient:
-            self._inspectors += 1
+            self._read_count += 1
             interval.clean = True
             self.probe.see(self.name)
             return
         if not at_first and not budget.allows(budget.expected(self.name)):
             self._intervals.pop(id(optimizer), None)
             return
-        self._inspectors += 1
+        self._read_count += 1
         torch = self.probe.torch
         with budget.spending(self.name), torch.no_grad():
             devices = {parameter.grad.device for parameter in with_gradient}
             with_gradient = [p for p in with_gradient if p.grad.device == next(iter(devices))]
-            largest = torch.stack([_largest(torch, parameter.grad) for parameter in with_gradient])
+            largest = torch.stack([_max_magnitude(torch, parameter.grad) for parameter in with_gradient])
             interval.expect(with_gradient, len(chosen))
-            self.probe.scalars.later(largest, lambda values: self._learn(interval, values))
+            self.probe.scalars.later(largest, lambda values: self._handle_values(interval, values))
 
-    def _learn(self, interval, values):
-        interval.arrived(values)
-        self._judge(interval)
+    def _handle_values(self, interval, values):
+        interval.receive(values)
+        self._judge_interval(interval)
 
-    def _judge(self, interval):
+    def _judge_interval(self, interval):
         if not interval.is_known():
             return
         self.probe.see(self.name)
         if self._graph is not None and not interval.clean:
-            interval.leave_out(self._graph.is_unused)
+            interval.exclude(self._graph.is_unused)
         clean = self._clean.get(interval.owner, 0)
         if interval.clean:
             self._clean[interval.owner] = clean + 1
-        if interval.clean or not interval.left_over or not self._pace.due():
+        if interval.clean or not interval.left_over or not self._limit.try_acquire():
             return
-        named = [parameter for parameter in (ref() for ref in interval.left_over[:MAX_NAMES]) if parameter is not None]
+        parameters = [
+            parameter for parameter in (ref() for ref in interval.left_over[:MAX_NAMES]) if parameter is not None
+        ]
         self.probe.emit(
             "stale-gradients",
             step=interval.step,
             tensors=len(interval.left_over),
-            of=interval.looked_at,
-            names=self._names.several(named),
+            of=interval.sampled,
+            names=self._names.several(parameters),
             clean=clean,
         )
 
 
 class Interval(object):
-    """Between two steps of one optimizer: what the backwards in between began with."""
+    """The interval between two steps of one optimizer, and the gradients at the start of the backwards in it."""
 
     def __init__(self, opened_at):
         self.opened_at = opened_at
         self.clean = False
         self.left_over = ()
-        self.looked_at = 0
+        self.sampled = 0
         self.step = None
         self.owner = None
         self._seen = []
         self._outstanding = 0
 
-    def expect(self, parameters, looked_at):
-        self._seen = [(weakref.ref(parameter), local(parameter.grad).data_ptr()) for parameter in parameters]
-        self.looked_at = looked_at
+    def expect(self, parameters, sampled):
+        self._seen = [(weakref.ref(parameter), to_local(parameter.grad).data_ptr()) for parameter in parameters]
+        self.sampled = sampled
         self._outstanding += 1
 
-    def arrived(self, values):
+    def receive(self, values):
         self._outstanding -= 1
         if len(values) != len(self._seen):
             return
         self.left_over = [seen[0] for seen, value in zip(self._seen, values) if value != 0]
         self.clean = self.clean or not self.left_over
 
-    def leave_out(self, is_unused):
+    def exclude(self, is_unused):
         alive = [(reference, reference()) for reference in self.left_over]
         self.left_over = [reference for reference, parameter in alive if parameter is None or not is_unused(parameter)]
 
     def close(self, step):
-        """The optimizer is about to step. Gradients that are other tensors by now were assigned, not accumulated."""
+        """Close the interval before the optimizer's step. Gradients that are now different tensors were assigned, not
+        accumulated.
+        """
         self.step = step
         for reference, address in self._seen:
             parameter = reference()
-            if parameter is None or parameter.grad is None or local(parameter.grad).data_ptr() != address:
+            if parameter is None or parameter.grad is None or to_local(parameter.grad).data_ptr() != address:
                 self.clean = True
                 return
 
@@ -146,24 +150,26 @@ class Interval(object):
         return self.step is not None and self._outstanding == 0 and (self.clean or bool(self._seen))
 
 
-def spread_out(optimizer, most, turn):
-    """At most so many of the parameters, other ones in each turn."""
+def spread_parameters(optimizer, max_count, turn):
+    """Return at most `max_count` of the parameters, different ones in each turn."""
     groups = optimizer.param_groups
     total = sum(len(group["params"]) for group in groups)
-    stride = max(1, total // most)
+    stride = max(1, total // max_count)
     chosen = []
-    passed = 0
+    skipped = 0
     for group in groups:
         parameters = group["params"]
-        offset = (turn - passed) % stride
+        offset = (turn - skipped) % stride
         chosen.extend(p for p in parameters[offset::stride] if p.requires_grad)
-        passed += len(parameters)
-    return chosen[:most]
+        skipped += len(parameters)
+    return chosen[:max_count]
 
 
-def _largest(torch, gradient):
-    """The largest magnitude, among the first elements of a large one: left-over gradients are rarely zero there."""
-    values = gradient.detach()._values() if gradient.layout != torch.strided else local(gradient)
+def _max_magnitude(torch, gradient):
+    """Return the largest magnitude. Of a large tensor only the first elements are read: left-over gradients are rarely zero
+    there.
+    """
+    values = gradient.detach()._values() if gradient.layout != torch.strided else to_local(gradient)
     if values.numel() > MAX_ELEMENTS and values.is_contiguous():
         values = values.view(-1)[:MAX_ELEMENTS]
     if values.numel() == 0:

@@ -1,7 +1,7 @@
-"""Reading someone's tensors without touching them: which an optimizer holds, and how one falls into rows."""
+"""Helpers that read a training's tensors without modifying them."""
 
 
-def trainable(optimizer):
+def trainable_parameters(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
@@ -9,14 +9,14 @@ def is_sharded(tensor):
     return hasattr(type(tensor), "to_local")
 
 
-def local(tensor):
-    """This rank's part of a sharded tensor, and any other tensor as it is, outside of the autograd graph."""
+def to_local(tensor):
+    """Return this rank's shard of a sharded tensor, or any other tensor unchanged. The result is detached."""
     return (tensor.to_local() if is_sharded(tensor) else tensor).detach()
 
 
-def by_rows(torch, tensor):
-    """The tensor with its rows along the first dimension: leading dimensions of one are dropped, a vector's rows are its
-    elements, and a complex number is two real ones.
+def as_rows(torch, tensor):
+    """Return a view with the rows along the first dimension. Leading dimensions of size one are dropped, the rows of a
+    vector are its elements, and a complex number becomes two real numbers.
     """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -25,18 +25,18 @@ def by_rows(torch, tensor):
     return tensor if tensor.dim() else tensor.reshape(1)
 
 
-def row_slices(tensor, most_elements):
-    """(start, stop) over the first dimension so that no part is much larger than so many elements."""
+def row_slices(tensor, max_elements):
+    """Return (start, stop) pairs over the first dimension, so that no slice is much larger than `max_elements`."""
     rows = tensor.shape[0]
     elements = tensor.numel()
-    if elements <= most_elements:
+    if elements <= max_elements:
         return [(0, rows)] if elements else []
-    step = max(1, most_elements * rows // elements)
+    step = max(1, max_elements * rows // elements)
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def bits_type(torch, dtype):
-    """The integer type of the same width, or None for what has no plain bits to compare."""
+    """Return the integer type of the same width, or None for a type whose bits cannot be compared directly."""
     if dtype == torch.float32:
         return torch.int32
     if dtype == torch.float64:

@@ -1,78 +1,78 @@
-"""How like the live weights the tensors of a saved object are.
+"""Comparison of the tensors in a saved object with the live weights.
 
 A saved tensor is matched with a live parameter by the end of its name ("ema.model.0.weight" is "model.0.weight") and its
-shape. A checkpoint may hold several copies of the weights (raw and averaged); the best one counts.
+shape. A checkpoint may contain several copies of the weights (raw and averaged); the best match counts.
 """
 
 from ..param_names import parameters, plain
-from .tensors import bits_type, local
+from .tensors import bits_type, to_local
 
-MAX_THINGS = 50000
+MAX_OBJECTS = 50000
 MAX_DEPTH = 8
-DEAR_ELEMENTS = 1 << 22
+EXPENSIVE_ELEMENTS = 1 << 22
 MAX_NAMES = 8
 ORDER = ("equal", "cast", "average", "earlier", "near", "differs")
 MIN_COSINE = 0.5
-MAX_TIMES_LONGER = 3.0
-"""Older weights and averages point the way that the live ones do, and are about as long. Other weights are not."""
+MAX_LENGTH_RATIO = 3.0
+"""Older weights and averages have a similar direction and length as the live weights. Unrelated weights do not."""
 
 
-def tensors_in(torch, thing):
-    """(name, tensor) of all tensors in nested dictionaries, lists and modules."""
-    found = []
-    waiting = [("", thing, 0)]
+def tensors_in(torch, obj):
+    """Return (name, tensor) for all tensors in nested dictionaries, lists and modules."""
+    results = []
+    pending = [("", obj, 0)]
     seen = 0
-    while waiting and seen < MAX_THINGS:
-        name, value, depth = waiting.pop()
+    while pending and seen < MAX_OBJECTS:
+        name, value, depth = pending.pop()
         seen += 1
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            found.append((plain(name), value))
+            results.append((plain(name), value))
         elif depth >= MAX_DEPTH:
             continue
         elif issubclass(kind, dict):
-            items = [(_joined(name, key), item, depth + 1) for key, item in value.items()]
-            waiting.extend(reversed(items))
+            items = [(_join_names(name, key), item, depth + 1) for key, item in value.items()]
+            pending.extend(reversed(items))
         elif kind in (list, tuple):
-            items = [(_joined(name, place), item, depth + 1) for place, item in enumerate(value)]
-            waiting.extend(reversed(items))
+            items = [(_join_names(name, index), item, depth + 1) for index, item in enumerate(value)]
+            pending.extend(reversed(items))
         elif issubclass(kind, torch.nn.Module):
-            found.extend((plain(_joined(name, inner)), parameter) for inner, parameter in parameters(value))
-    return found
+            results.extend((plain(_join_names(name, inner)), parameter) for inner, parameter in parameters(value))
+    return results
 
 
-def _joined(name, key):
+def _join_names(name, key):
     return "%s.%s" % (name, key) if name else str(key)
 
 
-def compare(torch, saved, models, averages, most, earlier=None):
-    """The fields `tensors`, `compared`, `matches`, `differing` and `nonfinite` of a `saved` event. `earlier` knows weights that
-    were live before.
+def compare(torch, saved, models, averages, max_compared, earlier=None):
+    """Return the fields `tensors`, `compared`, `matches`, `differing` and `nonfinite` of a `saved` event. `earlier` is the
+    history of earlier weights.
     """
-    answer = {"tensors": len(saved)}
+    fields = {"tensors": len(saved)}
     live = [Index(model) for model in models]
     pairs = [group for index in live for group in index.groups(saved)]
     if not pairs:
-        return answer
+        return fields
     largest = max(len(group) for group in pairs)
-    copies = [Copy(torch, group, most) for group in pairs if 2 * len(group) >= largest]
+    copies = [Copy(torch, group, max_compared) for group in pairs if 2 * len(group) >= largest]
     for copy in copies:
         if copy.matches == "differs" and averages:
-            copy.try_averages(torch, saved, [Index(dict(parameters(module))) for module in averages], most)
+            copy.try_averages(torch, saved, [Index(dict(parameters(module))) for module in averages], max_compared)
         if copy.matches == "differs":
-            copy.explain(torch, earlier)
+            copy.find_explanation(torch, earlier)
     best = min(copies, key=lambda copy: ORDER.index(copy.matches))
-    answer.update(
+    fields.update(
         compared=sum(copy.compared for copy in copies),
         matches=best.matches,
         differing=best.differing[:MAX_NAMES],
         nonfinite=sum(copy.nonfinite for copy in copies),
     )
-    return answer
+    return fields
 
 
 class Index(object):
-    """Live parameters by every ending of their names that is theirs alone."""
+    """Live parameters by every suffix of their names that is unique."""
 
     def __init__(self, model):
         self._by_ending = {}
@@ -80,19 +80,19 @@ class Index(object):
             parts = name.split(".")
             for start in range(1, len(parts)):
                 ending = ".".join(parts[start:])
-                ours = ending not in self._by_ending and ending not in model
-                self._by_ending[ending] = (parameter, ".".join(parts[:start])) if ours else None
+                is_unique = ending not in self._by_ending and ending not in model
+                self._by_ending[ending] = (parameter, ".".join(parts[:start])) if is_unique else None
         for name, parameter in model.items():
             self._by_ending[name] = (parameter, "")
 
     def groups(self, saved):
-        """(saved name, saved tensor, live parameter) in lists, one for each copy of the weights."""
+        """Return lists of (saved name, saved tensor, live parameter), one list for each copy of the weights."""
         groups = {}
         for name, tensor in saved:
             parts = name.split(".")
             for start in range(len(parts)):
                 match = self._by_ending.get(".".join(parts[start:]))
-                if match is not None and comparable(tensor, match[0]):
+                if match is not None and is_comparable(tensor, match[0]):
                     copy = (".".join(parts[:start]), match[1])
                     groups.setdefault(copy, []).append((name, tensor, match[0]))
                     break
@@ -100,88 +100,90 @@ class Index(object):
 
 
 class Copy(object):
-    """One copy of the weights in a checkpoint, a few of its tensors compared with the live ones."""
+    """One copy of the weights in a checkpoint. A few of its tensors are compared with the live ones."""
 
-    def __init__(self, torch, group, most):
-        self.prefixless = group
-        self._judge(torch, group, most)
+    def __init__(self, torch, group, max_compared):
+        self.group = group
+        self._compare(torch, group, max_compared)
 
-    def _judge(self, torch, group, most):
-        chosen = sample(group, most)
-        found = [(name, likeness(torch, tensor, parameter)) for name, tensor, parameter in chosen]
-        self.compared = len(found)
-        self.matches = max((match for _, match in found), key=ORDER.index)
-        self.differing = [name for name, match in found if match == "differs"]
-        self._differing = [item for item, (_, match) in zip(chosen, found) if match == "differs"]
+    def _compare(self, torch, group, max_compared):
+        chosen = sample(group, max_compared)
+        results = [(name, compare_tensors(torch, tensor, parameter)) for name, tensor, parameter in chosen]
+        self.compared = len(results)
+        self.matches = max((match for _, match in results), key=ORDER.index)
+        self.differing = [name for name, match in results if match == "differs"]
+        self._differing = [item for item, (_, match) in zip(chosen, results) if match == "differs"]
         self.nonfinite = sum(not is_finite(torch, tensor) for _, tensor, _ in chosen)
 
-    def try_averages(self, torch, saved, averages, most):
-        names = {name for name, _, _ in self.prefixless}
-        ours = [(name, tensor) for name, tensor in saved if name in names]
+    def try_averages(self, torch, saved, averages, max_compared):
+        names = {name for name, _, _ in self.group}
+        is_unique = [(name, tensor) for name, tensor in saved if name in names]
         for index in averages:
-            for group in index.groups(ours):
-                if len(group) == len(self.prefixless) and Copy(torch, group, most).matches in ("equal", "cast"):
+            for group in index.groups(is_unique):
+                if len(group) == len(self.group) and Copy(torch, group, max_compared).matches in ("equal", "cast"):
                     self.matches, self.differing = "average", []
                     return
 
-    def explain(self, torch, earlier):
-        """Weights that were live before, or that are near the live ones, differ from them for a reason."""
-        if earlier is not None and earlier.explains(self.prefixless):
+    def find_explanation(self, torch, earlier):
+        """Check for a legitimate difference: earlier weights, or weights that are near the live ones."""
+        if earlier is not None and earlier.explains(self.group):
             self.matches, self.differing = "earlier", []
         elif not self.nonfinite and all_near(torch, self._differing):
             self.matches, self.differing = "near", []
 
 
 def all_near(torch, group):
-    """Vectors are left out where there are matrices: a bias that began at zero may point anywhere a little later."""
-    judged = [item for item in group if item[1].dim() > 1] or group
-    return all(is_near(torch, tensor, parameter) for _, tensor, parameter in judged)
+    """Return whether all saved tensors are near the live ones. Vectors are ignored if there are matrices: a bias that started
+    at zero may point in any direction a little later.
+    """
+    relevant = [item for item in group if item[1].dim() > 1] or group
+    return all(is_near(torch, tensor, parameter) for _, tensor, parameter in relevant)
 
 
 def is_near(torch, saved, live):
-    saved, live = local(saved), local(live)
+    saved, live = to_local(saved), to_local(live)
     if live.is_complex():
         saved, live = torch.view_as_real(saved), torch.view_as_real(live)
     wide = torch.float64 if live.is_cpu else torch.float32
-    # Cast where each one lies, then brought together: copies that also cast are wrong on some devices.
+    # Cast each tensor on its own device, then copy: copies that also cast are wrong on some devices.
     saved = saved.to(torch.float64 if saved.is_cpu else torch.float32).to(live.device).to(wide).reshape(-1)
     live = live.to(wide).reshape(-1)
     product, lengths = float(saved @ live), (float(saved.norm()), float(live.norm()))
-    if not min(lengths) * MAX_TIMES_LONGER >= max(lengths) > 0:
+    if not min(lengths) * MAX_LENGTH_RATIO >= max(lengths) > 0:
         return False
     return product >= MIN_COSINE * lengths[0] * lengths[1]
 
 
-def comparable(saved, live):
-    """Numbers that stand for others, as quantised ones do, are not compared."""
+def is_comparable(saved, live):
+    """Return whether two tensors can be compared. Encoded values, such as quantised ones, cannot."""
     return saved.shape == live.shape and saved.is_floating_point() == live.is_floating_point()
 
 
-def sample(group, most):
-    """At most so many, spread from the first to the last; dear ones only where there are no others."""
-    cheap = [item for item in group if item[1].numel() <= DEAR_ELEMENTS] or group[:1]
-    if len(cheap) <= most:
+def sample(group, max_compared):
+    """Return at most `max_compared` items, spread from the first to the last. Use a large one only if all are large."""
+    cheap = [item for item in group if item[1].numel() <= EXPENSIVE_ELEMENTS] or group[:1]
+    if len(cheap) <= max_compared:
         return cheap
-    return [cheap[place * (len(cheap) - 1) // (most - 1)] for place in range(most)]
+    return [cheap[index * (len(cheap) - 1) // (max_compared - 1)] for index in range(max_compared)]
 
 
-def likeness(torch, saved, live):
-    """Either "equal" bit for bit, "cast" when the live one becomes equal in the saved one's type, else "differs"."""
-    saved, live = local(saved), local(live)
+def compare_tensors(torch, saved, live):
+    """Return "equal" if equal bit for bit, "cast" if equal after a cast to the saved dtype, or "differs"."""
+    saved, live = to_local(saved), to_local(live)
     if saved.shape != live.shape:
         return "differs"
     match = "equal" if saved.dtype == live.dtype else "cast"
-    # The cast happens where the live weight lies, the copy afterwards: copies that also cast are wrong on some devices.
+    # Cast on the live weight's device, then copy: copies that also cast are wrong on some devices.
     other = live.to(saved.dtype).to(saved.device)
     return match if torch.equal(_bits(torch, saved), _bits(torch, other)) else "differs"
 
 
 def _bits(torch, tensor):
-    """The bits where a type has plain ones: a NaN equals itself there."""
+    """Return the tensor's bits if the dtype allows it: as bits, a NaN equals itself."""
     bits = bits_type(torch, tensor.dtype)
     return tensor if bits is None else tensor.view(bits)
 
 
 def is_finite(torch, tensor):
-    tensor = local(tensor)
+    tensor = to_local(tensor)
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(torch.isfinite(tensor).all())

@@ -1,23 +1,24 @@
-"""The operator check: does the device compute what the CPU computes, in the user's own first steps?
+"""The operator check: does the device compute the same results as the CPU in the first steps of the user's training?
 
-The seam. The bootstrap calls `from_environment` (by way of `dry_run`, which has a JSON of its own and drives a `Session` itself)
-where `HOLDFAST_CHECK` is set, a JSON of one of:
+The bootstrap calls `from_environment` if `HOLDFAST_CHECK` is set. The call goes through `dry_run`, which accepts its own
+JSON and drives a `Session` itself. `HOLDFAST_CHECK` is one of:
 
-    {"op_check": {"steps": 3, "seconds": 40}}     every operator on a device is run once more on the CPU and compared
-    {"record": {"steps": 3, "name": "device-1", "jitter": 0.0}}     nothing is compared; each step's figures are written
+    {"op_check": {"steps": 3, "seconds": 40}}     run every device operator again on the CPU and compare the results
+    {"record": {"steps": 3, "name": "device-1", "jitter": 0.0}}     compare nothing; write the figures of each step
 
-Either ends the process after that many steps with status 0, whatever the training would catch. A training that ends sooner
-says so. In the attempt's folder:
+Both exit the process with status 0 after that many steps, regardless of what the training catches. If the training ends
+earlier, the record states it. Files in the attempt's folder:
 
-    op_check.jsonl        {"event": "op-check-began"}, an "op-check-operator" for each operator that is wrong (`Finding`), and
-                        "op-check-ended": steps, calls, compared, signatures, signatures_compared, skipped, notes, seconds, says
-    steps-<name>.jsonl  a "step-record" for each step: loss, gradients, weights (`recording.py`)
+    op_check.jsonl        {"event": "op-check-began"}, an "op-check-operator" for each wrong operator (`Finding`), and
+                        "op-check-ended": steps, calls, compared, signatures, signatures_compared, skipped, notes, seconds, message
+    steps-<name>.jsonl  a "step-record" for each step: loss, gradients, weights (`step_recorder.py`)
 
-`op-check-ended` is missing where the process was killed. `recording` is for races, which comparing each operator hides, since
-it waits for each: the same steps twice on the device and a few times on the CPU, set side by side by the supervisor
-(`diagnosis/device_parity.py`). Canaries (`canaries.py`) are tiny programs for bugs that are publicly known.
+`op-check-ended` is missing if the process was killed. `step_recorder` finds races, which comparing each operator hides
+because it waits for each result: it runs the same steps twice on the device and a few times on the CPU, and the supervisor
+compares the runs (`diagnosis/device_parity.py`). Canaries (`canaries.py`) are tiny programs for publicly known bugs.
 
-The operator check changes no number of the training, but it is slow, and it has torch.compile's programs run eagerly: it says so.
+The operator check does not change any number of the training. It is slow, and it runs torch.compile programs eagerly, which
+a note reports.
 """
 
 import importlib
@@ -32,32 +33,32 @@ from ..event_writer import encoded
 from .dispatch_mode import OpChecker, dispatch_mode
 
 FILE = "op_check.jsonl"
-NOTHING = "nothing to compare: everything ran on the CPU"
+NOTHING_TO_COMPARE = "nothing to compare: everything ran on the CPU"
 NO_STEP = "no step was made: %s"
-ENDED_SOONER = "the training ended after {steps} of {asked} steps: {compared} of {calls} calls were compared"
+ENDED_EARLY = "the training ended after {steps} of {requested} steps: {compared} of {calls} calls were compared"
 
 _installed = []  # type: ignore[var-annotated]
 
 
 def from_environment(torch, probe_like):
-    """What `HOLDFAST_CHECK` asks for. A wrong JSON is said on stderr, and the training runs as it would."""
+    """Install what `HOLDFAST_CHECK` requests. If the JSON is invalid, report it on stderr and let the training run."""
     try:
-        asked = json.loads(os.environ.get(protocol.CHECK) or "{}")
-        if asked.get("op_check") is not None:
-            install(torch, probe_like, **asked["op_check"])
-        elif asked.get("record") is not None:
+        config = json.loads(os.environ.get(protocol.CHECK) or "{}")
+        if config.get("op_check") is not None:
+            install(torch, probe_like, **config["op_check"])
+        elif config.get("record") is not None:
             from . import step_recorder
 
-            step_recorder.install(torch, probe_like, **asked["record"])
+            step_recorder.install(torch, probe_like, **config["record"])
     except Exception as error:
-        sys.stderr.write("holdfast: %s cannot be followed: %s\n" % (protocol.CHECK, error))
+        sys.stderr.write("holdfast: the value of %s is invalid: %s\n" % (protocol.CHECK, error))
 
 
 def install(torch, probe_like, steps=3, seconds=40.0):
-    """Starts comparing in this thread, from now on; the process ends after `steps` optimizer steps.
+    """Start comparing in this thread. The process exits after `steps` optimizer steps.
 
-    `probe_like` has an `attempt_dir`, and may have `inspectors`, which are taken away (their operators would be compared too),
-    and `end(reason)`.
+    `probe_like` has an `attempt_dir`. It may have `end(reason)`, and `inspectors`, which are removed because their operators
+    would be compared too.
     """
     session = Session(torch, probe_like, steps, seconds)
     _installed.append(session)
@@ -66,40 +67,43 @@ def install(torch, probe_like, steps=3, seconds=40.0):
 
 
 class Steps(object):
-    """Counts the steps of the first optimizer that steps. `before(optimizer)` is called as any step begins, and
-    `after(optimizer, counts)` when it has ended.
+    """Counts the steps of the first optimizer that steps. `before(optimizer)` is called before every step, and
+    `after(optimizer, counts)` after it.
     """
 
     def __init__(self, torch, before, after):
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self.count = 0
-        self._clock = None
+        self._primary = None
         self._running = []
-        """Which optimizers step right now, outermost first. One that begins again had raised."""
+        """The ids of the optimizers that are stepping, outermost first. If one begins again, its last step raised."""
         self._before, self._after = before, after
-        self._hooks = [register_optimizer_step_pre_hook(self._begins), register_optimizer_step_post_hook(self._ended)]
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
 
     @property
     def depth(self):
-        """How many steps are under way, one inside the other."""
+        """The number of nested steps in progress."""
         return len(self._running)
 
-    def _begins(self, optimizer, args, kwargs):
-        self._forget(optimizer)
+    def _before_step(self, optimizer, args, kwargs):
+        self._remove_running(optimizer)
         self._running.append(id(optimizer))
         self._before(optimizer)
 
-    def _ended(self, optimizer, args, kwargs):
-        self._forget(optimizer)
+    def _after_step(self, optimizer, args, kwargs):
+        self._remove_running(optimizer)
         outermost = not self._running
-        if self._clock is None and outermost:
-            self._clock = optimizer
-        counts = optimizer is self._clock and outermost
+        if self._primary is None and outermost:
+            self._primary = optimizer
+        counts = optimizer is self._primary and outermost
         self.count += counts
         self._after(optimizer, counts)
 
-    def _forget(self, optimizer):
+    def _remove_running(self, optimizer):
         if id(optimizer) in self._running:
             del self._running[self._running.index(id(optimizer)) :]
 
@@ -111,9 +115,9 @@ class Steps(object):
 class Session(object):
     """The operator check in one process."""
 
-    def __init__(self, torch, probe_like, steps, seconds, then=None):
-        """`then` is called with the probe after the last step, in place of the process's end."""
-        self._then = then
+    def __init__(self, torch, probe_like, steps, seconds, on_finish=None):
+        """`on_finish` is called with the probe after the last step, instead of exiting the process."""
+        self._on_finish = on_finish
         self._torch = torch
         self._probe = probe_like
         self._steps = steps
@@ -123,7 +127,7 @@ class Session(object):
         self._notes = []
         self._modes = {}
         self.ended = False
-        self.checker = OpChecker(torch, self._tell, seconds, steps)
+        self.checker = OpChecker(torch, self._report, seconds, steps)
 
     def start(self):
         import atexit
@@ -132,13 +136,13 @@ class Session(object):
             self._probe.inspectors = []
         self.counter = Steps(self._torch, self._step_begins, self._step_ended)
         self._enter()
-        self._eagerly()
-        atexit.register(self.close, ENDED_SOONER)
+        self._force_eager()
+        atexit.register(self.close, ENDED_EARLY)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
     def stop(self):
-        """Takes the mode and the hooks away: for tests, which go on in the same process."""
+        """Remove the mode and the hooks. For tests, which continue in the same process."""
         self.checker.off = True
         self.counter.remove()
         mode = self._modes.pop(threading.get_ident(), None)
@@ -155,7 +159,7 @@ class Session(object):
     def _step_begins(self, optimizer):
         self.checker.optimizing = True
         if threading.get_ident() not in self._modes and self.checker.phase() != "backward":
-            self._note("this training steps in another thread: what came before its first step there was not compared")
+            self._note("this training steps in another thread: operators before the first step there were not compared")
             self._enter()
 
     def _step_ended(self, optimizer, counts):
@@ -165,20 +169,20 @@ class Session(object):
         self.checker.step = self.counter.count + 1
         if self.counter.count >= self._steps:
             self.close("{compared} of {calls} calls in {steps} steps were compared")
-            (self._then or leave)(self._probe)
+            (self._on_finish or exit_process)(self._probe)
 
-    def _eagerly(self):
-        """Programs of torch.compile run as they are written: a compiled one is one operator, with nothing to compare it with."""
+    def _force_eager(self):
+        """Run torch.compile programs eagerly: a compiled program is a single operator with no CPU counterpart."""
         torch = self._torch
         original = getattr(torch, "compile", None)
         if original is None:
             return
 
-        def compile(*args, **kwargs):  # noqa: A001 - it takes that name's place
-            self._note("torch.compile: the program was checked as it is written, not compiled")
+        def compile(*args, **kwargs):  # noqa: A001 - it replaces torch.compile
+            self._note("torch.compile: the program was checked in eager mode, not compiled")
             try:
                 torch.compiler.set_stance("force_eager")
-            except Exception:  # a torch that has no stances
+            except Exception:  # this torch has no stances
                 importlib.import_module("torch._dynamo").config.disable = True
             return original(*args, **kwargs)
 
@@ -194,12 +198,12 @@ class Session(object):
         if text not in self._notes:
             self._notes.append(text)
 
-    def _tell(self, finding):
+    def _report(self, finding):
         self._write("op-check-operator", finding.as_dict())
 
     def _write(self, event, fields):
         if self._descriptor < 0:
-            self._descriptor = _opened(self._path)
+            self._descriptor = _open_file(self._path)
             os.write(
                 self._descriptor, encoded("op-check-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)})
             )
@@ -224,7 +228,7 @@ class Session(object):
         }
 
     def close(self, message):
-        """Writes the last line, once, and compares no more. A process that did nothing worth a line writes none."""
+        """Stop comparing and write the last line, once. A process without steps and calls writes nothing."""
         if self.ended:
             return
         self.ended = True
@@ -233,10 +237,10 @@ class Session(object):
             return
         checker = self.checker
         text = message.format(
-            steps=self.counter.count, asked=self._steps, compared=checker.compared, calls=checker.calls
+            steps=self.counter.count, requested=self._steps, compared=checker.compared, calls=checker.calls
         )
         if not self.checker.calls:
-            text = NOTHING
+            text = NOTHING_TO_COMPARE
         elif not self.counter.count:
             text = NO_STEP % text
         try:
@@ -245,18 +249,18 @@ class Session(object):
             pass
 
 
-def _opened(path):
-    """A file of this process's own: a second process of the same training gets another name."""
+def _open_file(path):
+    """Create this process's file. A second process of the same training gets another name."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o600)
     except FileExistsError:
-        stem, dot, ending = path.rpartition(".")
-        return os.open("%s-%d%s%s" % (stem, os.getpid(), dot, ending), flags, 0o600)
+        stem, dot, suffix = path.rpartition(".")
+        return os.open("%s-%d%s%s" % (stem, os.getpid(), dot, suffix), flags, 0o600)
 
 
-def leave(probe_like):
-    """Ends the process here. Raising would not do: a training may catch whatever comes."""
+def exit_process(probe_like):
+    """Exit the process. An exception would not do: the training may catch it."""
     try:
         end = getattr(probe_like, "end", None)
         if end is not None:

@@ -1,18 +1,18 @@
-"""A call's tensors once more on the CPU, storage by storage, so that strides, offsets and aliases stay what they were.
+"""Copies of a call's tensors on the CPU, storage by storage, which preserves strides, offsets and aliases.
 
-`clone()` and `.cpu()` would make expanded and sliced tensors contiguous, and what is wrong with them would be gone.
+`clone()` and `.cpu()` would make expanded and sliced tensors contiguous, which would hide the bugs with such tensors.
 """
 
-MAX_WHOLE = 256 << 20
-"""Bytes of a storage up to which all of it is copied where a call writes to it; beyond, what the call itself can reach."""
+MAX_COPIED_BYTES = 256 << 20
+"""A written storage up to this size is copied whole. Of a larger one, only the part that the call can access is copied."""
 
 
 class NotComparable(Exception):
-    """This call cannot be run again on the CPU; the message says why."""
+    """This call cannot be repeated on the CPU. The message gives the reason."""
 
 
 def tensors_in(torch, value, found):
-    """All tensors in nested lists, tuples and dictionaries, in order."""
+    """Append all tensors in nested lists, tuples and dictionaries to `found`, in order, and return it."""
     if isinstance(value, torch.Tensor):
         found.append(value)
     elif isinstance(value, (list, tuple)):
@@ -24,17 +24,17 @@ def tensors_in(torch, value, found):
     return found
 
 
-def replaced(torch, value, by_id):
-    """The same nesting with each tensor replaced; what is not in `by_id` stays."""
+def replace_tensors(torch, value, by_id):
+    """Return the same nesting with the tensors replaced. A tensor that is not in `by_id` stays."""
     if isinstance(value, torch.Tensor):
         return by_id.get(id(value), value)
     if isinstance(value, (list, tuple)):
-        return [replaced(torch, item, by_id) for item in value]
+        return [replace_tensors(torch, item, by_id) for item in value]
     return value
 
 
-def reach(tensor):
-    """First and one past the last element of its storage that a tensor can touch."""
+def storage_range(tensor):
+    """Return the first element of the storage that a tensor can access, and one past the last."""
     start = stop = tensor.storage_offset()
     for size, stride in zip(tensor.shape, tensor.stride()):
         if stride >= 0:
@@ -44,33 +44,35 @@ def reach(tensor):
     return start, stop + 1
 
 
-def bytes_held(tensor):
+def storage_bytes(tensor):
     return tensor.untyped_storage().nbytes()
 
 
-def read(torch, tensor, start, stop):
-    """These elements of the tensor's storage, on the CPU: a plain run of memory, with nothing strided to get wrong."""
+def read_storage(torch, tensor, start, stop):
+    """Copy these elements of the tensor's storage to the CPU as contiguous memory, so that strides cannot go wrong."""
     run = tensor.as_strided((stop - start,), (1,), start)
     return run.clone() if run.device.type == "cpu" else to_host(torch, run)
 
 
 def to_host(torch, tensor):
-    """Always a copy. `.cpu()` is left to the tensor's own class where a dispatch mode is at work, and may give back the same."""
+    """Copy a tensor to the CPU. In a dispatch mode, `.cpu()` is handled by the tensor's class and may return the same tensor."""
     return torch.ops.aten._to_copy.default(tensor, device=torch.device("cpu"))
 
 
-def as_it_lies(torch, tensor):
-    """One tensor on the CPU, with its strides."""
+def copy_strided(torch, tensor):
+    """Copy one tensor to the CPU with its strides."""
     if tensor.layout != torch.strided:
         raise NotComparable("its result is %s" % tensor.layout)
     if not tensor.numel():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    start, stop = reach(tensor)
-    return read(torch, tensor, start, stop).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - start)
+    start, stop = storage_range(tensor)
+    return read_storage(torch, tensor, start, stop).as_strided(
+        tensor.shape, tensor.stride(), tensor.storage_offset() - start
+    )
 
 
 class Storage(object):
-    """One storage that a call reads or writes: what of it is copied, before the call and after."""
+    """One storage that a call reads or writes, and the part of it that is copied before and after the call."""
 
     __slots__ = ("before", "start", "stop", "tensor", "written")
 
@@ -78,15 +80,17 @@ class Storage(object):
         self.tensor = first = tensors[0]
         self.written = written
         size = first.element_size()
-        reaches = [(low * t.element_size(), high * t.element_size()) for t in tensors for low, high in [reach(t)]]
-        low, high = min(a for a, _ in reaches), max(b for _, b in reaches)
-        if written and bytes_held(first) <= MAX_WHOLE:
-            low, high = 0, max(high, bytes_held(first) // size * size)
+        ranges = [
+            (low * t.element_size(), high * t.element_size()) for t in tensors for low, high in [storage_range(t)]
+        ]
+        low, high = min(a for a, _ in ranges), max(b for _, b in ranges)
+        if written and storage_bytes(first) <= MAX_COPIED_BYTES:
+            low, high = 0, max(high, storage_bytes(first) // size * size)
         self.start, self.stop = low // size, -(-high // size)
-        self.before = read(torch, first, self.start, self.stop)
+        self.before = read_storage(torch, first, self.start, self.stop)
 
     def view(self, torch, tensor, memory):
-        """`tensor` as it lies in `memory`, which is a copy of this storage."""
+        """Return `tensor` as a view of `memory`, which is a copy of this storage."""
         if tensor.dtype == memory.dtype:
             return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - self.start)
         offset = tensor.storage_offset() - self.start * self.tensor.element_size() // tensor.element_size()
@@ -94,12 +98,12 @@ class Storage(object):
         return empty.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())
 
     def after(self, torch):
-        """The same part of the storage as it is now."""
-        return read(torch, self.tensor, self.start, self.stop)
+        """Return the current content of the same part of the storage."""
+        return read_storage(torch, self.tensor, self.start, self.stop)
 
 
 class CpuMirror(object):
-    """All storages of a call, taken before it runs."""
+    """Copies of all storages of a call, made before it runs."""
 
     def __init__(self, torch, args, kwargs, written):
         self._torch = torch
@@ -110,7 +114,7 @@ class CpuMirror(object):
             if tensor.layout != torch.strided or tensor.is_quantized:
                 raise NotComparable("it has a %s tensor" % (tensor.layout if not tensor.is_quantized else "quantized"))
             if (tensor.is_complex() and tensor.is_conj()) or tensor.is_neg():
-                raise NotComparable("it has a tensor that is conjugated or negated on reading")
+                raise NotComparable("it has a tensor with a conjugate or negative bit")
             if tensor.numel():
                 by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         ids = {id(tensor) for tensor in written}
@@ -124,24 +128,24 @@ class CpuMirror(object):
         return self._storage_of.get(id(tensor))
 
     def arguments(self, memories=None):
-        """The call's arguments on the CPU, over copies of what was there before it, or over other memory.
+        """Return the call's arguments on the CPU, as views of copies from before the call, or of other memory.
 
-        Gives args, kwargs, and the memory of each storage, so that what the call wrote can be read.
+        Return args, kwargs, and the memory of each storage, from which the caller can read what the call wrote.
         """
         torch = self._torch
         if memories is None:
             memories = [storage.before for storage in self.storages]
         memories = [memory.clone() if storage.written else memory for storage, memory in zip(self.storages, memories)]
-        at = {id(storage): memory for storage, memory in zip(self.storages, memories)}
+        memory_of = {id(storage): memory for storage, memory in zip(self.storages, memories)}
         by_id = {}
         for tensor in self.tensors:
             storage = self._storage_of.get(id(tensor))
             if storage is None:
                 by_id[id(tensor)] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
             else:
-                by_id[id(tensor)] = storage.view(torch, tensor, at[id(storage)])
-        args = [replaced(torch, value, by_id) for value in self._args]
-        kwargs = {key: replaced(torch, value, by_id) for key, value in self._kwargs.items()}
+                by_id[id(tensor)] = storage.view(torch, tensor, memory_of[id(storage)])
+        args = [replace_tensors(torch, value, by_id) for value in self._args]
+        kwargs = {key: replace_tensors(torch, value, by_id) for key, value in self._kwargs.items()}
         if kwargs.get("device") is not None:
             kwargs["device"] = torch.device("cpu")
         if kwargs.get("pin_memory"):

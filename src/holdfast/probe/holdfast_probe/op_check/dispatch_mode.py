@@ -1,16 +1,16 @@
-"""The dispatch mode: every operator on a device once there, and once more on the CPU from the same memory.
+"""The dispatch mode: run every device operator on the device, and again on the CPU from the same memory.
 
-The training gets the device's own result, so that it goes the way that it would have gone, and what one operator spoils is
-not blamed on the next: each is compared from the inputs that it really had.
+The training gets the device's own result, so the check does not change it. Each operator is compared using the inputs that
+it really had, so an error of one operator is not attributed to the next.
 """
 
 import time
 
 from .call import Call
-from .compare import Wrong
+from .compare import Mismatch
 from .cpu_mirror import CpuMirror, NotComparable, tensors_in
-from .findings import Finding, smallest_workaround
-from .known_issues import Case, known_issue
+from .findings import Finding, choose_workaround
+from .known_issues import Case, find_known_issue
 from .operators import Operator
 from .precision import Precision
 from .source_location import SourceLocation
@@ -18,28 +18,28 @@ from .source_location import SourceLocation
 HOST = frozenset(["cpu", "meta"])
 MAX_LINES = 200
 MAX_SIGNATURES = 20000
-OVERDRAWN = 2.0
-"""Signatures that come for the first time are compared beyond the budget too, up to so many times of it."""
+MAX_OVERDRAFT = 2.0
+"""New signatures are compared even beyond the time budget, up to this multiple of it."""
 
 
 def dispatch_mode(torch, checker):
-    """A mode that hands every operator to the checker. A function, because its base class is the user's torch's."""
+    """Return a mode that passes every operator to the checker. A function, because the base class is in the user's torch."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class OpCheckMode(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             if checker.off:
                 return function(*args, **(kwargs or {}))
-            return checker.called(function, args, kwargs or {})
+            return checker.handle_call(function, args, kwargs or {})
 
     return OpCheckMode()
 
 
 class OpChecker(object):
-    def __init__(self, torch, tell, seconds, steps):
-        """`tell` takes each new finding."""
+    def __init__(self, torch, report, seconds, steps):
+        """`report` is called with each new finding."""
         self._torch = torch
-        self._tell = tell
+        self._report = report
         self._seconds, self._steps = seconds, steps
         self.off = False
         self.step = 1
@@ -48,47 +48,49 @@ class OpChecker(object):
         self.calls = self.compared = 0
         self.spent = 0.0
         self.signatures = {}
-        """Of each call's name and tensors: how often it was compared."""
+        """Name and tensors of a call -> how often it was compared."""
         self.skipped = {}
-        """Why calls on the device were not compared -> how many."""
+        """The reason why device calls were not compared -> how many."""
         self.findings = {}
         self.failures = {}
         self.devices = {}
         self._operators = {}
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._generator = torch.Generator("cpu").manual_seed(20)
-        self._where = SourceLocation(torch)
-        self._where.remember_forward()
+        self._source_location = SourceLocation(torch)
+        self._source_location.record_forward()
 
     # --- which calls ---------------------------------------------------------------------------------------------
 
-    def called(self, function, args, kwargs):
+    def handle_call(self, function, args, kwargs):
         operator = self._operators.get(function)
         if operator is None:
             operator = self._operators[function] = Operator(self._torch, function)
-        if operator.why_not is not None:
+        if operator.skip_reason is not None:
             return function(*args, **kwargs)
         tensors = tensors_in(self._torch, (args, kwargs), [])
-        device = self._device_of(tensors, kwargs)
+        device = self._find_device(tensors, kwargs)
         if device is None:
             return function(*args, **kwargs)
         self.calls += 1
         began = time.perf_counter()
         try:
-            chosen = self._chosen(operator, tensors)
-            copies = CpuMirror(self._torch, args, kwargs, self._written(operator, args, kwargs)) if chosen else None
-            if chosen and device.type not in self.devices:
+            is_chosen = self._should_compare(operator, tensors)
+            copies = (
+                CpuMirror(self._torch, args, kwargs, self._find_written(operator, args, kwargs)) if is_chosen else None
+            )
+            if is_chosen and device.type not in self.devices:
                 self.devices[device.type] = Precision(self._torch, device)
         except Exception as error:
             copies = None
-            self._skip(str(error) if isinstance(error, NotComparable) else self._failed(operator, error))
+            self._skip(str(error) if isinstance(error, NotComparable) else self._record_failure(operator, error))
         self.spent += time.perf_counter() - began
         if copies is None:
             return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
         except Exception as error:
-            self._raised(operator, copies, device, function, error)
+            self._handle_error(operator, copies, device, function, error)
             raise
         began = time.perf_counter()
         try:
@@ -97,14 +99,14 @@ class OpChecker(object):
         except NotComparable as error:
             self._skip(str(error))
         except Exception as error:
-            self._skip(self._failed(operator, error))
+            self._skip(self._record_failure(operator, error))
         self.spent += time.perf_counter() - began
         return result
 
-    def _device_of(self, tensors, kwargs):
+    def _find_device(self, tensors, kwargs):
         for tensor in tensors:
             if hasattr(type(tensor), "__tensor_flatten__"):
-                self._skip("it has a tensor that wraps others (%s)" % type(tensor).__name__)
+                self._skip("it has a tensor subclass that wraps other tensors (%s)" % type(tensor).__name__)
                 return None
             device = tensor.device
             if device.type not in HOST:
@@ -116,34 +118,36 @@ class OpChecker(object):
                 return device
         return None
 
-    def _chosen(self, operator, tensors):
-        """Whether there is time for this one: always for what was never seen, else within what the steps so far may cost."""
+    def _should_compare(self, operator, tensors):
+        """Return whether there is time to compare this call. A new signature may exceed the time budget; a known one must
+        fit into the share of the steps so far.
+        """
         signature = (
             operator.full_name,
             tuple([(t.shape, t.stride(), t.dtype, t.storage_offset() > 0) for t in tensors]),
         )
-        seen = self.signatures.get(signature)
-        if seen is None and len(self.signatures) >= MAX_SIGNATURES:
+        count = self.signatures.get(signature)
+        if count is None and len(self.signatures) >= MAX_SIGNATURES:
             return False
-        if seen:
-            affordable = self.spent < self._seconds * min(1.0, self.step / self._steps)
+        if count:
+            is_affordable = self.spent < self._seconds * min(1.0, self.step / self._steps)
         else:
-            affordable = self.spent < self._seconds * OVERDRAWN
-        self.signatures[signature] = (seen or 0) + affordable
-        if not affordable:
+            is_affordable = self.spent < self._seconds * MAX_OVERDRAFT
+        self.signatures[signature] = (count or 0) + is_affordable
+        if not is_affordable:
             self._skip("no time")
-        return affordable
+        return is_affordable
 
-    def _written(self, operator, args, kwargs):
-        return tensors_in(self._torch, operator.written(args, kwargs), [])
+    def _find_written(self, operator, args, kwargs):
+        return tensors_in(self._torch, operator.written_arguments(args, kwargs), [])
 
-    def _skip(self, why):
-        self.skipped[why] = self.skipped.get(why, 0) + 1
+    def _skip(self, reason):
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
-    def _failed(self, operator, error):
+    def _record_failure(self, operator, error):
         text = "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:200])
         self.failures.setdefault(operator.full_name, text)
-        return "the CPU cannot run it, or reading failed"
+        return "the CPU cannot run it, or reading its tensors failed"
 
     def phase(self):
         if self._graph_task() != -1:
@@ -156,35 +160,37 @@ class OpChecker(object):
         pairs, run, reference = call.pairs(result)
         if all(pair.is_equal(self._torch) for pair in pairs):
             return
-        wrong = call.judged(pairs, run, reference)
-        if wrong is not None:
-            self._found(call, wrong)
+        mismatch = call.judge(pairs, run, reference)
+        if mismatch is not None:
+            self._handle_mismatch(call, mismatch)
 
-    def _found(self, call, wrong):
-        key = (call.operator.full_name, wrong.kind, wrong.where)
+    def _handle_mismatch(self, call, mismatch):
+        key = (call.operator.full_name, mismatch.kind, mismatch.where)
         if key in self.findings:
             self.findings[key][1] += 1
             return
-        helps, steady = call.tried_again()
-        self._record(key, call, wrong, helps, steady)
+        contiguous_helps, steady = call.retry()
+        self._record(key, call, mismatch, contiguous_helps, steady)
 
-    def _record(self, key, call, wrong, helps, steady, raised=""):
+    def _record(self, key, call, mismatch, contiguous_helps, steady, raised=""):
         operator = call.operator
-        tensors, scalars = call.described()
-        known = known_issue(Case(operator.name, wrong.kind, tensors, call.values(), helps, raised))
+        tensors, scalars = call.describe()
+        known = find_known_issue(
+            Case(operator.name, mismatch.kind, tensors, call.cpu_arguments(), contiguous_helps, raised)
+        )
         phase = self.phase()
         finding = Finding(
-            operator=operator.full_name, step=self.step, phase=phase, kind=wrong.kind, message=wrong.message, where=wrong.where,
-            figures=wrong.figures, tensors=tensors, scalars=scalars, place=self._where.now(phase), known=known,
-            contiguous_helps=helps, steady=steady,
-            workaround=smallest_workaround(operator.name, wrong.kind, known, helps, steady),
+            operator=operator.full_name, step=self.step, phase=phase, kind=mismatch.kind, message=mismatch.message, where=mismatch.where,
+            figures=mismatch.figures, tensors=tensors, scalars=scalars, place=self._source_location.find(phase), known=known,
+            contiguous_helps=contiguous_helps, steady=steady,
+            workaround=choose_workaround(operator.name, mismatch.kind, known, contiguous_helps, steady),
         )  # fmt: skip
         self.findings[key] = [finding, 1]
         if len(self.findings) <= MAX_LINES:
-            self._tell(finding)
+            self._report(finding)
 
-    def _raised(self, operator, copies, device, function, error):
-        """The device cannot do it. If the CPU can, that is a finding too."""
+    def _handle_error(self, operator, copies, device, function, error):
+        """Record a finding if an operator raises on the device but not on the CPU."""
         try:
             text = "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:300])
             key = (operator.full_name, "raises", "")
@@ -193,9 +199,9 @@ class OpChecker(object):
             args, kwargs, _ = copies.arguments()
             function(*args, **kwargs)
             call = Call(self, operator, function, copies._args, copies._kwargs, copies, device)
-            self._record(key, call, Wrong("raises", text, ""), None, None, text)
+            self._record(key, call, Mismatch("raises", text, ""), None, None, text)
         except Exception:
-            pass  # neither can
+            pass  # the CPU raises too
 
     @property
     def generator(self):

@@ -1,8 +1,9 @@
-"""How exactly a device computes: the precision that is in force, so that rounding is not taken for an error.
+"""The precision with which a device computes, so that rounding is not mistaken for an error.
 
-The type of a tensor says it, or a flag (TF32), or, where there is no flag to ask, a trial: matrices whose product shows
-how many bits were kept. A trial is believed only where numbers that every format holds come out exactly: rounding loses
-digits of 0.1, never of 3. So a device that computes wrongly does not pass as one that rounds.
+The precision follows from a tensor's dtype or from a flag (TF32). If there is no flag, it is measured: the product of two
+matrices shows how many bits were kept. A measurement counts only if numbers that every format can represent come out
+exactly: rounding loses digits of 0.1, never of 3. So a device that computes wrong results is not mistaken for one that
+rounds.
 """
 
 from .cpu_mirror import to_host
@@ -11,9 +12,9 @@ FLOAT32 = 2.0**-23
 TF32 = 2.0**-10
 BF16 = 2.0**-7
 FORMATS = ((FLOAT32, 32.0), (TF32, 4.0), (BF16, 4.0))
-"""Spacing of numbers near 1, and how many of these the trial's result may be off by."""
-ROUGHEST_FUNCTION = 2.0**-18
-"""Fast versions of exp or sin are worse than rounding; beyond this they are wrong."""
+"""The spacing of numbers near 1, and how many of these units the measured result may be off by."""
+MAX_FUNCTION_SPACING = 2.0**-18
+"""Fast versions of exp or sin are less accurate than rounding. Beyond this they are wrong."""
 
 MATRIX = frozenset([
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "linear", "convolution", "_convolution",
@@ -36,22 +37,22 @@ FUNCTIONS = frozenset([
 
 
 class Precision(object):
-    """Of one device."""
+    """The precision of one device."""
 
     def __init__(self, torch, device):
         self._torch = torch
         self._device = device
         self.matrix = self.plain = self.functions = FLOAT32
-        self.how = "as the types say"
+        self.how = "from the dtypes"
         self._calibrate()
 
-    def of(self, name, dtype):
-        """Spacing of numbers near 1 at which this operator may round numbers of this type."""
+    def spacing_for(self, name, dtype):
+        """Return the spacing of numbers near 1 to which this operator may round numbers of this type."""
         finfo = self._torch.finfo(dtype)
-        if finfo.eps < FLOAT32 / 2:  # float64: nothing computes it roughly without saying so
+        if finfo.eps < FLOAT32 / 2:  # float64 is never computed with less precision silently
             return finfo.eps
         if name in MATRIX or name.startswith("_foreach_addmm"):
-            return max(finfo.eps, self.plain, self.matrix, self._flagged(name))
+            return max(finfo.eps, self.plain, self.matrix, self._allowed_spacing(name))
         base = name.removeprefix("_foreach_")
         if base.rstrip("_") in FUNCTIONS:
             return max(finfo.eps, self.functions)
@@ -60,8 +61,8 @@ class Precision(object):
     def as_dict(self):
         return {"matrix": self.matrix, "plain": self.plain, "functions": self.functions, "how": self.how}
 
-    def _flagged(self, name):
-        """What the user allowed on CUDA: it may change between two calls."""
+    def _allowed_spacing(self, name):
+        """Return the spacing that the user allows on CUDA. It may change between two calls."""
         torch = self._torch
         if self._device.type != "cuda":
             return 0.0
@@ -74,19 +75,19 @@ class Precision(object):
         except Exception:
             return TF32
 
-    # --- trials --------------------------------------------------------------------------------------------------
+    # --- measurements --------------------------------------------------------------------------------------------
 
     def _calibrate(self):
         torch = self._torch
         generator = torch.Generator("cpu").manual_seed(0)
         try:
-            self.plain = self._of_plain(generator)
-            self.matrix = self._of_products(generator)
-            self.functions = self._of_functions(generator)
+            self.plain = self._measure_plain(generator)
+            self.matrix = self._measure_products(generator)
+            self.functions = self._measure_functions(generator)
             if self.plain > FLOAT32 or self.matrix > FLOAT32:
-                self.how = "calibrated: this device keeps fewer bits than its types have"
+                self.how = "measured: this device keeps fewer bits than its dtypes have"
         except Exception as error:
-            self.how = "as the types say: the trial failed (%s)" % str(error)[:100]
+            self.how = "from the dtypes: the measurement failed (%s)" % str(error)[:100]
 
     def _on_device(self, function, *tensors):
         return to_host(self._torch, function(*[tensor.to(self._device) for tensor in tensors]))
@@ -94,12 +95,12 @@ class Precision(object):
     def _random(self, generator):
         return self._torch.rand(256, generator=generator, dtype=self._torch.float32, device="cpu")
 
-    def _of_products(self, generator):
+    def _measure_products(self, generator):
         torch = self._torch
-        whole = [
+        integers = [
             torch.randint(-1, 2, shape, generator=generator, device="cpu").float() for shape in ((24, 40), (40, 24))
         ]
-        if not torch.equal(self._on_device(torch.mm, *whole), torch.mm(*whole)):
+        if not torch.equal(self._on_device(torch.mm, *integers), torch.mm(*integers)):
             return FLOAT32
         a, b = (
             torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") for shape in ((32, 64), (64, 32))
@@ -107,32 +108,32 @@ class Precision(object):
         exact = a.double() @ b.double()
         error = (self._on_device(torch.mm, a, b).double() - exact).abs()
         noise = (a.double().square() @ b.double().square()).sqrt() + exact.abs()
-        return _format_of((error / noise).max().item())
+        return _find_format((error / noise).max().item())
 
-    def _of_plain(self, generator):
+    def _measure_plain(self, generator):
         torch = self._torch
-        whole = [torch.randint(1, 9, (256,), generator=generator, device="cpu").float() for _ in range(2)]
-        if not torch.equal(self._on_device(torch.mul, *whole), torch.mul(*whole)):
+        integers = [torch.randint(1, 9, (256,), generator=generator, device="cpu").float() for _ in range(2)]
+        if not torch.equal(self._on_device(torch.mul, *integers), torch.mul(*integers)):
             return FLOAT32
         a, b = (self._random(generator) + 0.5 for _ in range(2))
         exact = a.double() * b.double()
         error = (self._on_device(torch.mul, a, b).double() - exact).abs()
-        return _format_of((error / exact).max().item())
+        return _find_format((error / exact).max().item())
 
-    def _of_functions(self, generator):
+    def _measure_functions(self, generator):
         torch = self._torch
         worst = 0.0
         x = self._random(generator) * 3 + 0.25
         for function in (torch.exp, torch.log1p, torch.tanh, torch.sigmoid, torch.sqrt, torch.sin):
             exact = function(x.double())
-            # Relative to the result's size as a whole: sin near its zero is no better than its argument.
+            # Relative to the overall size of the result: near its zero, sin is no more accurate than its argument.
             error = (self._on_device(function, x).double() - exact).abs() / exact.abs().clamp(min=0.1)
             worst = max(worst, error.max().item())
-        return max(self.plain, min(worst, ROUGHEST_FUNCTION), FLOAT32)
+        return max(self.plain, min(worst, MAX_FUNCTION_SPACING), FLOAT32)
 
 
-def _format_of(units):
-    for spacing, at_most in FORMATS:
-        if units <= spacing * at_most:
+def _find_format(units):
+    for spacing, max_units in FORMATS:
+        if units <= spacing * max_units:
             return spacing
     return FLOAT32

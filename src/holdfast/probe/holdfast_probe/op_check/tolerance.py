@@ -1,11 +1,11 @@
-"""How much a call's results move on the CPU when its inputs move by rounding: the measure of what may differ honestly."""
+"""The tolerance for a call: how much its results change on the CPU when its inputs are perturbed by rounding."""
 
 
 class Tolerance(object):
-    """Of one call. Costs nothing until it is asked: results that agree need no tolerance."""
+    """The tolerance for one call. Computed only on demand: results that agree need no tolerance."""
 
     def __init__(self, torch, run, memories, spacing_of, reference, generator):
-        """`run` takes the memory of each storage and gives the call's results; `reference` is what it gave unmoved."""
+        """`run` takes the memory of each storage and returns the call's results. `reference` has the unperturbed results."""
         self._torch = torch
         self._run = run
         self._memories = memories
@@ -14,65 +14,65 @@ class Tolerance(object):
         self._generator = generator
         self.runs = 0
         self.failed = 0
-        self.moved = [None] * len(reference)
-        """For each result: the farthest that each element moved; for integers, whether it changed."""
+        self.max_changes = [None] * len(reference)
+        """For each result: the largest change of each element. For integers: whether it changed."""
         self.shapes = [set() for _ in reference]
-        """Shapes that a result had when the inputs had moved, where it was another one."""
+        """For each result: the other shapes it had when the inputs were perturbed."""
         self.has_floats = any(memory.is_floating_point() or memory.is_complex() for memory in memories)
 
-    def widen(self, times):
+    def add_runs(self, times):
         if not self.has_floats:
             return
         for _ in range(times):
-            results = self._rounded_results() if not self.runs else self._moved_results()
+            results = self._run_rounded() if not self.runs else self._run_perturbed()
             self.runs += 1
             if results is None:
                 continue
-            for place, (result, reference) in enumerate(zip(results, self._reference)):
+            for index, (result, reference) in enumerate(zip(results, self._reference)):
                 if result.shape != reference.shape:
-                    self.shapes[place].add(tuple(result.shape))
+                    self.shapes[index].add(tuple(result.shape))
                 else:
-                    self._note(place, result, reference)
+                    self._record_change(index, result, reference)
 
-    def _rounded_results(self):
-        """With inputs rounded to what the device keeps: two numbers may be equal there and only there."""
+    def _run_rounded(self):
+        """Run with the inputs rounded to the device's precision: two numbers may be equal only there."""
         try:
             return self._run([self._round(memory) for memory in self._memories])
         except Exception:
             return None
 
-    def _moved_results(self):
+    def _run_perturbed(self):
         for only_smaller in (False, True):  # a probability of 1 may not grow
             try:
-                return self._run([self._move(memory, only_smaller) for memory in self._memories])
+                return self._run([self._perturb(memory, only_smaller) for memory in self._memories])
             except Exception:
                 self.failed += 1
         return None
 
-    def _note(self, place, result, reference):
+    def _record_change(self, index, result, reference):
         torch = self._torch
         if reference.is_floating_point() or reference.is_complex():
-            move = distance(torch, result, reference).nan_to_num_(nan=0.0, posinf=0.0)
-            known = self.moved[place]
-            self.moved[place] = move if known is None else torch.maximum(known, move)
+            change = distance(torch, result, reference).nan_to_num_(nan=0.0, posinf=0.0)
+            previous = self.max_changes[index]
+            self.max_changes[index] = change if previous is None else torch.maximum(previous, change)
         else:
             changed = result != reference
-            known = self.moved[place]
-            self.moved[place] = changed if known is None else known | changed
+            previous = self.max_changes[index]
+            self.max_changes[index] = changed if previous is None else previous | changed
 
     def _round(self, memory):
         torch = self._torch
         if memory.dtype != torch.float32:
             return memory
         steps = 1.0 / self._spacing_of(memory.dtype)
-        part, exponent = torch.frexp(memory)
-        rounded = torch.ldexp((part * (2 * steps)).round() / (2 * steps), exponent)
+        mantissa, exponent = torch.frexp(memory)
+        rounded = torch.ldexp((mantissa * (2 * steps)).round() / (2 * steps), exponent)
         return torch.where(torch.isfinite(memory), rounded, memory)
 
-    def _move(self, memory, only_smaller):
+    def _perturb(self, memory, only_smaller):
         torch = self._torch
         if memory.is_complex():
-            return torch.view_as_complex(self._move(torch.view_as_real(memory).contiguous(), only_smaller))
+            return torch.view_as_complex(self._perturb(torch.view_as_real(memory).contiguous(), only_smaller))
         if not memory.is_floating_point() or memory.element_size() == 1:
             return memory
         spacing = self._spacing_of(memory.dtype)
@@ -80,22 +80,24 @@ class Tolerance(object):
         signs = torch.empty(wide.shape, dtype=wide.dtype, device="cpu").bernoulli_(0.5, generator=self._generator)
         lowest, highest = 1.0 - spacing, 1.0 if only_smaller else 1.0 + spacing
         factor = signs.mul_(highest - lowest).add_(lowest)
-        moved = wide * factor
-        # A zero has no digits to round; moved by the smallest number, it still breaks ties.
+        perturbed = wide * factor
+        # A zero has no digits to round. Changing it by the smallest number still breaks ties.
         tiny = torch.finfo(memory.dtype).tiny
-        moved = torch.where(wide == 0, (factor >= 1.0).to(wide.dtype) * tiny, moved)
-        return moved.to(memory.dtype)
+        perturbed = torch.where(wide == 0, (factor >= 1.0).to(wide.dtype) * tiny, perturbed)
+        return perturbed.to(memory.dtype)
 
 
 def distance(torch, one, other):
-    """Between two results, element by element: 0 for equal ones (also both NaN), infinite where only one is finite."""
+    """Return the elementwise difference of two results: 0 if equal or both NaN, infinite if only one is finite."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
         return distance(torch, one, other).amax(-1)
     if one.element_size() < 4:
         one, other = one.float(), other.float()
-    apart = (one - other).abs()
-    if not bool(torch.isfinite(apart.sum())):
+    difference = (one - other).abs()
+    if not bool(torch.isfinite(difference.sum())):
         same = (one == other) | (torch.isnan(one) & torch.isnan(other))
-        apart = torch.where(same, torch.zeros((), dtype=apart.dtype, device="cpu"), apart.nan_to_num(nan=float("inf")))
-    return apart
+        difference = torch.where(
+            same, torch.zeros((), dtype=difference.dtype, device="cpu"), difference.nan_to_num(nan=float("inf"))
+        )
+    return difference

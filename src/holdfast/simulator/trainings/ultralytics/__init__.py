@@ -1,1 +1,1 @@
-"""Not Ultralytics: a part of it in small, at the path that it has there, so that tracebacks read as its own do."""
+"""Not Ultralytics: a small version of a part of it, at the same path, so that tracebacks look like its own."""

@@ -145,7 +145,7 @@ class Callbacks(object):
         before = {}
         with self.never_raising("a checkpoint"):
             before = written_at(checkpoints_of(trainer))
-        with saves.held_back() as held:
+        with saves.collect_saves() as held:
             result = original(trainer, *args, **kwargs)
         with self.never_raising("a checkpoint"):
             after = written_at(checkpoints_of(trainer))
@@ -153,7 +153,7 @@ class Callbacks(object):
             for fields in held[-1:]:
                 for path in written or [None]:
                     size = os.path.getsize(path) if path else fields["bytes"]
-                    saves.tell(dict(fields, path=path, bytes=size))
+                    saves.report(dict(fields, path=path, bytes=size))
         return result
 
     def _around_final(self, original, trainer, args, kwargs):

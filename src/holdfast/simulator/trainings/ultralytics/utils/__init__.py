@@ -1,1 +1,1 @@
-"""As its parent."""
+"""See the parent package."""

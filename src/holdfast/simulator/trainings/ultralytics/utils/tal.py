@@ -1,4 +1,4 @@
-"""A task-aligned assigner in small, written as detection trainers write it: one boolean index writes what another read."""
+"""A small task-aligned assigner, as detection trainers write it: one boolean index writes what another one reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Assigner(nn.Module):  # type: ignore[misc] # torch's types are not read
-    """Gives every anchor inside a box the overlap that the network predicts for it."""
+    """Assigns to every anchor inside a box the overlap that the network predicts for it."""
 
     def forward(self, overlaps: torch.Tensor, boxes: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
         targets = torch.zeros_like(overlaps)
