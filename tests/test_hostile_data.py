@@ -182,15 +182,15 @@ def test_no_home_and_no_such_user_are_no_failure(monkeypatch, variable):
     if variable:
         monkeypatch.setenv("YOLO_CONFIG_DIR", variable)
     monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError("uid not found")))
-    assert yolo_data.own_folder("datasets_dir") is None
+    assert yolo_data.find_ultralytics_folder("datasets_dir") is None
 
 
 def test_a_link_to_a_image_with_a_long_name_can_be_made(tmp_path):
     """A name of 255 bytes has no room for the number that a dry run puts before it."""
     long = tmp_path / ("ä" * 125 + ".jpg")
     long.touch()
-    (tmp_path / yolo_data.name_of_link(7, long)).symlink_to(long)
-    assert yolo_data.name_of_link(7, Path("a/b.jpg")) == "00007-b.jpg"
+    (tmp_path / yolo_data.link_name(7, long)).symlink_to(long)
+    assert yolo_data.link_name(7, Path("a/b.jpg")) == "00007-b.jpg"
 
 
 def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):

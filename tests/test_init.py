@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.preflight import init_plan, validate_plan, yolo_data, yolo_labels
-from holdfast.preflight.init_plan import MachineInfo, batch_for, draft, epochs_for
+from holdfast.preflight.init_plan import MachineInfo, choose_batch, choose_epochs, draft
 from holdfast.process.ultralytics_install import UltralyticsInstall, find_ultralytics
 from holdfast.schema.errors import DataSetInvalid, UsageError
 from holdfast.storage.plan.load import read
@@ -56,7 +56,7 @@ class TestDataSet:
         assert found.root == tmp_path
         assert found.names == ["a", "b"]
         assert {split: len(images) for split, images in found.splits.items()} == {"train": 6, "val": 2}
-        label = yolo_data.label_of(found.splits["train"][3])
+        label = yolo_data.label_path(found.splits["train"][3])
         assert label == tmp_path / "labels" / "train" / "3.txt"
 
     def test_all_forms_of_a_split(self, tmp_path):
@@ -170,7 +170,7 @@ class TestLabels:
         look = yolo_labels.look(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
         assert (look.looked_at, look.of) == (10, 50)
         assert look.counted == "10 of 50, taken evenly"
-        assert yolo_labels.evenly(list(range(50)), 10) == list(range(0, 50, 5))
+        assert yolo_labels.sample_evenly(list(range(50)), 10) == list(range(0, 50, 5))
 
 
 class TestGround:
@@ -333,11 +333,11 @@ class TestDraft:
         assert tried > 30
 
     def test_amounts_follow_the_data_and_the_machine(self):
-        assert sum(epochs_for(100)) > sum(epochs_for(3000)) > sum(epochs_for(100_000))
-        assert batch_for(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.MAX_BATCH
-        assert batch_for(640, 10_000, 4 * GIB, "yolo11n.yaml") == 8
-        assert batch_for(640, 10_000, 4 * GIB, "yolo11x.pt") == 2
-        assert batch_for(640, 9, 64 * GIB, "yolo11n.yaml") == 2
+        assert sum(choose_epochs(100)) > sum(choose_epochs(3000)) > sum(choose_epochs(100_000))
+        assert choose_batch(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.MAX_BATCH
+        assert choose_batch(640, 10_000, 4 * GIB, "yolo11n.yaml") == 8
+        assert choose_batch(640, 10_000, 4 * GIB, "yolo11x.pt") == 2
+        assert choose_batch(640, 9, 64 * GIB, "yolo11n.yaml") == 2
 
     def test_settings_are_such_as_ultralytics_takes(self, tmp_path):
         """Its own check, in its own process, on each stage as it would be started."""

@@ -55,7 +55,7 @@ def check(
             device=device,
             data=data,
             write_split=write_split,
-            confines=confine,
+            confine_writes=confine,
             only=only,
             skip=skip,
             seconds=seconds,

@@ -84,9 +84,9 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
 
 def with_a_device(plan: Plan) -> Plan:
     """`auto` becomes the fastest device that told the truth."""
-    from holdfast.preflight.device_selection import choose, is_asked
+    from holdfast.preflight.device_selection import choose, needs_selection
 
-    if plan.trainer != "ultralytics" or not is_asked(plan):
+    if plan.trainer != "ultralytics" or not needs_selection(plan):
         return plan
     with ends_what_it_started():
         chosen = choose(plan, notify=lambda words: say(f"{words} ..."))

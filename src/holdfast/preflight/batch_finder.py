@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.units import size as amount
 from holdfast.machine import this_machine
 from holdfast.preflight.cost_estimate import GROWS
-from holdfast.preflight.short_run import Measurement, measure, request_for
+from holdfast.preflight.short_run import Measurement, make_request, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +69,7 @@ def fits(plan: Plan, trial: Trial = measure) -> tuple[bool, str]:
     if found.failed:
         # Only memory is a reason to leave a stage out: its own start will tell of anything else.
         return True, f"not measured: a short trial at {found.size} px, batch {found.batch}, did not run: {found.failed}"
-    limit, of = limit_for(plan, found)
+    limit, of = find_limit(plan, found)
     need = held(found) * (1 + ROOM)
     figures = (
         f"a short trial at {found.size} px, batch {found.batch}, held {amount(held(found))} of {of} at most;"
@@ -83,20 +83,20 @@ def held(found: Measurement) -> int:
     return found.device[1] if found.device is not None and found.device[2] else found.peak
 
 
-def limit_for(plan: Plan, found: Measurement) -> tuple[int, str]:
+def find_limit(plan: Plan, found: Measurement) -> tuple[int, str]:
     """Bytes, and whose they are."""
     if found.device is not None and found.device[2]:
         return found.device[2], f"the memory of {found.device[0]}"
-    return limit_of(plan), "memory"
+    return get_memory_limit(plan), "memory"
 
 
-def limit_of(plan: Plan) -> int:
+def get_memory_limit(plan: Plan) -> int:
     """Bytes: the plan's own budget, or what the machine has free now."""
     memory = this_machine().memory()
     return min(plan.budget.memory or memory.available, memory.limit)
 
 
-def what_fits(
+def find_what_fits(
     plan: Plan,
     notify: Callable[[str], None] = lambda _: None,
     trial: Trial = measure,
@@ -105,7 +105,7 @@ def what_fits(
     verify: bool = True,
 ) -> Answer | str:
     """From a few trials, and from those that are known; a sentence where there is no answer."""
-    asked = request_for({**plan.settings, **plan.overrides})
+    asked = make_request({**plan.settings, **plan.overrides})
     found = [one for one in known if not one.failed]
     too_large = [(one.batch, one.size, one.failed) for one in known if one.failed]
     for batch, size in _points(asked.batch, asked.size):
@@ -119,8 +119,8 @@ def what_fits(
             return f"A short trial at {size} px, batch {batch}, did not run: {one.failed}"
         else:
             too_large.append((batch, size, one.failed))
-    limit, of = limit_for(plan, found[0])
-    base, each = line_through(found)
+    limit, of = find_limit(plan, found[0])
+    base, each = fit_line(found)
     answer = Answer(limit, tuple(found), base, each, of, tuple(too_large))
     if not verify:
         return answer
@@ -135,26 +135,25 @@ def _points(batch: int, size: int) -> Iterator[tuple[int, int]]:
 
 def _verified(plan: Plan, answer: Answer, notify: Callable[[str], None], trial: Trial) -> Answer:
     """What is recommended, as tried: the plan's own batch and size where they fit, else the nearest."""
-    short_run_of = answer
     for _ in range(VERIFIED):
-        pair = nearest(plan, short_run_of)
+        pair = nearest(plan, answer)
         if pair is None:
-            return short_run_of
+            return answer
         batch, size = pair
-        known = next((one for one in short_run_of.measured if (one.batch, one.size) == pair), None)
+        known = next((one for one in answer.measured if (one.batch, one.size) == pair), None)
         if known is None:
             notify(f"trying what seems to fit: batch {batch} at {size} px")
             known = trial(plan, batch=batch, imgsz=size)
-        if not known.failed and held(known) * (1 + ROOM) <= short_run_of.limit:
-            return _with(short_run_of, known, recommended=known)
-        short_run_of = _with(short_run_of, known)
-    return short_run_of
+        if not known.failed and held(known) * (1 + ROOM) <= answer.limit:
+            return _with(answer, known, recommended=known)
+        answer = _with(answer, known)
+    return answer
 
 
 def _with(answer: Answer, one: Measurement, recommended: Measurement | None = None) -> Answer:
     """The same, with one more trial."""
     measured = answer.measured if one in answer.measured or one.failed else (*answer.measured, one)
-    base, each = line_through(list(measured))
+    base, each = fit_line(list(measured))
     does_not = held(one) * (1 + ROOM) > answer.limit
     why = one.failed or (f"it held {amount(held(one))}" if does_not else "")
     too_large = (*answer.too_large, (one.batch, one.size, why)) if why else answer.too_large
@@ -165,7 +164,7 @@ def nearest(plan: Plan, answer: Answer) -> tuple[int, int] | None:
     """The plan's own pair where it fits; else its size with a smaller batch (which changes no result, as Ultralytics accumulates to
     nbs images); else smaller images.
     """
-    asked = request_for({**plan.settings, **plan.overrides})
+    asked = make_request({**plan.settings, **plan.overrides})
     if answer.fits(asked.batch, asked.size):
         return asked.batch, asked.size
     smaller = [batch for batch in BATCHES if batch < asked.batch and answer.fits(batch, asked.size)]
@@ -187,7 +186,7 @@ def _without_mosaic(plan: Plan, answer: Answer, notify: Callable[[str], None], t
     return replace(answer, without_mosaic=without)
 
 
-def line_through(found: list[Measurement]) -> tuple[float, float]:
+def fit_line(found: list[Measurement]) -> tuple[float, float]:
     """Peak = base + each * pixels of a batch, by least squares; never falling."""
     n = len(found)
     if n == 1:

@@ -95,7 +95,7 @@ def linux(
 def _ground(
     python: Interpreter, device: str | None, machine: RecordedMachine | None, more: dict[str, Any]
 ) -> CheckContext:
-    said = more.pop("said", Reply())
+    reply = more.pop("said", Reply())
     return CheckContext(
         **{
             "cwd": Path("/"),
@@ -103,7 +103,7 @@ def _ground(
             "environment": {},
             "interpreter": python,
             "device": device,
-            "asks": lambda *_: said,
+            "run_python": lambda *_: reply,
             "free_disk": lambda _: 100 * GIB,
             "cores": 8,
             **more,

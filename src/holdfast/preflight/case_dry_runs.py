@@ -53,9 +53,9 @@ def curve(losses: Sequence[float], factor: float = 1.0, mode: str = "again", **m
     }  # fmt: skip
 
 
-def on_cpu(come: DryRunResult, **context: Any) -> CheckContext:
-    return linux(command=COMMAND, dry_runs=lambda _: come, **context)
+def on_cpu(dry_run: DryRunResult, **context: Any) -> CheckContext:
+    return linux(command=COMMAND, make_dry_run=lambda _: dry_run, **context)
 
 
-def on_mps(come: DryRunResult, **context: Any) -> CheckContext:
-    return mac(command=COMMAND, dry_runs=lambda _: come, **context)
+def on_mps(dry_run: DryRunResult, **context: Any) -> CheckContext:
+    return mac(command=COMMAND, make_dry_run=lambda _: dry_run, **context)

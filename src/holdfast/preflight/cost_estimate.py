@@ -1,6 +1,6 @@
 """What a whole plan will take, from one short trial of its largest stage: memory, time, disk, each with its bounds. Pure.
 
-The stages that were not tried are taken from the one that was, in proportion to the pixels of a batch.
+The stages that were not largest are taken from the one that was, in proportion to the pixels of a batch.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight.short_run import ShortRunRequest, request_for
+from holdfast.preflight.short_run import ShortRunRequest, make_request
 from holdfast.supervisor.stage_command import stages_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class StageTime:
     """Seconds, with its validation."""
     total: Span
     scaled: bool
-    """Reckoned, not tried."""
+    """Reckoned, not largest."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Memory:
         return max(self.training, self.validation, key=lambda span: span.high)
 
 
-def largest_of(plan: Plan) -> int:
+def find_largest_stage(plan: Plan) -> int:
     """The stage whose batches have the most pixels."""
     loads = []
     for stage in stages_of(plan):
-        asked = request_for(settings_of(plan, stage))
+        asked = make_request(settings_of(plan, stage))
         loads.append(float(asked.batch) * asked.size * asked.size)
     return loads.index(max(loads))
 
@@ -98,7 +98,7 @@ def settings_of(plan: Plan, stage: Stage) -> dict[str, Any]:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory_of(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> Memory:
+def estimate_memory(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> Memory:
     more = {name: bytes_ for name, bytes_ in _more(measured, settings, counted).items() if bytes_ > 0}
     beyond = sum(more.values())
     return Memory(_around(measured.training, beyond), _around(measured.validation, beyond), more)
@@ -122,29 +122,29 @@ def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def times_of(
+def estimate_times(
     plan: Plan, measured: Measurement, counted: Sequence[Counted], pace: ShortRunTiming | None = None
 ) -> list[StageTime]:
     """For each stage; `counted` are the images of each. `pace`: by another clock than the wall's."""
     found = []
-    short_run_of = largest_of(plan)
+    largest = find_largest_stage(plan)
     for number, stage in enumerate(stages_of(plan)):
         settings = settings_of(plan, stage)
         found.append(
             _stage(
                 stage.name or plan.name or "the training",
-                request_for(settings),
+                make_request(settings),
                 counted[number],
                 measured,
                 pace or measured.wall,
                 validates_every=plan.validation.every if settings.get("val", True) else 0,
-                scaled=number != short_run_of,
+                scaled=number != largest,
             )
         )
     return found
 
 
-def total_of(times: Sequence[StageTime]) -> Span:
+def sum_times(times: Sequence[StageTime]) -> Span:
     return sum((stage.total for stage in times), NOTHING)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.units import duration
 from holdfast.preflight.checks.check import device_kind
 from holdfast.preflight.checks.context import build_context
-from holdfast.preflight.cost_estimate import largest_of, settings_of
+from holdfast.preflight.cost_estimate import find_largest_stage, settings_of
 from holdfast.preflight.short_run import measure
 from holdfast.probe.holdfast_probe.env_scripts import canaries as asking
 from holdfast.probe.holdfast_probe.op_check import canaries
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.preflight.short_run import Measurement
     from holdfast.schema.plan import Plan
 
-ASKING = Path(asking.__file__)
+CANARY_RUNNER = Path(asking.__file__)
 CANARIES = Path(canaries.__file__)
 CANARIES_S = 60.0
 TRIAL_S = 120.0
@@ -51,7 +51,7 @@ class Candidate:
     """Seconds for a batch; None where nothing had to be measured."""
 
 
-def is_asked(plan: Plan) -> bool:
+def needs_selection(plan: Plan) -> bool:
     """Nobody named a device, or "auto" stands for one."""
     return all(settings_of(plan, stage).get("device") in (None, "", "auto") for stage in stages_of(plan))
 
@@ -68,11 +68,13 @@ def choose(
             return Choice(None, [f"no device was tried: {why}"])
         wanted, absent = ordered(plan.policy.devices, torch.devices)
         if wanted == ["cpu"]:
-            return ranked([*absent, Candidate("cpu")])
+            return rank([*absent, Candidate("cpu")])
 
         def told(device: str) -> str:
             notify(f"asking {device} what is known to go wrong")
-            return lies_in(context.ask(ASKING, device, given=CANARIES.read_text(), seconds=CANARIES_S), device)
+            return find_fault(
+                context.ask(CANARY_RUNNER, device, given=CANARIES.read_text(), seconds=CANARIES_S), device
+            )
 
         found = [Candidate(device, "" if device == "cpu" else told(device)) for device in wanted]
     finally:
@@ -80,10 +82,10 @@ def choose(
             asker.close()
     honest = [one for one in found if not one.problem]
     if len(honest) > 1:
-        stage = stage_plan(plan, stages_of(plan)[largest_of(plan)])
+        stage = stage_plan(plan, stages_of(plan)[find_largest_stage(plan)])
         timed = {one.device: _timed(stage, one.device, notify, trial) for one in honest}
         found = [timed.get(one.device, one) for one in found]
-    return ranked([*absent, *found])
+    return rank([*absent, *found])
 
 
 def ordered(wished: Sequence[str], seen: Sequence[str]) -> tuple[list[str], list[Candidate]]:
@@ -102,12 +104,12 @@ def ordered(wished: Sequence[str], seen: Sequence[str]) -> tuple[list[str], list
     return there or ["cpu"], absent
 
 
-def lies_in(said: Reply, device: str) -> str:
+def find_fault(reply: Reply, device: str) -> str:
     """What the device got wrong, in a sentence's end; empty where it told the truth."""
-    results = next((line["results"] for line in said.lines if line.get("device") == device), None)
+    results = next((line["results"] for line in reply.lines if line.get("device") == device), None)
     if results is None:
-        how = said.how_it_ended or "nothing was said of it"
-        return f"it could not be asked: {how}{f' ({said.last_line})' if said.last_line else ''}"
+        how = reply.failure or "nothing was said of it"
+        return f"it could not be asked: {how}{f' ({reply.last_line})' if reply.last_line else ''}"
     wrong = [one for one in results if one["wrong"]]
     if not wrong:
         return ""
@@ -126,7 +128,7 @@ def _timed(stage: Plan, device: str, notify: Callable[[str], None], trial: Calla
     return Candidate(device, batch_s=one.wall.batch)
 
 
-def ranked(candidates: Sequence[Candidate]) -> Choice:
+def rank(candidates: Sequence[Candidate]) -> Choice:
     """The fastest that can be taken; of equals, the first."""
     honest = [one for one in candidates if not one.problem]
     against = [f"{one.device}: {one.problem}" for one in candidates if one.problem]

@@ -48,10 +48,10 @@ def _parameters(settings: Mapping[str, Any], cwd: Path) -> float:
     path = cwd / model
     if path.suffix == ".pt" and path.is_file():
         return path.stat().st_size / 2  # two bytes a parameter
-    return PARAMETERS[scale_of(model) or "s"]
+    return PARAMETERS[parse_scale(model) or "s"]
 
 
-def scale_of(model: str) -> str | None:
+def parse_scale(model: str) -> str | None:
     """The letter of a model's size, as its name tells it: n for yolo11n.yaml."""
     scale = _SCALE.match(Path(model).name)
     return scale[1] if scale else None
@@ -60,5 +60,5 @@ def scale_of(model: str) -> str | None:
 def _unpacked(data: DataSet) -> int:
     """A JPEG takes about a tenth of its pixels."""
     images = [*data.splits.get("train", []), *data.splits.get("val", [])]
-    sample = [image.stat().st_size for image in yolo_labels.evenly(images, 200) if image.is_file()]
+    sample = [image.stat().st_size for image in yolo_labels.sample_evenly(images, 200) if image.is_file()]
     return int(10 * len(images) * sum(sample) / len(sample)) if sample else 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.units import size
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data
-from holdfast.preflight.disk_estimate import scale_of
+from holdfast.preflight.disk_estimate import parse_scale
 from holdfast.preflight.validate_plan import survey
 from holdfast.schema.errors import DataSetInvalid, FolderNotWritable, UsageError
 from holdfast.schema.plan_keys import BY_NAME, TOP
@@ -71,7 +71,7 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> PlanDraft:
         if force:
             raise UsageError(f"{out} is no ordinary file.", next_step="name another with --out")
         raise UsageError(f"{out} exists already.", next_step="name another with --out, or write over it with --force")
-    chosen = data if data is not None else only_data_yaml(working_folder())
+    chosen = data if data is not None else find_only_data_yaml(working_folder())
     folder = out.absolute().parent
     found = yolo_data.read(chosen, cwd=folder)
     here = this()
@@ -95,8 +95,8 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> PlanDraft:
     )
 
 
-def only_data_yaml(folder: Path) -> Path:
-    found = yolo_data.data_yamls_in(folder)
+def find_only_data_yaml(folder: Path) -> Path:
+    found = yolo_data.find_data_yamls(folder)
     if len(found) == 1:
         return found[0]
     if found:
@@ -124,7 +124,7 @@ def draft(data: DataSet, here: MachineInfo, *, model: str, data_path: str) -> st
     """The text of the plan."""
     images = len(data.splits["train"])
     small, large = (416, 640) if here.accelerator else (320, 416)
-    first, second = epochs_for(images)
+    first, second = choose_epochs(images)
     nbs = 64 if images > FEW else MAX_BATCH
     allowed = here.memory * SHARE // 100
     name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in data.path.stem).strip("-")
@@ -147,7 +147,7 @@ def draft(data: DataSet, here: MachineInfo, *, model: str, data_path: str) -> st
         _line("model", model, _about_model(model)),
         _line("data", data_path, "" if Path(data_path).is_absolute() else "counts from this file's folder"),
         _line("device", _device(here), _DEVICE[here.accelerator]),
-        _line("batch", batch_for(small, images, allowed, model), "images at once; gradients are summed up to nbs"),
+        _line("batch", choose_batch(small, images, allowed, model), "images at once; gradients are summed up to nbs"),
         _line("nbs", nbs, "images to one update of the weights, whatever the batch"),
         _line("seed", 0, "the same seed gives the same run again"),
         _line("patience", max(10, first // 3), "epochs without a better result after which a stage ends"),
@@ -172,7 +172,7 @@ def draft(data: DataSet, here: MachineInfo, *, model: str, data_path: str) -> st
         "[stages.settings]",
         _line("epochs", second),
         _line("imgsz", large, "larger images show smaller objects"),
-        _line("batch", batch_for(large, images, allowed, model)),
+        _line("batch", choose_batch(large, images, allowed, model)),
         _line("optimizer", "AdamW", 'lr0 counts only where optimizer is not "auto"'),
         _line("lr0", 0.0005, "small steps: the weights are good already"),
         _line("warmup_epochs", 1.0),
@@ -204,15 +204,15 @@ def draft(data: DataSet, here: MachineInfo, *, model: str, data_path: str) -> st
     return "\n".join([*parts, ""])
 
 
-def epochs_for(images: int) -> tuple[int, int]:
+def choose_epochs(images: int) -> tuple[int, int]:
     """Of the first and of the second stage: three and two parts."""
     total = next((epochs for most, epochs in EPOCHS if images <= most), 40)
     return total * 3 // 5, total * 2 // 5
 
 
-def batch_for(imgsz: int, images: int, memory: int, model: str) -> int:
+def choose_batch(imgsz: int, images: int, memory: int, model: str) -> int:
     """The largest power of two that memory is likely to bear; the ladder halves it where that was wrong."""
-    each = IMAGE_BYTES[scale_of(model) or "s"] * (imgsz / 640) ** 2
+    each = IMAGE_BYTES[parse_scale(model) or "s"] * (imgsz / 640) ** 2
     fitting = min(MAX_BATCH, (memory - 1e9) / each, images / 4)
     batch = 2
     while batch * 2 <= fitting:

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.diagnosis.units import size as amount
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data
-from holdfast.preflight.short_run_metrics import ShortRunMetrics, ShortRunTiming, metrics_of
+from holdfast.preflight.short_run_metrics import ShortRunMetrics, ShortRunTiming, compute_metrics
 from holdfast.process.helper_processes import helpers
 from holdfast.process.python_command import program
 from holdfast.schema import events
@@ -131,7 +131,7 @@ class ShortRunRequest:
         return 0 < self.with_mosaic < self.epochs
 
 
-def request_for(settings: dict[str, Any]) -> ShortRunRequest:
+def make_request(settings: dict[str, Any]) -> ShortRunRequest:
     batch = settings.get("batch", DEFAULT_BATCH)
     size = settings.get("imgsz", DEFAULT_SIZE)
     return ShortRunRequest(
@@ -155,7 +155,7 @@ def measure(
     `brief`: for nothing but the time of a batch.
     """
     over = {**plan.settings, **plan.overrides, **settings}
-    asked = request_for(over)
+    asked = make_request(over)
     began = time.monotonic()
     try:
         with helpers.scratch() as (scratch, mark):
@@ -185,14 +185,14 @@ def _tried(
         "train": min(train, batches * asked.batch) if train >= asked.batch else asked.batch,
         "val": min(val, max(length.validated, 2 * asked.batch * length.validation_batches)),
     }
-    few = few_images(data, scratch / "data", wanted)
+    few = link_few_images(data, scratch / "data", wanted)
     short = _short(plan, over, asked, few, scratch)
     path = scratch / "trial.toml"
     path.write_text(to_toml(short))
     run = create([], root=scratch, folder=scratch / "run")
     why = _carried_out(path, run, scratch / "said", plan.cwd, mark, deadline, notify)
     told = [entry.event for entry in replay(run)] if run.journal.exists() else []
-    figures = metrics_of(told, alike=not asked.closes)
+    figures = compute_metrics(told, alike=not asked.closes)
     took = round(time.monotonic() - began, 1)
     if figures is None:
         return Measurement(asked.batch, asked.size, failed=why or _last_words(told, scratch / "said"), seconds=took)
@@ -345,7 +345,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
+def link_few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
     """A data set of links to some images of each split, evenly taken; where there are too few, some come twice."""
     for split, count in wanted.items():
         images = data.splits[split]
@@ -354,9 +354,9 @@ def few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) ->
         labels.mkdir(parents=True)
         for n in range(count):
             image = images[n * len(images) // count]
-            name = yolo_data.name_of_link(n, image)
+            name = yolo_data.link_name(n, image)
             (image_folder / name).symlink_to(image.absolute())
-            label = yolo_data.label_of(image)
+            label = yolo_data.label_path(image)
             if label.is_file():
                 (labels / name).with_suffix(".txt").symlink_to(label.absolute())
     path = folder / "data.yaml"

@@ -60,7 +60,7 @@ class ShortRunMetrics:
     checkpoint: int = 0
 
 
-def metrics_of(entries: Iterable[events.Event], *, alike: bool = True) -> ShortRunMetrics | None:
+def compute_metrics(entries: Iterable[events.Event], *, alike: bool = True) -> ShortRunMetrics | None:
     """None where not even a step was made. `alike`: all epochs were trained in the same way."""
     told = list(entries)
     steps = [event for event in told if isinstance(event, events.Step)]

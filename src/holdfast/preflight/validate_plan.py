@@ -154,7 +154,7 @@ def _model(model: str, cwd: Path, home: UltralyticsInstall | None, said: Survey)
             near = difflib.get_close_matches(model, [name.replace(".yaml", "n.yaml") for name in home.models], n=1)
             hint = f"did you mean {near[0]}?" if near else "mend model in [settings]."
             said.problems.append(f"There is no model {path}, and Ultralytics ships none of that name: {hint}")
-    elif (weights := yolo_data.own_folder("weights_dir")) is not None and is_file(weights / model):
+    elif (weights := yolo_data.find_ultralytics_folder("weights_dir")) is not None and is_file(weights / model):
         return
     elif _DOWNLOADED.fullmatch(path.name if path.suffix else f"{path.name}.pt"):
         said.notes.append(
@@ -202,7 +202,7 @@ def _data(
 
 
 def _images(data: DataSet, split: str, said: Survey) -> None:
-    chosen = yolo_labels.evenly(data.splits[split], 500)
+    chosen = yolo_labels.sample_evenly(data.splits[split], 500)
     gone = [image for image in chosen if not is_file(image)]
     if gone:
         said.problems.append(
@@ -218,7 +218,7 @@ def _labels(data: DataSet, split: str, settings: Mapping[str, Any], said: Survey
     if not look.looked_at:
         return
     if not look.boxes and not look.wrong:
-        first = yolo_data.label_of(data.splits[split][0])
+        first = yolo_data.label_path(data.splits[split][0])
         said.problems.append(
             f"No image for {split} has a label ({look.counted} were looked at): one would be {first}, with a line "
             "`class x y width height` for each object."
@@ -273,7 +273,7 @@ def _results(plan: Plan, cwd: Path) -> Path:
     """Where Ultralytics writes what it makes."""
     project = plan.settings.get("project")
     if plan.trainer == "ultralytics" and not (isinstance(project, str) and Path(project).is_absolute()):
-        runs = yolo_data.own_folder("runs_dir")
+        runs = yolo_data.find_ultralytics_folder("runs_dir")
         return runs if runs is not None and runs.is_absolute() else cwd
     return Path(project) if isinstance(project, str) else cwd
 

@@ -89,19 +89,19 @@ def read(path: Path, *, cwd: Path | None = None) -> DataSet:
     return DataSet(path=path, root=root, names=names, splits=splits, keypoints=points, masks=masks, cut=cut)
 
 
-def label_of(image: Path) -> Path:
+def label_path(image: Path) -> Path:
     """The last folder called `images` becomes `labels`, and the ending .txt."""
     text = str(image)
     head, found, tail = text.rpartition(f"{os.sep}images{os.sep}")
     return Path(f"{head}{os.sep}labels{os.sep}{tail}" if found else text).with_suffix(".txt")
 
 
-def name_of_link(number: int, image: Path) -> str:
+def link_name(number: int, image: Path) -> str:
     """For a link to this image: its own name, or its end where that is long, with a number before it."""
     return f"{number:05d}-{image.name[-60:]}"
 
 
-def data_yamls_in(folder: Path) -> list[Path]:
+def find_data_yamls(folder: Path) -> list[Path]:
     """Files of this folder that look like data yamls."""
     found = []
     yamls = [entry for entry in sorted(folder.iterdir()) if entry.suffix in (".yaml", ".yml") and is_file(entry)]
@@ -124,7 +124,7 @@ def config_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or expand_user("~/.config")) / "Ultralytics"
 
 
-def own_folder(name: str) -> Path | None:
+def find_ultralytics_folder(name: str) -> Path | None:
     """A folder that Ultralytics' own settings name, e.g. `datasets_dir`; None where it has not been started yet."""
     try:
         settings = json.loads(read_bytes(config_folder() / "settings.json", MAX_SETTINGS))
@@ -215,7 +215,7 @@ def _root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str])
         return None
     if exists(cwd / given):
         return cwd / given
-    own = own_folder("datasets_dir")
+    own = find_ultralytics_folder("datasets_dir")
     if not Path(given).is_absolute() and own is not None and exists(own / given):
         return own / given
     said = f"{path}: the folder of the data set, path: {short(given)}, does not exist"

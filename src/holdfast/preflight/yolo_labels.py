@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.preflight.yolo_data import label_of
+from holdfast.preflight.yolo_data import label_path
 from holdfast.storage.safe_files import read_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Wrong(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelLook:
+class LabelSample:
     looked_at: int
     of: int
     missing: int
@@ -49,17 +49,17 @@ class LabelLook:
 
 def look(
     data: DataSet, split: str, *, oriented: bool = False, any_class: bool = False, most: int = MAX_LABELS
-) -> LabelLook:
+) -> LabelSample:
     """The labels of one split. `oriented`: boxes are four corners; `any_class`: all classes are trained as one."""
     images = data.splits.get(split, [])
-    chosen = evenly(images, most)
+    chosen = sample_evenly(images, most)
     missing = empty = boxes = read = 0
     wrong: list[Wrong] = []
     for looked_at, image in enumerate(chosen):
         if read > MAX_READ:
             chosen = chosen[:looked_at]
             break
-        label = label_of(image)
+        label = label_path(image)
         try:
             content = read_bytes(label, MAX_LABEL)
             lines = content.decode("utf-8-sig").splitlines()
@@ -81,10 +81,10 @@ def look(
         )
         if first is not None:
             wrong.append(first)
-    return LabelLook(len(chosen), len(images), missing, empty, boxes, wrong)
+    return LabelSample(len(chosen), len(images), missing, empty, boxes, wrong)
 
 
-def evenly(images: Sequence[Path], most: int) -> list[Path]:
+def sample_evenly(images: Sequence[Path], most: int) -> list[Path]:
     """As many as allowed, spread over all of them: a data set is often sorted by where it came from."""
     if len(images) <= most:
         return list(images)

@@ -84,7 +84,7 @@ class ChecksProgress:
         self._quiet()
         self._bar.stop()
 
-    def asks(self) -> None:
+    def on_query(self) -> None:
         self._begin("asking the training's Python what it has")
 
     def begins(self, check: Check) -> None:

@@ -33,7 +33,7 @@ Status = Literal["passed", "warn", "fatal", "not checked"]
 Need = Literal["interpreter", "torch", "data", "command", "plan"]
 
 
-Asks = Callable[[Path, list[str], str, float, "Callable[[dict[str, Any]], None] | None"], "Reply"]
+PythonRunner = Callable[[Path, list[str], str, float, "Callable[[dict[str, Any]], None] | None"], "Reply"]
 
 
 class NotChecked(Exception):
@@ -61,7 +61,7 @@ class CheckContext:
     """Facts of the Python that the training would run under; None where there was none to ask."""
     no_interpreter: str = ""
     """Why not."""
-    guessed: bool = False
+    is_guessed: bool = False
     """The training may well run under another Python: its command does not tell."""
     command: tuple[str, ...] = ()
     plan: Plan | None = None
@@ -75,16 +75,16 @@ class CheckContext:
     """The YAML file of a YOLO data set, where one is known; it need not exist."""
     write_split: Path | None = None
     """A folder into which a better split may be written; None: only tell of it."""
-    asks: Asks | None = None
+    run_python: PythonRunner | None = None
     """How the user's interpreter is asked; `ask` is the way to it."""
-    confines: bool = True
+    confine_writes: bool = True
     """Whether a dry run is kept from writing outside of its scratch, where the system can."""
-    dry_runs: Callable[[CheckContext], DryRunResult] | None = None
+    make_dry_run: Callable[[CheckContext], DryRunResult] | None = None
     """How the dry run is made, in recorded contexts; None: for real."""
     deadline: Callable[[], float] = lambda: 60.0
     notify: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
     """For what takes long: how many of how many, and of what; total None where that is not known."""
-    short_run_of: ShortRun | None = None
+    short_run: ShortRun | None = None
     """What a short trial of the plan measured, where one was made already."""
     free_disk: Callable[[Path], int] = free_disk
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -107,8 +107,10 @@ class CheckContext:
         are in what is returned, and `on_line` gets each as it comes. Never raises, ends it in time, and may be called
         from several threads.
         """
-        assert self.asks is not None, "a check that asks says so in its needs"
-        return self.asks(program, list(arguments), given, min(self.seconds_left, seconds or self.seconds_left), on_line)
+        assert self.run_python is not None, "a check that asks says so in its needs"
+        return self.run_python(
+            program, list(arguments), given, min(self.seconds_left, seconds or self.seconds_left), on_line
+        )
 
     @property
     def on_mac(self) -> bool:
@@ -175,7 +177,7 @@ def missing(check: Check, context: CheckContext) -> str | None:
     """Why the check cannot be run on this ground, or None."""
     python = context.interpreter
     for need in check.needs:
-        if need in ("interpreter", "torch") and (python is None or context.asks is None):
+        if need in ("interpreter", "torch") and (python is None or context.run_python is None):
             return context.no_interpreter or "there is no Python to ask"
         if need == "torch" and python is not None and python.torch is None:
             return python.no_torch

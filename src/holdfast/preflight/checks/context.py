@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.machine import this_machine
 from holdfast.preflight.checks.check import CheckContext
-from holdfast.preflight.checks.interpreter import FACTS, PythonClient, facts_in
+from holdfast.preflight.checks.interpreter import FACTS, PythonClient, parse_facts
 from holdfast.process.launch_errors import not_runnable
 from holdfast.process.python_discovery import default_python, imports_of, program_on_path, python_of, script_of
 from holdfast.schema.errors import CommandNotRunnable
@@ -56,7 +56,7 @@ def build_context(
     device: str | None = None,
     data: Path | None = None,
     write_split: Path | None = None,
-    confines: bool = True,
+    confine_writes: bool = True,
     machine: Machine | None = None,
     environment: Mapping[str, str] = os.environ,
     seconds: float = FACTS_SECONDS,
@@ -65,7 +65,7 @@ def build_context(
     cwd = Path(plan.cwd) if plan is not None else working_folder()
     words = tuple(command) or tuple(plan.command if plan is not None else ())
     variables = {**environment, **(plan.environment if plan is not None else {})}
-    settings = {**settings_in(words), **_planned(plan)}
+    settings = {**parse_settings(words), **_planned(plan)}
     imports = imports_of(script) if (script := script_of(words, cwd)) is not None else frozenset[str]()
     _check_command(tuple(command), cwd, variables)
     python = _python(words, plan, cwd, variables)
@@ -78,7 +78,7 @@ def build_context(
         environment=variables,
         interpreter=known,
         no_interpreter=why,
-        guessed=plan is None and python_of(words, cwd, variables) is None,
+        is_guessed=plan is None and python_of(words, cwd, variables) is None,
         command=words,
         plan=plan,
         device=_device(device, plan, settings),
@@ -86,8 +86,8 @@ def build_context(
         settings=settings,
         data=cwd / str(named) if named and str(named).endswith((".yaml", ".yml")) else None,
         write_split=write_split,
-        confines=confines,
-        asks=asker,
+        confine_writes=confine_writes,
+        run_python=asker,
     ), asker
 
 
@@ -128,12 +128,12 @@ def _asked(
 ) -> tuple[Interpreter | None, str]:
     # Where the script cannot be read, the one library that is known to crash beside torch.
     beside = [name for name in SHARES_A_PROCESS if name in imports] if imports else ["faiss"]
-    said = asker(FACTS, beside, "", seconds)
-    known = facts_in(said)
+    reply = asker(FACTS, beside, "", seconds)
+    known = parse_facts(reply)
     if known is not None:
         return known, ""
-    how = said.how_it_ended or "it said nothing"
-    return None, f"{' '.join(python)} could not be asked: {said.last_line or how}"
+    how = reply.failure or "it said nothing"
+    return None, f"{' '.join(python)} could not be asked: {reply.last_line or how}"
 
 
 def _planned(plan: Plan | None) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _device(asked: str | None, plan: Plan | None, settings: Mapping[str, Any]) -
     return ",".join(map(str, named)) if isinstance(named, list) else str(named)
 
 
-def settings_in(command: Sequence[str]) -> dict[str, Any]:
+def parse_settings(command: Sequence[str]) -> dict[str, Any]:
     """Settings in the words of a command: `imgsz=640` as Ultralytics has them, `--img 640` and `--img=640` as others do."""
     found: dict[str, Any] = {}
     for n, word in enumerate(command):
@@ -165,13 +165,13 @@ def settings_in(command: Sequence[str]) -> dict[str, Any]:
         if plain not in _SETTINGS:
             continue
         if given:
-            found[plain] = value_of(value)
+            found[plain] = parse_value(value)
         elif name.startswith("--") and n + 1 < len(command) and not command[n + 1].startswith("--"):
-            found[plain] = value_of(command[n + 1])
+            found[plain] = parse_value(command[n + 1])
     return found
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     lower = text.strip().lower()
     if lower in ("true", "false"):
         return lower == "true"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import classes
 from holdfast.preflight.checks.check import Answer, Check
-from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -24,7 +24,7 @@ ID = "data-classes-shown"
 
 
 def run(context: CheckContext) -> Answer:
-    return Answer(*classes.judge(surveyed(context), ID))
+    return Answer(*classes.judge(get_survey(context), ID))
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import readable
 from holdfast.preflight.checks.check import Answer, Check, NotChecked, finding
-from holdfast.preflight.checks.dataset_scan import SECONDS, data_of, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey, read_data
 from holdfast.schema.errors import DataSetInvalid
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ ID = "data-images-readable"
 
 def run(context: CheckContext) -> Answer:
     try:
-        data_of(context)
+        read_data(context)
     except DataSetInvalid as error:
         problems = error.what.splitlines()
         return Answer(
@@ -50,7 +50,7 @@ def run(context: CheckContext) -> Answer:
                 ),
             ),
         )
-    survey = surveyed(context)
+    survey = get_survey(context)
     judged = readable.judge(survey, ID)
     if not survey.decoded:
         raise NotChecked(judged.message)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import labels
 from holdfast.preflight.checks.check import Answer, Check
-from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -28,7 +28,7 @@ ID = "data-labels-sound"
 
 
 def run(context: CheckContext) -> Answer:
-    return Answer(*labels.judge(surveyed(context), ID))
+    return Answer(*labels.judge(get_survey(context), ID))
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.dataset import sizes
 from holdfast.preflight.checks.check import Answer, Check, NotChecked
-from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -28,7 +28,7 @@ USUAL = 640
 
 
 def run(context: CheckContext) -> Answer:
-    survey = surveyed(context)
+    survey = get_survey(context)
     if not survey.decoded:
         raise NotChecked("no image's size is known: this Python has no Pillow (pip install pillow)")
     return Answer(*sizes.judge(survey, image_size(context), ID))

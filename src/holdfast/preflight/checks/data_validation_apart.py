@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import leakage
 from holdfast.preflight.checks.check import Answer, Check, finding
-from holdfast.preflight.checks.dataset_scan import SECONDS, with_data
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_data_and_survey
 from holdfast.preflight.write_split import write
 from holdfast.schema.errors import FolderNotWritable
 
@@ -33,7 +33,7 @@ ID = "data-validation-apart"
 
 
 def run(context: CheckContext) -> Answer:
-    data, survey = with_data(context)
+    data, survey = get_data_and_survey(context)
     judged, split = leakage.judge(survey, ID, always_split=context.write_split is not None)
     if context.write_split is None:
         return Answer(*judged)

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 SECONDS = 240.0
 """For the check that comes first: 10,000 images take about ten on two cores, a hundred thousand a few minutes."""
-FOR_THE_REST_S = 10.0
+RESERVED_S = 10.0
 """Of a check's time, for what comes after the look."""
 
 _lock = threading.Lock()
 _taken: dict[tuple[Path, str], tuple[DataSet, Survey]] = {}
 
 
-def data_of(context: CheckContext) -> DataSet:
+def read_data(context: CheckContext) -> DataSet:
     """Raises DataSetInvalid, in sentences for the user."""
     assert context.data is not None, "the check must say that it needs the data"
     return read(context.data, cwd=context.cwd)
 
 
-def surveyed(context: CheckContext) -> Survey:
+def get_survey(context: CheckContext) -> Survey:
     """What is seen of the data set. Raises NotChecked where nothing can be seen."""
-    return with_data(context)[1]
+    return get_data_and_survey(context)[1]
 
 
-def with_data(context: CheckContext) -> tuple[DataSet, Survey]:
+def get_data_and_survey(context: CheckContext) -> tuple[DataSet, Survey]:
     assert context.data is not None, "the check must say that it needs the data"
     python = context.interpreter.executable if context.interpreter is not None else sys.executable
     with _lock:
@@ -58,13 +58,13 @@ def forget() -> None:
 
 def _look(context: CheckContext, python: str) -> tuple[DataSet, Survey]:
     try:
-        data = data_of(context)
+        data = read_data(context)
     except DataSetInvalid as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     if data.masks:
         raise NotChecked("its labels are images of their own (masks): only boxes, polygons and poses are checked")
     points = data.keypoints
-    seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
+    seconds = max(1.0, context.seconds_left - min(RESERVED_S, context.seconds_left / 4))
     try:
         seen = survey(
             str(data.root),

@@ -20,7 +20,7 @@ from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, device_kind, finding
 from holdfast.preflight.checks.interpreter import Reply
-from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run
 from holdfast.probe.holdfast_probe.env_scripts import canaries as trial
 from holdfast.probe.holdfast_probe.op_check import canaries
 
@@ -38,11 +38,11 @@ TRIAL = Path(trial.__file__)
 def run(context: CheckContext) -> Answer:
     """By the dry run where there is one, since only it knows the device; else on the device that was named."""
     if context.command or context.plan is not None:
-        come = dry_run_result(context)
-        told = [(str(line["device"]), line["results"]) for line in come.of("canaries")]
+        dry_run = get_dry_run(context)
+        told = [(str(line["device"]), line["results"]) for line in dry_run.of("canaries")]
         if told:
             return _answer(context, told)
-        if come.steps:
+        if dry_run.steps:
             return Answer("nothing to ask: everything ran on the CPU")
     kind = device_kind(context.device)
     if kind in ("", "auto", "cpu"):
@@ -50,10 +50,10 @@ def run(context: CheckContext) -> Answer:
     if context.interpreter is None or context.interpreter.torch is None:
         raise NotChecked(context.no_interpreter or "there is no torch to ask")
     device = {"cuda": "cuda:0"}.get(kind, kind)
-    said = context.ask(TRIAL, device, given=CANARIES.read_text(), seconds=60.0)
-    results = next((line["results"] for line in said.lines if "results" in line), None)
+    reply = context.ask(TRIAL, device, given=CANARIES.read_text(), seconds=60.0)
+    results = next((line["results"] for line in reply.lines if "results" in line), None)
     if results is None:
-        raise NotChecked(f"{device} could not be asked: {said.last_line or said.how_it_ended or 'it said nothing'}")
+        raise NotChecked(f"{device} could not be asked: {reply.last_line or reply.failure or 'it reply nothing'}")
     if all(str(result["wrong"] or "").startswith("raised") for result in results):
         raise NotChecked(f"nothing can be computed on {device}: {results[0]['wrong']}")
     return _answer(context, [(device, results)])
@@ -102,13 +102,13 @@ CHECK = Check(
         Case("a sound device", on_mps(recorded_dry_run(_line())), "passed"),
         Case("the first field report: scalar writes", on_mps(recorded_dry_run(_line(_LOST))), "fatal"),
         Case("all on the CPU", on_cpu(recorded_dry_run()), "passed"),
-        Case("only a device", mac(said=Reply(({"results": _results()},))), "passed"),
-        Case("only a device, and it lies", mac(said=Reply(({"results": _results(_LOST)},))), "fatal"),
-        Case("only a device that crashes", mac(said=Reply((), -6, "Abort trap")), "not checked"),
+        Case("only a device", mac(reply=Reply(({"results": _results()},))), "passed"),
+        Case("only a device, and it lies", mac(reply=Reply(({"results": _results(_LOST)},))), "fatal"),
+        Case("only a device that crashes", mac(reply=Reply((), -6, "Abort trap")), "not checked"),
         Case(
             "a device that is not there",
             linux(
-                device="mps", said=Reply(({"results": [{**_results()[0], "wrong": "raised RuntimeError: no MPS"}]},))
+                device="mps", reply=Reply(({"results": [{**_results()[0], "wrong": "raised RuntimeError: no MPS"}]},))
             ),
             "not checked",
         ),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, no_steps
+from holdfast.preflight.dry_run.cache import SECONDS, explain_no_steps, get_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,15 +32,17 @@ ID = "device-operators"
 
 
 def run(context: CheckContext) -> Answer:
-    come = dry_run_result(context)
-    wrong = [line for line in come.op_check if line.get("event") == "op-check-operator"]
-    ended = next((line for line in come.op_check if line.get("event") == "op-check-ended"), None)
+    dry_run = get_dry_run(context)
+    wrong = [line for line in dry_run.op_check if line.get("event") == "op-check-operator"]
+    ended = next((line for line in dry_run.op_check if line.get("event") == "op-check-ended"), None)
     if ended is None and not wrong:
-        raise NotChecked(no_steps(come) if not come.steps else "it was ended before operators were compared")
-    return Answer(_message(ended, come), tuple(_found(line, come) for line in wrong))
+        raise NotChecked(
+            explain_no_steps(dry_run) if not dry_run.steps else "it was ended before operators were compared"
+        )
+    return Answer(_message(ended, dry_run), tuple(_found(line, dry_run) for line in wrong))
 
 
-def _message(ended: Mapping[str, Any] | None, come: DryRunResult) -> str:
+def _message(ended: Mapping[str, Any] | None, dry_run: DryRunResult) -> str:
     if ended is None:
         return "it was ended before all of its first steps were compared"
     if not ended["calls"]:
@@ -50,17 +52,17 @@ def _message(ended: Mapping[str, Any] | None, come: DryRunResult) -> str:
         f"{ended['steps']} steps were compared with the CPU, {ended['signatures_compared']:,} of {ended['signatures']:,} "
         "kinds of them (operator, shapes, strides, types) at least once"
     )
-    notes = [*ended["notes"], *([] if come.steps else ["no step was made"])]
+    notes = [*ended["notes"], *([] if dry_run.steps else ["no step was made"])]
     return "; ".join([said, *notes])
 
 
-def _found(line: Mapping[str, Any], come: DryRunResult) -> Finding:
+def _found(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
     known = line.get("known")
     place = line.get("place") or {}
     where = place.get("yours") or place.get("called") or ""
     return finding(
         ID,
-        _severity(line, come),
+        _severity(line, dry_run),
         f"{line['operator']} is wrong on {_device(line)} ({line['phase']}, step {line['step']}): {line['message']}"
         + (f". Known as {_issue(known)}" if known else "")
         + ".",
@@ -75,9 +77,9 @@ def _found(line: Mapping[str, Any], come: DryRunResult) -> Finding:
     )
 
 
-def _severity(line: Mapping[str, Any], come: DryRunResult) -> Severity:
+def _severity(line: Mapping[str, Any], dry_run: DryRunResult) -> Severity:
     """What the device cannot do at all may be caught, or done by the CPU in its place."""
-    return "warn" if line["kind"] == "raises" and come.steps else "fatal"
+    return "warn" if line["kind"] == "raises" and dry_run.steps else "fatal"
 
 
 def _issue(known: Mapping[str, Any]) -> str:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.diagnosis.device_parity import StepRecord, step_agreement
 from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import FOR_ITS_END_S, STEPS, with_steps
-from holdfast.preflight.dry_run.run import device_word, run_in_scratch
+from holdfast.preflight.dry_run.cache import CLEANUP_S, STEPS, get_dry_run_with_steps
+from holdfast.preflight.dry_run.run import find_device_argument, run_in_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,8 @@ class Life:
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_steps(context)
-    ended = next((line for line in come.op_check if line.get("event") == "op-check-ended"), None)
+    dry_run = get_dry_run_with_steps(context)
+    ended = next((line for line in dry_run.op_check if line.get("event") == "op-check-ended"), None)
     if ended is not None and not ended["calls"]:
         return Answer("nothing to compare: everything ran on the CPU")
     if ended is None:
@@ -69,7 +69,7 @@ def run(context: CheckContext) -> Answer:
 
 def can_change_device(context: CheckContext) -> bool:
     """Whether the device is a setting that Holdfast knows."""
-    return context.uses_ultralytics or device_word(context.command) is not None
+    return context.uses_ultralytics or find_device_argument(context.command) is not None
 
 
 def answer(agreement: StepAgreement, *, asked_cpu: bool, got_cpu: bool) -> Answer:
@@ -101,12 +101,12 @@ def _found(agreement: StepAgreement) -> Finding:
 
 def _made(context: CheckContext, lives: Sequence[Life]) -> dict[str, list[StepRecord]]:
     """Two at a time: they need the processor and, on their devices, each other's absence less than they need time."""
-    seconds = max(1.0, context.seconds_left - FOR_ITS_END_S) * 2 / (len(lives) + 1)
+    seconds = max(1.0, context.seconds_left - CLEANUP_S) * 2 / (len(lives) + 1)
 
     def live(life: Life) -> list[StepRecord]:
         asked = {"steps": STEPS, "name": life.name, "jitter": life.jitter, "jitter_seed": life.seed}
-        come: DryRunResult = run_in_scratch(context, {"record": asked}, seconds, device=life.device)
-        return [StepRecord.read(line) for line in come.records]
+        dry_run: DryRunResult = run_in_scratch(context, {"record": asked}, seconds, device=life.device)
+        return [StepRecord.read(line) for line in dry_run.records]
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         # The device's own two come one after the other: together they would disturb each other.

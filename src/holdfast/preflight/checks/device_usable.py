@@ -39,19 +39,19 @@ def run(context: CheckContext) -> Answer:
     absent = [name for name in wanted if not _visible(name, python.torch)]
     if absent:
         return Answer(f"torch sees {', '.join(python.torch.devices)}", (_absent(absent[0], context, python.torch),))
-    said = context.ask(TRIAL, *wanted)
-    short_run_of = {line["device"]: line for line in said.lines if "device" in line}
-    works = {name: line.get("seconds") or 0.0 for name, line in short_run_of.items() if line.get("problem") is None}
+    reply = context.ask(TRIAL, *wanted)
+    results = {line["device"]: line for line in reply.lines if "device" in line}
+    works = {name: line.get("seconds") or 0.0 for name, line in results.items() if line.get("problem") is None}
     findings = [
-        _fails(name, short_run_of[name]["problem"], context, works)
+        _fails(name, results[name]["problem"], context, works)
         for name in wanted
-        if name in short_run_of and name not in works
+        if name in results and name not in works
     ]
-    unfinished = [name for name in wanted if name not in short_run_of]
-    if unfinished and said.how_it_ended is None:
+    unfinished = [name for name in wanted if name not in results]
+    if unfinished and reply.failure is None:
         raise NotChecked(f"nothing was said of {unfinished[0]}")
     if unfinished:
-        findings.append(_fails(unfinished[0], _end(said), context, works))
+        findings.append(_fails(unfinished[0], _end(reply), context, works))
     return Answer(_praise(context, works, python.torch), tuple(findings))
 
 
@@ -118,9 +118,9 @@ def _fails(name: str, problem: str, context: CheckContext, works: dict[str, floa
     )
 
 
-def _end(said: Reply) -> str:
-    last = f" ({said.last_line})" if said.last_line else ""
-    return f"{said.how_it_ended} while it was tried{last}"
+def _end(reply: Reply) -> str:
+    last = f" ({reply.last_line})" if reply.last_line else ""
+    return f"{reply.failure} while it was tried{last}"
 
 
 def _praise(context: CheckContext, works: dict[str, float], torch: Torch) -> str:
@@ -151,12 +151,12 @@ CHECK = Check(
     needs=("torch",),
     seconds=90.0,
     cases=(
-        Case("MPS computes", mac(said=Reply(_BOTH.lines[:1])), "passed"),
-        Case("auto, and both work", mac(device="auto", said=_BOTH), "passed"),
-        Case("MPS gives back other numbers", mac(said=Reply(_LIES)), "fatal"),
-        Case("the same with auto: the CPU is left", mac(device="auto", said=Reply(_LIES + _CPU)), "warn"),
-        Case("the GPU crashes the process", mac(said=Reply(({"trying": "mps"},), -6, "Abort trap")), "fatal"),
-        Case("the GPU hangs", mac(said=Reply(({"trying": "mps"},), None)), "fatal"),
+        Case("MPS computes", mac(reply=Reply(_BOTH.lines[:1])), "passed"),
+        Case("auto, and both work", mac(device="auto", reply=_BOTH), "passed"),
+        Case("MPS gives back other numbers", mac(reply=Reply(_LIES)), "fatal"),
+        Case("the same with auto: the CPU is left", mac(device="auto", reply=Reply(_LIES + _CPU)), "warn"),
+        Case("the GPU crashes the process", mac(reply=Reply(({"trying": "mps"},), -6, "Abort trap")), "fatal"),
+        Case("the GPU hangs", mac(reply=Reply(({"trying": "mps"},), None)), "fatal"),
         Case("CUDA asked of a torch without it", linux(device="cuda"), "fatal"),
         Case("no driver", linux(device="0", facts=_NO_DRIVER), "fatal"),
         Case(
@@ -166,7 +166,7 @@ CHECK = Check(
         ),
         Case("a second GPU that is not there", linux(device="0,1", facts=_CUDA), "fatal"),
         Case("MPS asked for on Linux", linux(device="mps"), "fatal"),
-        Case("the CPU", linux(said=Reply(_CPU)), "passed"),
-        Case("the trial said nothing", linux(said=Reply()), "not checked"),
+        Case("the CPU", linux(reply=Reply(_CPU)), "passed"),
+        Case("the trial said nothing", linux(reply=Reply()), "not checked"),
     ),
 )

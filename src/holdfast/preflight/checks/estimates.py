@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import size
-from holdfast.preflight.disk_estimate import PARAMETERS, disk_need, scale_of
+from holdfast.preflight.disk_estimate import PARAMETERS, disk_need, parse_scale
 from holdfast.preflight.yolo_data import read
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.plan import Plan
@@ -34,7 +34,7 @@ def parameters(context: CheckContext) -> float | None:
     file = context.cwd / name
     if name.endswith(".pt") and is_file(file):
         return file.stat().st_size / 2.0
-    scale = scale_of(name)
+    scale = parse_scale(name)
     return PARAMETERS[scale] if scale is not None else None
 
 

@@ -18,9 +18,9 @@ from holdfast.diagnosis.units import size
 from holdfast.preflight.case_contexts import GIB, linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, short_run_of
+from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, get_short_run
 from holdfast.preflight.cost_estimate import settings_of
-from holdfast.preflight.short_run import request_for
+from holdfast.preflight.short_run import make_request
 from holdfast.supervisor.stage_command import stages_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LOGS_GROW = 64 << 20
 
 
 def run(context: CheckContext) -> Answer:
-    found = short_run_of(context)
+    found = get_short_run(context)
     parts = written(found)
     total = sum(parts.values())
     folder = context.cwd / str(found.settings.get("project") or "")
@@ -74,7 +74,7 @@ def written(found: ShortRun) -> dict[str, int]:
         settings = settings_of(found.plan, stage)
         every = settings.get("save_period", -1)
         if isinstance(every, int) and every > 0:
-            kept += request_for(settings).epochs // every
+            kept += make_request(settings).epochs // every
     if kept:
         parts[f"{kept} files by save_period"] = kept * one.checkpoint
     if found.unpacked:
@@ -84,7 +84,7 @@ def written(found: ShortRun) -> dict[str, int]:
 
 def _on(free: float, **settings: object) -> CheckContext:
     found = recorded(**settings)  # type: ignore[arg-type]
-    return linux(free_disk=lambda _: int(free * GIB), short_run_of=found, plan=found.plan, cwd=Path("/"))
+    return linux(free_disk=lambda _: int(free * GIB), short_run=found, plan=found.plan, cwd=Path("/"))
 
 
 CHECK = Check(

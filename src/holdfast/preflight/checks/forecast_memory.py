@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import size
-from holdfast.preflight.batch_finder import what_fits
+from holdfast.preflight.batch_finder import find_what_fits
 from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
-from holdfast.preflight.checks.forecast_trial import OUT_OF_MEMORY, SECONDS, ShortRun, short_run_of, was_tried
-from holdfast.preflight.cost_estimate import Counted, Memory, Span, memory_of
+from holdfast.preflight.checks.forecast_trial import (
+    OUT_OF_MEMORY,
+    SECONDS,
+    ShortRun,
+    get_short_run,
+    get_short_run_or_failure,
+)
+from holdfast.preflight.cost_estimate import Counted, Memory, Span, estimate_memory
 from holdfast.preflight.short_run import Measurement, measure
 from holdfast.preflight.short_run_metrics import ShortRunTiming
 from holdfast.schema.plan import Budget, Plan
@@ -36,13 +42,13 @@ TRIALS_MORE = 2
 
 
 def run(context: CheckContext) -> Answer:
-    found = was_tried(context)
+    found = get_short_run_or_failure(context)
     one = found.measured
     if one.failed and any(word in one.failed.lower() for word in OUT_OF_MEMORY):
         return _did_not_survive(context, found)
-    found = short_run_of(context)
-    memory = memory_of(one, found.settings, found.images)
-    limit, whose = limit_of(context, found.plan)
+    found = get_short_run(context)
+    memory = estimate_memory(one, found.settings, found.images)
+    limit, whose = get_memory_limit(context, found.plan)
     message = (
         f"batch {one.batch} at {one.size} px: {_span(memory.training)} while it trains,"
         f" {_span(memory.validation)} while it validates; {size(limit)} are {whose}"
@@ -112,11 +118,11 @@ def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
     """What would fit, from further trials where there is time for them."""
     one = found.measured
     ask = "holdfast fit PLAN.toml says what fits"
-    if context.short_run_of is not None or context.seconds_left < TRIALS_MORE * max(10.0, one.seconds):
+    if context.short_run is not None or context.seconds_left < TRIALS_MORE * max(10.0, one.seconds):
         return [ask]
     seconds = context.seconds_left / TRIALS_MORE - 2.0
 
-    answer = what_fits(
+    answer = find_what_fits(
         found.stage,
         lambda what: context.notify(0, None, what),
         lambda plan, **settings: measure(plan, seconds=seconds, **settings),
@@ -133,7 +139,7 @@ def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
     return said or ["not even a batch of 1 would fit: close other programs, or take a smaller model"]
 
 
-def limit_of(context: CheckContext, plan: Plan | None) -> tuple[int, str]:
+def get_memory_limit(context: CheckContext, plan: Plan | None) -> tuple[int, str]:
     """Bytes that a training may hold, and whose bound that is."""
     memory = context.machine.memory()
     budget = plan.budget.memory if plan is not None else None
@@ -181,7 +187,7 @@ def recorded(
 def _on(available: float = 10.0, **more: float | str) -> CheckContext:
     machine = RecordedMachine(total=16 * GIB, available=int(available * GIB))
     found = recorded(**more)  # type: ignore[arg-type]
-    return linux(machine=machine, short_run_of=found, plan=found.plan, cwd=Path("/"))
+    return linux(machine=machine, short_run=found, plan=found.plan, cwd=Path("/"))
 
 
 CHECK = Check(

@@ -24,11 +24,11 @@ from holdfast.diagnosis.units import duration, size
 from holdfast.preflight.case_contexts import GIB, RecordedMachine
 from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.checks.forecast_memory import limit_of
-from holdfast.preflight.checks.forecast_trial import plan_of
+from holdfast.preflight.checks.forecast_memory import get_memory_limit
+from holdfast.preflight.checks.forecast_trial import get_ultralytics_plan
 from holdfast.preflight.cost_estimate import UNSURE, Span
-from holdfast.preflight.dry_run.cache import no_steps
-from holdfast.preflight.dry_run.run import lines_with, run_in_scratch
+from holdfast.preflight.dry_run.cache import explain_no_steps
+from holdfast.preflight.dry_run.run import count_occurrences, run_in_scratch
 from holdfast.schema import events
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 ID = "forecast-pace"
 SECONDS = 60.0
-LOOKED_AT_S = 12.0
+WATCHED_S = 12.0
 """From its start, with its imports; longer where it has not made enough steps by then."""
-FOR_ITS_END_S = 4.0
+CLEANUP_S = 4.0
 STEP = b'"event":"step"'
 WARM_UP = 3
 MIN_STEPS = 5
@@ -52,37 +52,37 @@ MILLISECONDS = 1000.0
 
 
 def run(context: CheckContext) -> Answer:
-    if plan_of(context) is not None:
+    if get_ultralytics_plan(context) is not None:
         raise NotChecked("forecast-time, forecast-memory and forecast-disk tell it of Ultralytics")
-    come = _run_as_it_is(context)
-    if come.trouble:
-        raise NotChecked(f"it could not be started: {come.trouble}")
-    made = [event for event in come.events if isinstance(event, events.Step)]
+    dry_run = _run_as_it_is(context)
+    if dry_run.start_error:
+        raise NotChecked(f"it could not be started: {dry_run.start_error}")
+    made = [event for event in dry_run.events if isinstance(event, events.Step)]
     steps = made[WARM_UP:]
     if len(steps) < MIN_STEPS:
-        few = f"it made {len(made)} steps in {come.seconds:.0f} s, too few to tell by"
-        raise NotChecked(few if made else no_steps(come))
+        few = f"it made {len(made)} steps in {dry_run.seconds:.0f} s, too few to tell by"
+        raise NotChecked(few if made else explain_no_steps(dry_run))
     step = _span([one.seconds for one in steps])
     waits = sum(one.data_wait for one in steps) / max(1e-9, sum(one.seconds for one in steps))
-    limit, whose = limit_of(context, context.plan)
+    limit, whose = get_memory_limit(context, context.plan)
     message = [
         f"a step takes {_time(step.expected)} ({_time(step.low)} to {_time(step.high)}), {waits:.0%} of it waiting for data",
-        *_epoch(come, step, steps),
-        f"it held {size(come.held)}; {size(limit)} are {whose}",
+        *_epoch(dry_run, step, steps),
+        f"it held {size(dry_run.held)}; {size(limit)} are {whose}",
     ]
-    return Answer("; ".join(message), tuple(_findings(come, limit, whose)))
+    return Answer("; ".join(message), tuple(_findings(dry_run, limit, whose)))
 
 
 def _run_as_it_is(context: CheckContext) -> DryRunResult:
-    if context.dry_runs is not None:
-        return context.dry_runs(context)
+    if context.make_dry_run is not None:
+        return context.make_dry_run(context)
     device = context.device if context.device not in (None, "auto") else None
-    until = time.monotonic() + LOOKED_AT_S
+    until = time.monotonic() + WATCHED_S
 
     def enough(attempt: Path) -> bool:
-        return time.monotonic() >= until and lines_with(STEP, attempt / "rank-0.jsonl") >= WARM_UP + MIN_STEPS
+        return time.monotonic() >= until and count_occurrences(STEP, attempt / "rank-0.jsonl") >= WARM_UP + MIN_STEPS
 
-    return run_in_scratch(context, {}, max(1.0, context.seconds_left - FOR_ITS_END_S), device=device, enough=enough)
+    return run_in_scratch(context, {}, max(1.0, context.seconds_left - CLEANUP_S), device=device, enough=enough)
 
 
 def _span(seconds: list[float]) -> Span:
@@ -92,8 +92,8 @@ def _span(seconds: list[float]) -> Span:
     return Span(min(low, (1 - UNSURE) * middle), middle, max(high, (1 + UNSURE) * middle))
 
 
-def _epoch(come: DryRunResult, step: Span, steps: list[events.Step]) -> list[str]:
-    loader = next((event for event in come.events if isinstance(event, events.Loader)), None)
+def _epoch(dry_run: DryRunResult, step: Span, steps: list[events.Step]) -> list[str]:
+    loader = next((event for event in dry_run.events if isinstance(event, events.Loader)), None)
     if loader is None:
         return []
     # Of a step: one batch may have several backwards, and a step several batches.
@@ -103,15 +103,15 @@ def _epoch(come: DryRunResult, step: Span, steps: list[events.Step]) -> list[str
     return [f"an epoch has {loader.batches:,} batches: about {middle} ({low} to {high}) without validation"]
 
 
-def _findings(come: DryRunResult, limit: int, whose: str) -> list[Finding]:
-    if come.held <= SHORT * limit:
+def _findings(dry_run: DryRunResult, limit: int, whose: str) -> list[Finding]:
+    if dry_run.held <= SHORT * limit:
         return []
     return [
         finding(
             ID,
             "warn",
-            f"It held {size(come.held)} in its first {come.seconds:.0f} s, and {size(limit)} are {whose}.",
-            evidence=[f"all of its processes together, looked at every half second for {come.seconds:.0f} s"],
+            f"It held {size(dry_run.held)} in its first {dry_run.seconds:.0f} s, and {size(limit)} are {whose}.",
+            evidence=[f"all of its processes together, looked at every half second for {dry_run.seconds:.0f} s"],
             remedies=["a smaller batch, with gradients accumulated over more of them", "close what else runs here"],
             confidence="likely",
         )
@@ -131,8 +131,8 @@ def _ran(*, steps: int = 40, held: float = 1.0, loader: int | None = 500, **more
     return recorded_dry_run(**known)  # type: ignore[arg-type]
 
 
-def _on(come: DryRunResult, available: float = 8.0) -> CheckContext:
-    return on_cpu(come, machine=RecordedMachine(total=16 * GIB, available=int(available * GIB)))
+def _on(dry_run: DryRunResult, available: float = 8.0) -> CheckContext:
+    return on_cpu(dry_run, machine=RecordedMachine(total=16 * GIB, available=int(available * GIB)))
 
 
 CHECK = Check(

@@ -23,8 +23,8 @@ from holdfast.diagnosis.units import duration
 from holdfast.preflight.case_contexts import linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, short_run_of
-from holdfast.preflight.cost_estimate import Span, StageTime, times_of, total_of
+from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, get_short_run
+from holdfast.preflight.cost_estimate import Span, StageTime, estimate_times, sum_times
 from holdfast.schema.plan import Budget
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ HOUR = 3600.0
 
 
 def run(context: CheckContext) -> Answer:
-    found = short_run_of(context)
-    times = times_of(found.plan, found.measured, found.counted)
-    total = total_of(times)
+    found = get_short_run(context)
+    times = estimate_times(found.plan, found.measured, found.counted)
+    total = sum_times(times)
     stages = ", ".join(f"{one.name}: {_stage(one)}" if len(times) > 1 else _stage(one) for one in times)
     message = f"{_span(total)} in all; {stages}"
     if not found.measured.validated:
@@ -84,7 +84,7 @@ def _span(span: Span) -> str:
 def _on(hours: float | None = None, failed: str = "", **settings: object) -> CheckContext:
     found = recorded(failed=failed, **settings)  # type: ignore[arg-type]
     plan = msgspec.structs.replace(found.plan, budget=Budget(hours=hours))
-    return linux(short_run_of=ShortRun(plan, plan, found.measured, found.counted), plan=plan, cwd=Path("/"))
+    return linux(short_run=ShortRun(plan, plan, found.measured, found.counted), plan=plan, cwd=Path("/"))
 
 
 CHECK = Check(

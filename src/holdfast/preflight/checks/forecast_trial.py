@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight import yolo_data
 from holdfast.preflight.checks.check import NotChecked
-from holdfast.preflight.checks.context import value_of
-from holdfast.preflight.cost_estimate import Counted, largest_of, settings_of
-from holdfast.preflight.short_run import EPOCHS, FULL, measure, request_for
+from holdfast.preflight.checks.context import parse_value
+from holdfast.preflight.cost_estimate import Counted, find_largest_stage, settings_of
+from holdfast.preflight.short_run import EPOCHS, FULL, make_request, measure
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.plan import Plan, to_toml
 from holdfast.storage.safe_files import is_file
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SECONDS = 200.0
 """For the check that comes first."""
-FOR_THE_REST_S = 12.0
+RESERVED_S = 12.0
 WORTH = 5
 """Times as long as a trial: a training that is shorter tells by itself, and as soon."""
 OF_AN_EARLIER_RUN = frozenset(("resume", "save_dir", "cfg"))
@@ -62,26 +62,26 @@ class ShortRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return settings_of(self.plan, stages_of(self.plan)[largest_of(self.plan)])
+        return settings_of(self.plan, stages_of(self.plan)[find_largest_stage(self.plan)])
 
     @property
     def images(self) -> Counted:
-        return self.counted[largest_of(self.plan)]
+        return self.counted[find_largest_stage(self.plan)]
 
 
-def short_run_of(context: CheckContext) -> ShortRun:
+def get_short_run(context: CheckContext) -> ShortRun:
     """Raises NotChecked where there is nothing to try, or where the trial did not run."""
-    found = was_tried(context)
+    found = get_short_run_or_failure(context)
     if found.measured.failed:
         raise NotChecked(f"a short trial did not run: {found.measured.failed}")
     return found
 
 
-def was_tried(context: CheckContext) -> ShortRun:
+def get_short_run_or_failure(context: CheckContext) -> ShortRun:
     """Also where the trial did not run: `measured.failed` says why."""
-    if context.short_run_of is not None:
-        return context.short_run_of
-    plan = plan_of(context)
+    if context.short_run is not None:
+        return context.short_run
+    plan = get_ultralytics_plan(context)
     if plan is None:
         raise NotChecked("it is no training of Ultralytics: forecast-pace tells what can be told")
     with _lock:
@@ -92,7 +92,7 @@ def was_tried(context: CheckContext) -> ShortRun:
         return _made[key]
 
 
-def plan_of(context: CheckContext) -> Plan | None:
+def get_ultralytics_plan(context: CheckContext) -> Plan | None:
     """The plan, or the command as one, where Ultralytics trains by its own command line."""
     if context.plan is not None:
         return context.plan if context.plan.trainer == "ultralytics" else None
@@ -101,7 +101,7 @@ def plan_of(context: CheckContext) -> Plan | None:
     if at is None or ("train" not in words[at:] and "mode=train" not in words[at:]):
         return None
     settings = {
-        name: value_of(value) for name, given, value in (word.partition("=") for word in words[at + 1 :]) if given
+        name: parse_value(value) for name, given, value in (word.partition("=") for word in words[at + 1 :]) if given
     }
     settings.pop("mode", None)
     settings.setdefault("task", next((word for word in words[at + 1 :] if word in TASKS), task_of(settings)))
@@ -134,22 +134,22 @@ def _try(context: CheckContext, plan: Plan) -> ShortRun:
     except HoldfastError as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     stages = stages_of(plan)
-    counted = tuple(images_of(settings_of(plan, stage), data) for stage in stages)
+    counted = tuple(count_images(settings_of(plan, stage), data) for stage in stages)
     planned = sum(
         asked.epochs * -(-one.train // asked.batch)
-        for asked, one in zip((request_for(settings_of(plan, stage)) for stage in stages), counted, strict=True)
+        for asked, one in zip((make_request(settings_of(plan, stage)) for stage in stages), counted, strict=True)
     )
     if planned < WORTH * EPOCHS * FULL.batches:
         raise NotChecked(f"all of it is {planned} batches, which take little longer than a trial would")
-    stage = stage_plan(plan, stages[largest_of(plan)])
-    seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
+    stage = stage_plan(plan, stages[find_largest_stage(plan)])
+    seconds = max(1.0, context.seconds_left - min(RESERVED_S, context.seconds_left / 4))
     over: dict[str, Any] = {"device": context.device} if context.device not in (None, "auto") else {}
     measured = measure(stage, seconds=seconds, notify=lambda what: context.notify(0, None, what), **over)
     on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
     return ShortRun(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
 
 
-def images_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
+def count_images(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
     """`fraction` is a share of the images or a number of them, for training alone or for each split."""
     splits = data[str(settings.get("data", ""))].splits
     given = settings.get("fraction", 1.0)

@@ -40,7 +40,7 @@ class Reply:
     """The end of its stderr."""
 
     @property
-    def how_it_ended(self) -> str | None:
+    def failure(self) -> str | None:
         """None where it ended well."""
         if self.code is None:
             return "it had not ended in time"
@@ -112,11 +112,11 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         return next((f"{name} {self.packages[name]}" for name in self.packages if name.startswith("faiss")), None)
 
 
-def facts_in(said: Reply) -> Interpreter | None:
+def parse_facts(reply: Reply) -> Interpreter | None:
     """What the program of facts said; None where it did not even say what Python it is."""
     known: dict[str, Any] = {}
     trying, failed, done, openmp = "", "", False, {}
-    for line in said.lines:
+    for line in reply.lines:
         fact = line.get("fact")
         values = {name: value for name, value in line.items() if name != "fact"}
         if fact == "python":
@@ -134,20 +134,20 @@ def facts_in(said: Reply) -> Interpreter | None:
         done = done or fact == "done"
     if "executable" not in known:
         return None
-    died = "" if done or failed or not said.how_it_ended else f"{trying or 'Python'}: {said.how_it_ended}"
+    died = "" if done or failed or not reply.failure else f"{trying or 'Python'}: {reply.failure}"
     if "torch" not in known:
-        known["no_torch"] = _why_no_torch(known, failed, said)
-    known.update(openmp=openmp, died=died, last_words=said.last_line if died else "")
+        known["no_torch"] = _why_no_torch(known, failed, reply)
+    known.update(openmp=openmp, died=died, last_words=reply.last_line if died else "")
     return msgspec.convert(known, Interpreter, strict=False)
 
 
-def _why_no_torch(known: dict[str, Any], failed: str, said: Reply) -> str:
+def _why_no_torch(known: dict[str, Any], failed: str, reply: Reply) -> str:
     where = known["executable"]
     if "torch" not in known.get("packages", {}) and (not failed or failed.startswith("ModuleNotFoundError")):
         return f"torch is not installed in {where}"
     if failed:
         return f"torch cannot be imported in {where}: {failed}"
-    return f"torch cannot be imported in {where}: {said.how_it_ended or 'it said nothing'}"
+    return f"torch cannot be imported in {where}: {reply.failure or 'it reply nothing'}"
 
 
 class PythonClient:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -26,7 +26,7 @@ ID = "learning-all-move"
 
 
 def run(context: CheckContext) -> Answer:
-    curves = [line["moved"] for line in with_experiments(context).of("curve") if line["mode"] == "again"]
+    curves = [line["moved"] for line in get_dry_run_with_experiments(context).of("curve") if line["mode"] == "again"]
     # One rate may be too small to show: what moved at any of them does move.
     moved = min(curves, key=lambda it: int(it["still"]))
     still, count = int(moved["still"]), int(moved["moved"])

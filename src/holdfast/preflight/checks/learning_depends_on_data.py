@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.diagnosis.overfit import loss_curve, same_curve
 from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,16 +32,16 @@ MIN_LENGTH = 2
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_experiments(context)
-    if (come.one("experiments") or {}).get("drawn"):
+    dry_run = get_dry_run_with_experiments(context)
+    if (dry_run.one("experiments") or {}).get("drawn"):
         raise NotChecked("it reads no DataLoader: what of a batch is the input is not known")
-    zeroed = next((line for line in come.of("curve") if line["mode"] == "zeroed"), None)
-    if zeroed is None and not any(line["given"] for line in come.of("curve")):
+    zeroed = next((line for line in dry_run.of("curve") if line["mode"] == "zeroed"), None)
+    if zeroed is None and not any(line["given"] for line in dry_run.of("curve")):
         raise NotChecked("it reads its loader no more after its first steps: its inputs cannot be set to 0")
     if zeroed is None:
         raise NotChecked("the loss does not move at all, or time was short: there is nothing to compare with")
     real = next(
-        line for line in come.of("curve") if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
+        line for line in dry_run.of("curve") if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
     )
     one, other = (_losses(line) for line in (real, zeroed))
     if len(other) < MIN_LENGTH:
@@ -53,7 +53,7 @@ def run(context: CheckContext) -> Answer:
     how = same_curve(one, other)
     if how == "different":
         return Answer(message)
-    certain = bool((come.one("experiments") or {}).get("input_is_certain"))
+    certain = bool((dry_run.one("experiments") or {}).get("input_is_certain"))
     already = bool(zeroed.get("zero_already"))
     what = (
         "The inputs of the first batch are all 0 already."

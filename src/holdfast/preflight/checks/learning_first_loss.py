@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_steps
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_steps
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -34,8 +34,8 @@ FALLEN = 0.7
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_steps(context)
-    told = come.one("first-loss")
+    dry_run = get_dry_run_with_steps(context)
+    told = dry_run.one("first-loss")
     if told is None:
         raise NotChecked("no backward was seen")
     if "why" in told:
@@ -52,7 +52,7 @@ def run(context: CheckContext) -> Answer:
         (
             finding(
                 ID,
-                "note" if _falls(come) else "warn",
+                "note" if _falls(dry_run) else "warn",
                 f"The first loss is {seen:.4g}, and {about} should be near {expected:.4g}: its outputs are far too large.",
                 evidence=[message],
                 remedies=[
@@ -65,9 +65,9 @@ def run(context: CheckContext) -> Answer:
     )
 
 
-def _falls(come: DryRunResult) -> bool:
+def _falls(dry_run: DryRunResult) -> bool:
     """It finds its way down by itself within the few steps of the dry run."""
-    losses = [float(line["loss"]) for line in come.of("dry-run-step") if line["loss"] is not None]
+    losses = [float(line["loss"]) for line in dry_run.of("dry-run-step") if line["loss"] is not None]
     return bool(losses) and min(losses) < FALLEN * losses[0]
 
 

@@ -25,8 +25,8 @@ import msgspec
 
 from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, kept_from, no_steps
-from holdfast.preflight.dry_run.findings import findings_of
+from holdfast.preflight.dry_run.cache import SECONDS, explain_no_steps, get_dry_run, kept_from
+from holdfast.preflight.dry_run.findings import find_problems
 from holdfast.schema import events
 
 if TYPE_CHECKING:
@@ -39,31 +39,31 @@ MAX_NAMED = 5
 
 
 def run(context: CheckContext) -> Answer:
-    come = dry_run_result(context)
-    ended = died(come)
-    if ended and come.kept_from:
-        if not come.steps:
-            raise NotChecked(no_steps(come))
+    dry_run = get_dry_run(context)
+    ended = died(dry_run)
+    if ended and dry_run.kept_from:
+        if not dry_run.steps:
+            raise NotChecked(explain_no_steps(dry_run))
         # What ended it is the dry run's own doing; its steps count all the same.
-        come, ended = replace(come, code=None), False
-        if not findings_of(come):
-            raise NotChecked(f"it ended after {come.steps} steps, {kept_from(come)}")
-    findings = [_as_ours(found) for found in findings_of(come) if found.severity != "note"]
-    if not come.steps and not come.steps_elsewhere and not (ended or findings):
-        raise NotChecked(no_steps(come))
+        dry_run, ended = replace(dry_run, code=None), False
+        if not find_problems(dry_run):
+            raise NotChecked(f"it ended after {dry_run.steps} steps, {kept_from(dry_run)}")
+    findings = [_as_ours(found) for found in find_problems(dry_run) if found.severity != "note"]
+    if not dry_run.steps and not dry_run.steps_elsewhere and not (ended or findings):
+        raise NotChecked(explain_no_steps(dry_run))
     if ended and not any(found.severity == "fatal" for found in findings):
-        findings.append(_ended(come))
-    return Answer(_message(come), (*findings, *_files(come)))
+        findings.append(_ended(dry_run))
+    return Answer(_message(dry_run), (*findings, *_files(dry_run)))
 
 
-def died(come: DryRunResult) -> bool:
+def died(dry_run: DryRunResult) -> bool:
     """By itself, and not of what was done to it."""
-    return come.by_itself and bool(come.code) and not _experimenting(come)
+    return dry_run.ended_alone and bool(dry_run.code) and not _experimenting(dry_run)
 
 
-def _experimenting(come: DryRunResult) -> bool:
+def _experimenting(dry_run: DryRunResult) -> bool:
     """Whether it may have died of what was done to it."""
-    told = come.one("experiments")
+    told = dry_run.one("experiments")
     return told is not None and bool(told["possible"])
 
 
@@ -74,63 +74,63 @@ def _as_ours(found: Finding) -> Finding:
     )
 
 
-def _ended(come: DryRunResult) -> Finding:
-    when = f"after {come.steps} steps" if come.steps else "before its first step"
-    last = f": {come.words[-1][:300]}" if come.words else ""
+def _ended(dry_run: DryRunResult) -> Finding:
+    when = f"after {dry_run.steps} steps" if dry_run.steps else "before its first step"
+    last = f": {dry_run.words[-1][:300]}" if dry_run.words else ""
     return finding(
         ID,
         "fatal",
-        f"It ends {when}, with exit code {come.code}{last}.",
-        evidence=list(come.words[-MAX_NAMED:]),
+        f"It ends {when}, with exit code {dry_run.code}{last}.",
+        evidence=list(dry_run.words[-MAX_NAMED:]),
         remedies=["mend what it says, and check again"],
     )
 
 
-def _files(come: DryRunResult) -> list[Finding]:
+def _files(dry_run: DryRunResult) -> list[Finding]:
     told = []
-    if come.changed:
+    if dry_run.changed:
         told.append(
             finding(
                 ID,
                 "note",
-                f"Files in its folder changed during the dry run: {_named(come.changed)}.",
-                evidence=list(come.changed),
+                f"Files in its folder changed during the dry run: {_named(dry_run.changed)}.",
+                evidence=list(dry_run.changed),
                 remedies=["if nothing else runs there, it writes without Python, to a path of its own: look at them"],
                 confidence="possible",
             )
         )
-    if come.made:
+    if dry_run.made:
         told.append(
-            finding(ID, "note", f"It made files outside of its folder: {_named(come.made)}.", evidence=come.made)
+            finding(ID, "note", f"It made files outside of its folder: {_named(dry_run.made)}.", evidence=dry_run.made)
         )
-    if come.refused:
+    if dry_run.refused_paths:
         told.append(
             finding(
                 ID,
                 "note",
-                f"It was kept from writing outside of its folder: {_named(come.refused)}.",
-                evidence=come.refused,
+                f"It was kept from writing outside of its folder: {_named(dry_run.refused_paths)}.",
+                evidence=dry_run.refused_paths,
                 remedies=["a real run will write there: give it a place of its own if that is not meant"],
             )
         )
-    if come.unconfined:
+    if dry_run.unconfined:
         told.append(
             finding(
                 ID,
                 "note",
                 "Not prevented on this system: that a library or another program changes files of yours"
-                f" ({come.unconfined}); what Python itself writes is."
-                + (f" It used: {_named(come.beyond_python)}." if come.beyond_python else ""),
-                evidence=come.beyond_python,
+                f" ({dry_run.unconfined}); what Python itself writes is."
+                + (f" It used: {_named(dry_run.external_writers)}." if dry_run.external_writers else ""),
+                evidence=dry_run.external_writers,
             )
         )
-    elif died(come) and not come.kept_from:
+    elif died(dry_run) and not dry_run.kept_from:
         told.append(
             finding(
                 ID,
                 "note",
                 "It could not write outside of its folder: if that is what it failed of, check again with --no-confine.",
-                evidence=[f"exit code {come.code}, and no write that was refused is known"],
+                evidence=[f"exit code {dry_run.code}, and no write that was refused is known"],
             )
         )
     return told
@@ -142,12 +142,12 @@ def _named(paths: list[str] | tuple[str, ...] | object) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _message(come: DryRunResult) -> str:
-    losses = [line["loss"] for line in come.of("dry-run-step") if line["phase"] in ("first", "more")]
+def _message(dry_run: DryRunResult) -> str:
+    losses = [line["loss"] for line in dry_run.of("dry-run-step") if line["phase"] in ("first", "more")]
     seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
     loss_curve = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
-    kept = "" if come.changed else "; nothing in your folder was changed"
-    return f"{come.steps or come.steps_elsewhere} steps in {come.seconds:.0f} s{loss_curve}{kept}"
+    kept = "" if dry_run.changed else "; nothing in your folder was changed"
+    return f"{dry_run.steps or dry_run.steps_elsewhere} steps in {dry_run.seconds:.0f} s{loss_curve}{kept}"
 
 
 _PARTS = {"box_loss": 0.0, "cls_loss": 3.4, "dfl_loss": 0.0}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.overfit import MIN_COUNT, loss_curve
 from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.overfit import LossCurve
@@ -31,18 +31,18 @@ ID = "learning-one-batch"
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_experiments(context)
-    short_run_of = [
-        (line, loss_curve([float(loss) for loss in line["losses"]])) for line in come.of("curve") if _again(line)
+    dry_run = get_dry_run_with_experiments(context)
+    curves = [
+        (line, loss_curve([float(loss) for loss in line["losses"]])) for line in dry_run.of("curve") if _again(line)
     ]
-    courses = {float(line["factor"]): how for line, how in short_run_of}
+    courses = {float(line["factor"]): how for line, how in curves}
     if not courses:
         raise NotChecked("one batch was never given again for long enough")
     falling = {factor: how for factor, how in courses.items() if how.clear}
     if falling:
         factor = next(iter(falling))
         return Answer(_fell(falling[factor], factor))
-    if not (come.one("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in short_run_of):
+    if not (dry_run.one("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in curves):
         raise NotChecked("it reads its loader no more after its first steps: a batch cannot be given again")
     most = max(how.steps for how in courses.values())
     if most < MIN_COUNT:

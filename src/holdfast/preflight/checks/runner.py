@@ -27,7 +27,7 @@ SECONDS = 300.0
 MIN_SECONDS = 0.5
 GRACE_S = 3.0
 """Beyond its time, for a check that is about to give up by itself."""
-FATAL_FOUND = 3
+EXIT_FATAL = 3
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        return FATAL_FOUND if any(result.status == "fatal" for result in self.results) else 0
+        return EXIT_FATAL if any(result.status == "fatal" for result in self.results) else 0
 
 
 class CheckProgress(Protocol):
     """Is told how it goes: `update` from the check's own thread."""
 
-    def asks(self) -> None:
+    def on_query(self) -> None:
         """The training's Python is asked what it has."""
         ...
 
@@ -67,7 +67,7 @@ class CheckProgress(Protocol):
 
 
 class SilentProgress:
-    def asks(self) -> None:
+    def on_query(self) -> None:
         pass
 
     def begins(self, check: Check) -> None:
@@ -93,7 +93,7 @@ def check(
     checks = chosen(only, skip)
     watching = watcher if watcher is not None else SilentProgress()
     began = time.monotonic()
-    watching.asks()
+    watching.on_query()
     with helpers.session():  # what a check left behind that was given up ends with it
         context, asker = build_context(**asked, seconds=min(FACTS_SECONDS, seconds))
         try:

@@ -47,9 +47,9 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
     if versions.torch is None:
         yield finding(
             ID,
-            "warn" if context.guessed else "fatal",
+            "warn" if context.is_guessed else "fatal",
             f"There is no torch to train with: {python.no_torch}"
-            + (", which may not be the Python of the training." if context.guessed else "."),
+            + (", which may not be the Python of the training." if context.is_guessed else "."),
             evidence=[python.executable],
             remedies=[
                 f"{shell_quoted(python.executable)} -m pip install torch",
@@ -173,7 +173,7 @@ CHECK = Check(
         Case("no torch at all", linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}), "fatal"),
         Case(
             "no torch where the training's Python was guessed",
-            linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}, guessed=True),
+            linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}, is_guessed=True),
             "warn",
         ),
         Case("torch that cannot be imported", linux(facts={"torch": None, "no_torch": "it crashed"}), "fatal"),

@@ -23,40 +23,40 @@ ASKED = {
     "seconds": 24.0,
 }
 """See `holdfast_probe.dry_run`."""
-FOR_ITS_END_S = 4.0
+CLEANUP_S = 4.0
 """Of the check's time: processes are ended, the scratch is removed."""
 
 _lock = threading.Lock()
 _held: list[tuple[object, DryRunResult]] = []
 
 
-def dry_run_result(context: CheckContext) -> DryRunResult:
+def get_dry_run(context: CheckContext) -> DryRunResult:
     """Raises NotChecked where there is nothing to be told of, with the reason."""
-    come = context.dry_runs(context) if context.dry_runs is not None else _shared(context)
-    if come.trouble:
-        raise NotChecked(f"it could not be started: {come.trouble}")
-    return come
+    result = context.make_dry_run(context) if context.make_dry_run is not None else _shared(context)
+    if result.start_error:
+        raise NotChecked(f"it could not be started: {result.start_error}")
+    return result
 
 
-def with_steps(context: CheckContext) -> DryRunResult:
+def get_dry_run_with_steps(context: CheckContext) -> DryRunResult:
     """One that made steps. Raises NotChecked."""
-    come = dry_run_result(context)
-    if not come.steps:
-        raise NotChecked(no_steps(come))
-    return come
+    result = get_dry_run(context)
+    if not result.steps:
+        raise NotChecked(explain_no_steps(result))
+    return result
 
 
-def with_experiments(context: CheckContext) -> DryRunResult:
+def get_dry_run_with_experiments(context: CheckContext) -> DryRunResult:
     """One in which a batch was given again and again. Raises NotChecked."""
-    come = with_steps(context)
-    told = come.one("experiments")
+    result = get_dry_run_with_steps(context)
+    told = result.one("experiments")
     if told is None:
-        raise NotChecked(f"it made {come.steps} steps, and none with one batch again: {_end_of(come)}")
+        raise NotChecked(f"it made {result.steps} steps, and none with one batch again: {_end_of(result)}")
     if not told["possible"]:
         raise NotChecked(str(told["why"]))
-    if not come.of("curve"):
-        raise NotChecked(f"one batch was given again, and no experiment came to its end: {_end_of(come)}")
-    return come
+    if not result.of("curve"):
+        raise NotChecked(f"one batch was given again, and no experiment came to its end: {_end_of(result)}")
+    return result
 
 
 def _shared(context: CheckContext) -> DryRunResult:
@@ -64,14 +64,14 @@ def _shared(context: CheckContext) -> DryRunResult:
     most = STEPS + 3 * CURVE_STEPS
     with _lock:
         if not _held or _held[0][0] != key:
-            come = run_in_scratch(
+            result = run_in_scratch(
                 context,
                 {"dry_run": ASKED},
-                max(1.0, context.seconds_left - FOR_ITS_END_S),
+                max(1.0, context.seconds_left - CLEANUP_S),
                 device=context.device if context.device not in (None, "auto") else None,
                 notify=lambda done: context.notify(min(done, most), most, "steps"),
             )
-            _held[:] = [(key, come)]
+            _held[:] = [(key, result)]
         return _held[0][1]
 
 
@@ -81,34 +81,34 @@ def forget() -> None:
         _held.clear()
 
 
-def no_steps(come: DryRunResult) -> str:
+def explain_no_steps(result: DryRunResult) -> str:
     """Why no step was seen."""
-    if come.one("first-loss") is not None:
+    if result.one("first-loss") is not None:
         return "gradients were computed, and no optimizer of torch's made a step"
-    if come.steps_elsewhere:
+    if result.steps_elsewhere:
         return "its steps are made in a process that it starts for them, which a dry run does not lead"
-    if come.code is None:
-        return f"it made no step in {come.seconds:.0f} s: give more with --seconds"
-    if come.kept_from:
-        return f"it ended before its first step, {kept_from(come)}"
-    if not come.python_started:
+    if result.code is None:
+        return f"it made no step in {result.seconds:.0f} s: give more with --seconds"
+    if result.kept_from:
+        return f"it ended before its first step, {kept_from(result)}"
+    if not result.python_started:
         return "no Python was started by it that could be watched"
-    last = f" ({come.words[-1][:200]})" if come.words else ""
-    return f"it ended before its first step, with exit code {come.code}{last}"
+    last = f" ({result.words[-1][:200]})" if result.words else ""
+    return f"it ended before its first step, with exit code {result.code}{last}"
 
 
-def kept_from(come: DryRunResult) -> str:
+def kept_from(result: DryRunResult) -> str:
     """Why it may have ended, where it was refused to write something."""
     return (
-        f"and it was kept from writing outside of its folder: {come.kept_from}; nothing is said about it."
+        f"and it was kept from writing outside of its folder: {result.kept_from}; nothing is said about it."
         " Have it write below its folder, or check with --no-confine"
     )
 
 
-def _end_of(come: DryRunResult) -> str:
-    if come.code is None:
-        return f"its time was over after {come.seconds:.0f} s"
-    if come.ended is not None and not come.by_itself:
-        return str(come.ended["why"])
-    last = f" ({come.words[-1][:200]})" if come.words else ""
-    return f"it ended by itself, with exit code {come.code}{last}"
+def _end_of(result: DryRunResult) -> str:
+    if result.code is None:
+        return f"its time was over after {result.seconds:.0f} s"
+    if result.ended is not None and not result.ended_alone:
+        return str(result.ended["why"])
+    last = f" ({result.words[-1][:200]})" if result.words else ""
+    return f"it ended by itself, with exit code {result.code}{last}"

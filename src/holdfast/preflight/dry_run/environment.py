@@ -80,7 +80,7 @@ class Writable:
     """That lead tools to folders in the scratch."""
 
 
-def writable(context: CheckContext, root: Path) -> Writable:
+def find_writable(context: CheckContext, root: Path) -> Writable:
     """The scratch, the tools' own folders, and temporary folders that do not hold the training's own."""
     own, home = context.cwd.resolve(), expand_user("~")
     given = [Path(context.environment[name]) for name in CACHE_VARIABLES if context.environment.get(name)]
@@ -99,7 +99,7 @@ def writable(context: CheckContext, root: Path) -> Writable:
     return Writable((str(root), *caches, *temporary, *SYSTEM), tuple(caches), variables)
 
 
-def command_of(context: CheckContext) -> list[str]:
+def get_command(context: CheckContext) -> list[str]:
     """The command, or that of a plan's first stage."""
     if context.plan is not None:
         return list(stage_plan(context.plan, stages_of(context.plan)[0]).command)
@@ -183,8 +183,8 @@ def _link_some(data: DataSet, split: str, count: int, folder: Path) -> None:
     labels.mkdir(parents=True)
     for n in range(min(count, len(images))):
         image = images[n * len(images) // min(count, len(images))]
-        name = yolo_data.name_of_link(n, image)
+        name = yolo_data.link_name(n, image)
         (image_folder / name).symlink_to(image.absolute())
-        label = yolo_data.label_of(image)
+        label = yolo_data.label_path(image)
         if is_file(label):
             (labels / name).with_suffix(".txt").symlink_to(label.absolute())

@@ -36,7 +36,7 @@ REACHED = "about-to-start"
 """Files beside the scratch in which the program tells how far it came, and what went wrong."""
 
 
-def why_not() -> str | None:
+def why_unavailable() -> str | None:
     """Why nothing can be confined on this system; None where it can."""
     if not sys.platform.startswith("linux"):
         return "there is no Landlock on this system"

@@ -18,7 +18,7 @@ import psutil
 
 from holdfast.preflight.dry_run import landlock
 from holdfast.preflight.dry_run import scratch as scratches
-from holdfast.preflight.dry_run.environment import command_of, environment, ultralytics_settings, writable
+from holdfast.preflight.dry_run.environment import environment, find_writable, get_command, ultralytics_settings
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.exit_evidence import last_words
 from holdfast.process.helper_processes import end_processes, helpers
@@ -68,7 +68,7 @@ class DryRunResult:
     """Bytes of memory that all of its processes held at most."""
     copied: int = 0
     linked: Sequence[str] = field(default=())
-    trouble: str = ""
+    start_error: str = ""
     """Why it could not be held at all."""
     unconfined: str = ""
     """Why it was not kept from writing elsewhere; empty where it was."""
@@ -94,7 +94,7 @@ class DryRunResult:
         return self.one("dry-run-ended")
 
     @property
-    def by_itself(self) -> bool:
+    def ended_alone(self) -> bool:
         """The training ended before the dry run did."""
         ended = self.ended
         return self.code is not None and (ended is None or ended["why"] == "the training ended by itself")
@@ -105,7 +105,7 @@ class DryRunResult:
         return [line["path"] for line in self.of("file") if line["what"] == "made"]
 
     @property
-    def refused(self) -> list[str]:
+    def refused_paths(self) -> list[str]:
         """Files of the user's that it was kept from changing or making."""
         return [line["path"] for line in self.of("file") if line["what"] in ("refused", "denied")]
 
@@ -118,7 +118,7 @@ class DryRunResult:
         return next(iter([*denied, *([] if self.steps else raised)]), "")
 
     @property
-    def beyond_python(self) -> list[str]:
+    def external_writers(self) -> list[str]:
         """Programs that it started and databases that it opened: what they write is not seen."""
         return [line["path"] for line in self.of("file") if line["what"] == "beyond"]
 
@@ -139,12 +139,12 @@ def run_in_scratch(
     """
     began = time.monotonic()
     try:
-        command = command_of(context)
+        command = get_command(context)
         with helpers.scratch() as (folder, mark):
             return _held(context, command, folder, mark, asked, began + seconds, device, notify, enough)
     except (OSError, HoldfastError) as error:
         why = error.what if isinstance(error, HoldfastError) else str(error)
-        return DryRunResult(tuple(context.command), trouble=why, seconds=time.monotonic() - began)
+        return DryRunResult(tuple(context.command), start_error=why, seconds=time.monotonic() - began)
 
 
 def _held(
@@ -164,17 +164,17 @@ def _held(
     before = scratches.times(context.cwd)
     scratch = scratches.make(context.cwd, root / "root")
     settings = ultralytics_settings(context, root, scratch)
-    confined = writable(context, root) if context.confines else None
-    unconfined = "it was not asked for" if confined is None else landlock.why_not() or ""
+    confined = find_writable(context, root) if context.confine_writes else None
+    unconfined = "it was not asked for" if confined is None else landlock.why_unavailable() or ""
     if unconfined:
         confined = None
     words = [command[0], *(scratch.inside(word) for word in command[1:])]
     if device is not None:
-        words, settings = on_device(words, device), {**settings, "device": device}
+        words, settings = replace_device(words, device), {**settings, "device": device}
     variables = {**environment(context, root, attempt, asked, settings, confined), **mark}
     with (root / "output").open("wb") as output:
         process = subprocess.Popen(
-            words if confined is None else confined_command(words, confined.folders, root),
+            words if confined is None else build_confined_command(words, confined.folders, root),
             cwd=scratch.folder,
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -190,7 +190,7 @@ def _held(
     if confined is not None:
         _raise_if_not_started(root)
         unconfined = _told(root / landlock.UNCONFINED)[1]
-    return written_in(
+    return read_results(
         attempt,
         command=tuple(words),
         code=code if ended else None,
@@ -204,7 +204,7 @@ def _held(
     )
 
 
-def confined_command(words: Sequence[str], folders: Sequence[str], update: Path) -> list[str]:
+def build_confined_command(words: Sequence[str], folders: Sequence[str], update: Path) -> list[str]:
     """The command that confines itself and becomes this one."""
     asked = json.dumps({"command": list(words), "folders": list(folders), "tells": str(update)})
     return [sys.executable, "-I", "-S", "-c", Path(landlock.__file__).read_text(), asked]
@@ -229,7 +229,7 @@ def _told(path: Path) -> tuple[int, str]:
         return 0, "it cannot be told"
 
 
-def written_in(attempt: Path, **known: Any) -> DryRunResult:
+def read_results(attempt: Path, **known: Any) -> DryRunResult:
     """What the child wrote to its folder, with what else is known."""
     return DryRunResult(
         lines=_json_lines(attempt.glob("dry_run*.jsonl")),
@@ -241,7 +241,7 @@ def written_in(attempt: Path, **known: Any) -> DryRunResult:
     )
 
 
-def device_word(command: Sequence[str]) -> int | None:
+def find_device_argument(command: Sequence[str]) -> int | None:
     """Which word names the device: `device=mps`, `--device=mps`, or the one after `--device`."""
     for n, word in enumerate(command):
         name = word.lstrip("-").partition("=")[0]
@@ -254,9 +254,9 @@ def device_word(command: Sequence[str]) -> int | None:
     return None
 
 
-def on_device(command: Sequence[str], device: str) -> list[str]:
+def replace_device(command: Sequence[str], device: str) -> list[str]:
     """The same command with another device, where it names one."""
-    words, n = list(command), device_word(command)
+    words, n = list(command), find_device_argument(command)
     if n is not None:
         name, equals, _ = words[n].partition("=")
         words[n] = f"{name}={device}" if equals else device
@@ -306,7 +306,7 @@ def _waited(
         if now >= sample_at:
             held, sample_at = max(held, _held_now(process.pid, sensors.sample(), before)), now + SAMPLE_S
         if notify is not None:
-            notify(lines_with(b'"dry-run-step"', attempt / "dry_run.jsonl"))
+            notify(count_occurrences(b'"dry-run-step"', attempt / "dry_run.jsonl"))
         if output.stat().st_size > MAX_OUTPUT or (enough is not None and enough(attempt)):
             break
     return False, held
@@ -322,7 +322,7 @@ def _held_now(pid: int, sample: Sample, before: int) -> int:
     return max(own, min(sample.rss, max(0, before - sample.available)))
 
 
-def lines_with(word: bytes, path: Path) -> int:
+def count_occurrences(word: bytes, path: Path) -> int:
     """Of what it has written so far."""
     try:
         return path.read_bytes().count(word)

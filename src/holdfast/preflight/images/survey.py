@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.images.order import spread
 from holdfast.preflight.images.readers import Readers, Request, Task
-from holdfast.preflight.yolo_data import label_of
+from holdfast.preflight.yolo_data import label_path
 from holdfast.schema.images import ImageRecord, Survey
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def survey(
     """
     began = time.monotonic()
     listed = [(split, path) for split, paths in splits.items() for path in paths]
-    labels = [str(label_of(Path(path))) for _, path in listed]
+    labels = [str(label_path(Path(path))) for _, path in listed]
     requests = [Request(at, listed[at][1], labels[at]) for at in spread(len(listed))]
     work = Readers(python, Task(classes, columns), requests, count=min(MAX_READERS, readers or cores()))
     found: list[ImageRecord] = []
