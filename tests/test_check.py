@@ -22,7 +22,7 @@ from holdfast.preflight.checks import all_checks, runner
 from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_kind, finding
 from holdfast.preflight.checks.context import build_context, parse_settings
 from holdfast.preflight.checks.interpreter import PythonClient, Reply
-from holdfast.preflight.checks.runner import Report, chosen, run_all
+from holdfast.preflight.checks.runner import Report, select_checks, run_all
 from holdfast.process.python_discovery import imports_of, python_of
 from holdfast.render.checks import ChecksProgress, as_builtins, table
 from holdfast.schema.errors import CommandNotRunnable, UsageError
@@ -135,11 +135,11 @@ def test_not_checked_is_no_reason_to_stop():
 
 
 def test_checks_are_chosen_by_id_and_kind():
-    assert [check.id for check in chosen(["disk-enough", "swap-in-use"], ["swap-in-use"])] == ["disk-enough"]
-    assert {check.kind for check in chosen(["environment"])} == {"environment"}
-    assert not {check.kind for check in chosen([], ["environment"])} & {"environment"}
+    assert [check.id for check in select_checks(["disk-enough", "swap-in-use"], ["swap-in-use"])] == ["disk-enough"]
+    assert {check.kind for check in select_checks(["environment"])} == {"environment"}
+    assert not {check.kind for check in select_checks([], ["environment"])} & {"environment"}
     with pytest.raises(UsageError) as caught:
-        chosen(["disk-enogh"])
+        select_checks(["disk-enogh"])
     assert "disk-enough" in caught.value.next_step
 
 
@@ -390,15 +390,15 @@ def test_progress_without_a_terminal_is_plain_lines(capsys):
     with ChecksProgress() as progress:
         progress.on_query()
         for slow in (False, True):
-            progress.begins(made(passes, "images"))
+            progress.on_check_start(made(passes, "images"))
             if slow:
                 progress._lasts("images")
             for n in range(1, 1001):
                 progress.update(n, 1000, "files")
-            progress.ends(None)
-    reply = capsys.readouterr().err.splitlines()
-    assert reply[:2] == ["holdfast check: images ...", "holdfast check: images: 100 of 1,000 files"]
-    assert len(reply) == 11
+            progress.on_check_end(None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["holdfast check: images ...", "holdfast check: images: 100 of 1,000 files"]
+    assert len(lines) == 11
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ def test_wrong_words_say_what_is_right(words, message, tmp_path):
 
 def test_said_of_a_program_that_ended_well():
     assert Reply().failure is None
-    assert Reply(code=1, words="a\n\nb \n\n").last_line == "b"
+    assert Reply(code=1, stderr="a\n\nb \n\n").last_line == "b"
 
 
 RACES = """

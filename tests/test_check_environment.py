@@ -86,8 +86,8 @@ def test_memory_of_a_cache_is_counted(tmp_path):
             (tmp_path / "images" / split / f"{n}.jpg").write_bytes(b"")
     data = tmp_path / "d.yaml"
     data.write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: [a]\n")
-    without, _ = estimates.memory(linux(data=data, settings={"imgsz": 640}))
-    with_it, why = estimates.memory(linux(data=data, settings={"imgsz": 640, "cache": "ram"}))
+    without, _ = estimates.estimate_memory(linux(data=data, settings={"imgsz": 640}))
+    with_it, why = estimates.estimate_memory(linux(data=data, settings={"imgsz": 640, "cache": "ram"}))
     assert with_it - without == 20 * 640 * 640 * 3
     assert "cache=ram" in why
 
@@ -96,9 +96,9 @@ def test_workers_are_bounded_by_cores_and_none_on_mps():
     from holdfast.preflight.checks import estimates
 
     yolo = {"command": ("yolo", "train")}
-    many, why = estimates.memory(linux(**yolo, settings={"workers": 64}, cores=4))
+    many, why = estimates.estimate_memory(linux(**yolo, settings={"workers": 64}, cores=4))
     assert "4 loader workers" in why
-    none, why = estimates.memory(mac(**yolo, settings={"workers": 64}))
+    none, why = estimates.estimate_memory(mac(**yolo, settings={"workers": 64}))
     assert "workers" not in why
     assert many > none
 

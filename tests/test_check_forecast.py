@@ -18,7 +18,7 @@ from holdfast.preflight.checks.context import build_context
 from holdfast.preflight.checks.forecast_disk import written
 from holdfast.preflight.checks.forecast_memory import recorded
 from holdfast.preflight.checks.forecast_trial import ShortRun, count_images
-from holdfast.preflight.checks.runner import chosen, run_all
+from holdfast.preflight.checks.runner import select_checks, run_all
 from holdfast.preflight.cost_estimate import Counted, estimate_memory, estimate_times, find_largest_stage, sum_times
 from holdfast.preflight.short_run import Measurement
 from holdfast.preflight.short_run_metrics import ShortRunTiming
@@ -28,7 +28,7 @@ from holdfast.schema.plan import Plan, Stage, Validation
 from holdfast.storage.plan.load import read
 from holdfast.supervisor.child_env import overrides_for
 
-FORECASTS = chosen(["forecast"], ["forecast-pace"])
+FORECASTS = select_checks(["forecast"], ["forecast-pace"])
 PACE = ShortRunTiming(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
 ONE = Measurement(16, 320, training=2 * GIB, validation=GIB, wall=PACE, images=128, validated=40, closes=True)
 
@@ -206,7 +206,7 @@ def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast_pace, "WATCHED_S", 3.0)  # and until it has made enough steps
     (tmp_path / "train.py").write_text(TRAINS)
     context, asker = build_context(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
-    (result,) = run_all(chosen(["forecast-pace"]), replace(context, cwd=tmp_path), seconds=60.0)
+    (result,) = run_all(select_checks(["forecast-pace"]), replace(context, cwd=tmp_path), seconds=60.0)
     asker.close()
     assert result.status == "passed", result.message
     assert "an epoch has 100 batches" in result.message
@@ -246,13 +246,13 @@ def test_trial_that_did_not_come_to_validate_says_so():
     cut = ShortRun(
         found.plan, found.plan, Measurement(16, 640, training=GIB, wall=ShortRunTiming(batch=1.0)), found.counted
     )
-    (result,) = run_all(chosen(["forecast-time"]), linux(short_run=cut, plan=found.plan))
+    (result,) = run_all(select_checks(["forecast-time"]), linux(short_run=cut, plan=found.plan))
     assert "did not come to a validation" in result.message
 
 
 def test_forecasts_stand_last():
     """They take longest, and what the others find makes them idle."""
-    kinds = [check.kind for check in chosen()]
+    kinds = [check.kind for check in select_checks()]
     assert kinds[-len(FORECASTS) :] == ["forecast"] * len(FORECASTS)
     assert check.KINDS[-1] == "forecast"
 

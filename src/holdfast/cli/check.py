@@ -59,7 +59,7 @@ def check(
             only=only,
             skip=skip,
             seconds=seconds,
-            watcher=progress,
+            progress=progress,
         )
     show(report, as_json=as_json)
     raise typer.Exit(report.exit_status)

@@ -72,7 +72,7 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
     from holdfast.render.checks import ChecksProgress, show, warnings
 
     with ends_what_it_started(), ChecksProgress() as progress:
-        report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, watcher=progress)
+        report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, progress=progress)
     if report.exit_status:
         show(report, as_json=as_json)
         say("nothing was started; --no-check starts it all the same")

@@ -65,7 +65,7 @@ def mac(
         "openmp": {"torch": ["/Users/me/venv/lib/python3.11/site-packages/torch/lib/libomp.dylib"]},
         **(facts or {}),
     }
-    return _ground(Interpreter(**known), device, machine, context)
+    return _make_context(Interpreter(**known), device, machine, context)
 
 
 def linux(
@@ -89,13 +89,13 @@ def linux(
         "openmp": {"torch": ["/home/me/venv/lib/python3.11/site-packages/torch/lib/libgomp.so.1"]},
         **(facts or {}),
     }
-    return _ground(Interpreter(**known), device, machine, context)
+    return _make_context(Interpreter(**known), device, machine, context)
 
 
-def _ground(
+def _make_context(
     python: Interpreter, device: str | None, machine: RecordedMachine | None, more: dict[str, Any]
 ) -> CheckContext:
-    reply = more.pop("said", Reply())
+    reply = more.pop("reply", Reply())
     return CheckContext(
         **{
             "cwd": Path("/"),

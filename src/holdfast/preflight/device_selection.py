@@ -73,7 +73,7 @@ def choose(
         def told(device: str) -> str:
             notify(f"asking {device} what is known to go wrong")
             return find_fault(
-                context.ask(CANARY_RUNNER, device, given=CANARIES.read_text(), seconds=CANARIES_S), device
+                context.run_program(CANARY_RUNNER, device, stdin=CANARIES.read_text(), seconds=CANARIES_S), device
             )
 
         found = [Candidate(device, "" if device == "cpu" else told(device)) for device in wanted]

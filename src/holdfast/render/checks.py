@@ -87,7 +87,7 @@ class ChecksProgress:
     def on_query(self) -> None:
         self._begin("asking the training's Python what it has")
 
-    def begins(self, check: Check) -> None:
+    def on_check_start(self, check: Check) -> None:
         self._begin(check.id)
 
     def update(self, done: int, total: int | None, what: str) -> None:
@@ -100,7 +100,7 @@ class ChecksProgress:
             self._told = percent - percent % TOLD_EVERY
             _tell(f"{self._what}: {done:,} of {total:,} {printable(what, 60)}")
 
-    def ends(self, result: Result) -> None:  # noqa: ARG002 - the watcher's signature
+    def on_check_end(self, result: Result) -> None:  # noqa: ARG002 - the signature of CheckProgress
         self._quiet()
 
     def _begin(self, what: str) -> None:

@@ -50,10 +50,10 @@ def run(context: CheckContext) -> Answer:
     if context.interpreter is None or context.interpreter.torch is None:
         raise NotChecked(context.no_interpreter or "there is no torch to ask")
     device = {"cuda": "cuda:0"}.get(kind, kind)
-    reply = context.ask(TRIAL, device, given=CANARIES.read_text(), seconds=60.0)
+    reply = context.run_program(TRIAL, device, stdin=CANARIES.read_text(), seconds=60.0)
     results = next((line["results"] for line in reply.lines if "results" in line), None)
     if results is None:
-        raise NotChecked(f"{device} could not be asked: {reply.last_line or reply.failure or 'it reply nothing'}")
+        raise NotChecked(f"{device} could not be asked: {reply.last_line or reply.failure or 'it printed nothing'}")
     if all(str(result["wrong"] or "").startswith("raised") for result in results):
         raise NotChecked(f"nothing can be computed on {device}: {results[0]['wrong']}")
     return _answer(context, [(device, results)])

@@ -39,7 +39,7 @@ def run(context: CheckContext) -> Answer:
     absent = [name for name in wanted if not _visible(name, python.torch)]
     if absent:
         return Answer(f"torch sees {', '.join(python.torch.devices)}", (_absent(absent[0], context, python.torch),))
-    reply = context.ask(TRIAL, *wanted)
+    reply = context.run_program(TRIAL, *wanted)
     results = {line["device"]: line for line in reply.lines if "device" in line}
     works = {name: line.get("seconds") or 0.0 for name, line in results.items() if line.get("problem") is None}
     findings = [
