@@ -42,7 +42,7 @@ def run_in_scratch(folder: Path, program: Callable[[], None] | Path, **asked: An
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     words = (folder / "work/output").read_text(errors="replace").splitlines()
-    return read_results(attempt, command=("python", "train.py"), code=code, words=tuple(words[-20:]), seconds=1.0)
+    return read_results(attempt, command=("python", "train.py"), code=code, last_lines=tuple(words[-20:]), seconds=1.0)
 
 
 def results_of(checks: Sequence[Check], come: DryRunResult, **context: Any) -> dict[str, Result]:

@@ -22,7 +22,7 @@ from holdfast.preflight.checks import all_checks, runner
 from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_kind, finding
 from holdfast.preflight.checks.context import build_context, parse_settings
 from holdfast.preflight.checks.interpreter import PythonClient, Reply
-from holdfast.preflight.checks.runner import Report, select_checks, run_all
+from holdfast.preflight.checks.runner import Report, run_all, select_checks
 from holdfast.process.python_discovery import imports_of, python_of
 from holdfast.render.checks import ChecksProgress, as_builtins, table
 from holdfast.schema.errors import CommandNotRunnable, UsageError

@@ -66,14 +66,14 @@ def test_device_auto_names_the_fastest_that_works():
 
 def test_devices_are_asked_for_as_torch_calls_them():
     """Ultralytics' "0,1" is cuda:0 and cuda:1."""
-    from holdfast.preflight.checks.device_usable import _wanted
+    from holdfast.preflight.checks.device_usable import _list_devices
 
     torch = linux().interpreter.torch
-    assert _wanted("0,1", torch) == ["cuda:0", "cuda:1"]
-    assert _wanted("cuda", torch) == ["cuda:0"]
-    assert _wanted("cuda:1", torch) == ["cuda:1"]
-    assert _wanted("mps", torch) == ["mps"]
-    assert _wanted(None, torch) == ["cpu"]
+    assert _list_devices("0,1", torch) == ["cuda:0", "cuda:1"]
+    assert _list_devices("cuda", torch) == ["cuda:0"]
+    assert _list_devices("cuda:1", torch) == ["cuda:1"]
+    assert _list_devices("mps", torch) == ["mps"]
+    assert _list_devices(None, torch) == ["cpu"]
 
 
 def test_memory_of_a_cache_is_counted(tmp_path):

@@ -15,10 +15,10 @@ from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
 from holdfast.preflight.checks import check, forecast_memory, forecast_pace, forecast_trial
 from holdfast.preflight.checks.check import Answer, finding
 from holdfast.preflight.checks.context import build_context
-from holdfast.preflight.checks.forecast_disk import written
+from holdfast.preflight.checks.forecast_disk import estimate_written
 from holdfast.preflight.checks.forecast_memory import recorded
 from holdfast.preflight.checks.forecast_trial import ShortRun, count_images
-from holdfast.preflight.checks.runner import select_checks, run_all
+from holdfast.preflight.checks.runner import run_all, select_checks
 from holdfast.preflight.cost_estimate import Counted, estimate_memory, estimate_times, find_largest_stage, sum_times
 from holdfast.preflight.short_run import Measurement
 from holdfast.preflight.short_run_metrics import ShortRunTiming
@@ -105,8 +105,8 @@ def test_cached_images_are_counted():
 
 def test_files_that_are_kept_are_counted():
     found = recorded(save_period=5)
-    assert written(found)["20 files by save_period"] == 20 * found.measured.checkpoint
-    assert written(found)["snapshots"] == 4 * found.measured.snapshot
+    assert estimate_written(found)["20 files by save_period"] == 20 * found.measured.checkpoint
+    assert estimate_written(found)["snapshots"] == 4 * found.measured.snapshot
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
         return ONE
 
     monkeypatch.setattr(forecast_trial, "measure", trial)
-    forecast_trial.forget()
+    forecast_trial.clear()
     stages = [Stage(name="small", settings={"imgsz": 160}), Stage(name="large")]
     context = linux(plan=planned(stages, data=data, epochs=50), cwd=tmp_path, device="cpu")
     results = {result.check.id: result for result in run_all(FORECASTS, context)}

@@ -173,8 +173,8 @@ def agreement(device: float = 1.0, again: float = 1.0, cpu: float | None = 1.0):
 
 
 def test_steps_that_agree_pass_and_say_what_was_not_compared():
-    assert device_steps_agree.answer(agreement(), asked_cpu=True, got_cpu=True).findings == ()
-    alone = device_steps_agree.answer(agreement(cpu=None), asked_cpu=False, got_cpu=False)
+    assert device_steps_agree.make_answer(agreement(), asked_cpu=True, got_cpu=True).findings == ()
+    alone = device_steps_agree.make_answer(agreement(cpu=None), asked_cpu=False, got_cpu=False)
     assert alone.findings == ()
     assert "they were not run on the CPU: its device is no setting that Holdfast can change" in alone.message
 
@@ -183,7 +183,7 @@ def test_steps_that_agree_pass_and_say_what_was_not_compared():
     ("more", "message"), [({"again": 1.2}, "came out differently"), ({"cpu": 0.8}, "not where the CPU is")]
 )
 def test_steps_that_do_not_agree_stop_it(more, message):
-    (found,) = device_steps_agree.answer(agreement(**more), asked_cpu=True, got_cpu=True).findings
+    (found,) = device_steps_agree.make_answer(agreement(**more), asked_cpu=True, got_cpu=True).findings
     assert found.severity == "fatal"
     assert message in found.message
     assert found.evidence

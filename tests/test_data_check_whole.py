@@ -12,15 +12,15 @@ from PIL import Image
 
 from holdfast.preflight.case_contexts import RecordedMachine
 from holdfast.preflight.checks.check import CheckContext
-from holdfast.preflight.checks.dataset_scan import forget
+from holdfast.preflight.checks.dataset_scan import clear
 from holdfast.preflight.checks.interpreter import Interpreter
-from holdfast.preflight.checks.runner import select_checks, run_all
+from holdfast.preflight.checks.runner import run_all, select_checks
 from holdfast.preflight.yolo_data import read
 from holdfast.schema.plan import Plan, Stage
 
 
 def context(data, **more):
-    forget()
+    clear()
     facts = {
         "cwd": Path(data).parent,
         "machine": RecordedMachine(),

@@ -240,7 +240,7 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
     assert (come.code, come.ended["why"]) == (0, "all experiments are made"), come
     assert log.read_text() == "yesterday"
     assert kept.read_text() == "weights of last week"
-    assert (come.made, come.refused_paths, list(come.changed)) == ([str(tmp_path / "made.txt")], [str(kept)], [])
+    assert (come.created, come.refused_paths, list(come.changed)) == ([str(tmp_path / "made.txt")], [str(kept)], [])
     assert sorted(path.name for path in log.parent.iterdir()) == ["log.txt", "train.py"]
     assert not lives(int((tmp_path / "made.txt").read_text()))
     (result,) = run_all(
@@ -255,7 +255,7 @@ def test_a_script_that_never_steps_is_ended_in_time(tmp_path):
     (tmp_path / "train.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
     come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"dry_run": ASKED}, 3.0)
     assert come.code is None
-    assert not any(lives(int(line)) for line in come.words)
+    assert not any(lives(int(line)) for line in come.last_lines)
     results = run_all(
         [by_id()["learning-first-steps"], by_id()["device-operators"], by_id()["learning-one-batch"]],
         CheckContext(cwd=tmp_path, machine=this_machine(), environment={}, command=("x",), make_dry_run=lambda _: come),

@@ -216,7 +216,7 @@ def test_a_refusal_that_only_a_library_came_upon_is_recognised(tmp_path):
     )
     asked = context(tmp_path / "work", text)
     come = run_in_scratch(asked, {}, 30.0)
-    assert (come.kept_from, judged(asked, come).status) == ("kept", "not checked")
+    assert (come.blocked_path, judged(asked, come).status) == ("kept", "not checked")
     broken = context(tmp_path / "work", "raise KeyError('label')\n")
     come = run_in_scratch(broken, {}, 30.0)
     result = judged(broken, come)

@@ -108,7 +108,9 @@ def _check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, 
 _NO_PYTHON = "the Python of the training is unknown, and there is no Python on the PATH"
 
 
-def _find_python(command_words: Sequence[str], plan: Plan | None, cwd: Path, environment: Mapping[str, str]) -> list[str] | None:
+def _find_python(
+    command_words: Sequence[str], plan: Plan | None, cwd: Path, environment: Mapping[str, str]
+) -> list[str] | None:
     """Return the interpreter of the plan or the command, else Holdfast's own if it has torch, else `python` on the PATH."""
     if plan is not None and plan.python:
         found = program_on_path(plan.python, cwd, environment)

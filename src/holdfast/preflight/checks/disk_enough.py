@@ -87,7 +87,11 @@ CHECK = Check(
         Case("enough space", _with(50 * GIB), "passed"),
         Case("enough space for a small model", _with(3 * GIB, model="yolo11n.pt"), "passed"),
         Case("not enough space for a large model", _with(3 * GIB, model="yolo11x.yaml"), "warn"),
-        Case("not enough space for a file every epoch", _with(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1), "warn"),
+        Case(
+            "not enough space for a file every epoch",
+            _with(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1),
+            "warn",
+        ),
         Case("not enough space for one checkpoint", _with(GIB // 2, model="yolo11x.yaml"), "fatal"),
         Case("a full disk", _with(0), "fatal"),
     ),

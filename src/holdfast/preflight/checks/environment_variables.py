@@ -45,9 +45,7 @@ _CHECKED = (FALLBACK, HIGH, LOW, HIDES, THREADS, VISIBLE, *SLOW)
 
 def run(context: CheckContext) -> Answer:
     given = [name for name in _CHECKED if name in context.environment]
-    message = (
-        f"{', '.join(given)} set, with valid values" if given else "no variable is set that torch could fail on"
-    )
+    message = f"{', '.join(given)} set, with valid values" if given else "no variable is set that torch could fail on"
     on_mps = context.on_mac and context.trains_on("mps") is not False
     findings = [*(_check_mps(context) if on_mps else ()), *_check_openmp(context), *_check_cuda(context)]
     return Answer(message, tuple(findings))
@@ -219,7 +217,9 @@ CHECK = Check(
         Case("a watermark above the maximum", mac(environment={HIGH: "3"}), "fatal"),
         Case("a fallback that is not a number", mac(environment={FALLBACK: "true"}), "fatal"),
         Case("a fallback that is a number", mac(environment={FALLBACK: "1"}), "passed"),
-        Case("an M1 with a torch that computes wrong matrix products", mac(torch="2.13.0", chip="Apple M1 Max"), "warn"),
+        Case(
+            "an M1 with a torch that computes wrong matrix products", mac(torch="2.13.0", chip="Apple M1 Max"), "warn"
+        ),
         Case(
             "the same with the variable that avoids the bug",
             mac(torch="2.13.0", chip="Apple M1 Max", environment={"PYTORCH_MPS_PREFER_METAL": "1"}),

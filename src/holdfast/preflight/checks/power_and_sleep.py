@@ -81,8 +81,14 @@ CHECK = Check(
         Case("a MacBook on battery", mac(machine=_machine(on_battery=True, charge=78, sleeps_after=1)), "warn"),
         Case("plugged in", mac(machine=_machine(on_battery=False, charge=100, sleeps_after=1)), "passed"),
         Case("low power mode", mac(machine=_machine(on_battery=False, saving=True)), "warn"),
-        Case("the machine sleeps, and Holdfast cannot keep it awake", mac(machine=_machine("no caffeinate", sleeps_after=10)), "warn"),
-        Case("Holdfast cannot keep it awake, but it never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"),
+        Case(
+            "the machine sleeps, and Holdfast cannot keep it awake",
+            mac(machine=_machine("no caffeinate", sleeps_after=10)),
+            "warn",
+        ),
+        Case(
+            "Holdfast cannot keep it awake, but it never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"
+        ),
         Case("a server", linux(), "passed"),
         Case("a Linux laptop on battery", linux(machine=_machine(on_battery=True, charge=40)), "warn"),
     ),

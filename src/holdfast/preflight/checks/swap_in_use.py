@@ -30,9 +30,7 @@ MUCH = 0.25
 def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
     pressed = memory.pressure not in (None, "normal")
-    message = (
-        "no swap is in use" if not memory.swap_used else f"only {size(memory.swap_used)} of swap in use"
-    )
+    message = "no swap is in use" if not memory.swap_used else f"only {size(memory.swap_used)} of swap in use"
     if not pressed and memory.swap_used <= MUCH * memory.total:
         return Answer(f"{message}, memory pressure is normal" if memory.pressure else message)
     evidence = [f"{size(memory.swap_used)} of swap in use, {size(memory.total)} of memory"]
@@ -45,7 +43,10 @@ def run(context: CheckContext) -> Answer:
         + (f", and the memory pressure is {memory.pressure}" if pressed else "")
         + ". A training will be many times slower, or killed.",
         evidence=evidence,
-        remedies=["close programs that use much memory (browser, other trainings, virtual machines)", "or restart the machine"],
+        remedies=[
+            "close programs that use much memory (browser, other trainings, virtual machines)",
+            "or restart the machine",
+        ],
         confidence="likely",
     )
     return Answer(message, (warning,))

@@ -89,18 +89,18 @@ def explain_no_steps(result: DryRunResult) -> str:
         return "its steps are made in a process that it starts for them, which a dry run does not lead"
     if result.code is None:
         return f"it made no step in {result.seconds:.0f} s: give more with --seconds"
-    if result.kept_from:
-        return f"it ended before its first step, {kept_from(result)}"
+    if result.blocked_path:
+        return f"it ended before its first step, {explain_blocked_write(result)}"
     if not result.python_started:
         return "no Python was started by it that could be watched"
-    last = f" ({result.words[-1][:200]})" if result.words else ""
+    last = f" ({result.last_lines[-1][:200]})" if result.last_lines else ""
     return f"it ended before its first step, with exit code {result.code}{last}"
 
 
-def kept_from(result: DryRunResult) -> str:
+def explain_blocked_write(result: DryRunResult) -> str:
     """Why it may have ended, where it was refused to write something."""
     return (
-        f"and it was kept from writing outside of its folder: {result.kept_from}; nothing is said about it."
+        f"and it was kept from writing outside of its folder: {result.blocked_path}; nothing is said about it."
         " Have it write below its folder, or check with --no-confine"
     )
 
@@ -110,5 +110,5 @@ def _end_of(result: DryRunResult) -> str:
         return f"its time was over after {result.seconds:.0f} s"
     if result.ended is not None and not result.ended_alone:
         return str(result.ended["why"])
-    last = f" ({result.words[-1][:200]})" if result.words else ""
+    last = f" ({result.last_lines[-1][:200]})" if result.last_lines else ""
     return f"it ended by itself, with exit code {result.code}{last}"

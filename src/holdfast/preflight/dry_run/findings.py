@@ -75,5 +75,5 @@ def _history(dry_run: DryRunResult) -> Iterator[events.AnyEvent]:
         name = signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else None
         yield events.AttemptEnded(
             at=float("inf"), attempt=1, code=None if name else code, signal=name, last_step=last,
-            seconds=dry_run.seconds, evidence=evidence_of(code, name, dry_run.words), last_words=list(dry_run.words),
+            seconds=dry_run.seconds, evidence=evidence_of(code, name, dry_run.last_lines), last_words=list(dry_run.last_lines),
         )  # fmt: skip

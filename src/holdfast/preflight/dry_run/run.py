@@ -59,12 +59,12 @@ class DryRunResult:
     python_started: bool = False
     code: int | None = None
     """None where it was ended, because the time was over."""
-    words: Sequence[str] = ()
+    last_lines: Sequence[str] = ()
     """The last that it printed."""
     seconds: float = 0.0
     changed: Sequence[str] = ()
     """Files of the user's folder that are not as they were."""
-    held: int = 0
+    peak_memory: int = 0
     """Bytes of memory that all of its processes held at most."""
     copied: int = 0
     linked: Sequence[str] = field(default=())
@@ -100,7 +100,7 @@ class DryRunResult:
         return self.code is not None and (ended is None or ended["why"] == "the training ended by itself")
 
     @property
-    def made(self) -> list[str]:
+    def created(self) -> list[str]:
         """Files that it made outside of the scratch."""
         return [line["path"] for line in self.of("file") if line["what"] == "made"]
 
@@ -110,7 +110,7 @@ class DryRunResult:
         return [line["path"] for line in self.of("file") if line["what"] in ("refused", "denied")]
 
     @property
-    def kept_from(self) -> str:
+    def blocked_path(self) -> str:
         """What it was kept from writing, where that may be why it ended: it came upon an error that it did not expect."""
         lines = self.of("file")
         denied = [line["path"] for line in lines if line["what"] == "denied"]
@@ -195,9 +195,9 @@ def _held(
         command=tuple(words),
         code=code if ended else None,
         unconfined=unconfined,
-        words=_words(root / "output", scratch),
+        last_lines=_read_last_lines(root / "output", scratch),
         seconds=time.monotonic() - began,
-        held=held,
+        peak_memory=peak_memory,
         changed=scratches.changed(before, scratches.times(context.cwd)),
         copied=scratch.copied,
         linked=tuple(scratch.linked),
@@ -349,7 +349,7 @@ def _events(path: Path) -> tuple[AnyEvent, ...]:
     return tuple(found)
 
 
-def _words(path: Path, scratch: scratches.Scratch) -> tuple[str, ...]:
+def _read_last_lines(path: Path, scratch: scratches.Scratch) -> tuple[str, ...]:
     """As it would have been printed in the user's own folder."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - MAX_OUTPUT))
