@@ -71,7 +71,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(scratch, "FILE_BYTES", 1000)
+    monkeypatch.setattr(scratch, "MAX_FILE_BYTES", 1000)
     monkeypatch.setattr(scratch, "MAX_ENTRIES", 10)
 
 
@@ -98,18 +98,21 @@ def test_what_is_copied_is_bounded(project, tmp_path, monkeypatch):
 
 def test_words_that_lead_into_the_folder_lead_into_the_copy(project, tmp_path):
     made = scratch.make(project, tmp_path / "scratch")
-    assert made.inside(f"{project}/train.py") == f"{made.folder}/train.py"
-    assert made.inside(f"project={project}/runs") == f"project={made.folder}/runs"
-    assert made.inside(f"{project}-2/train.py") == f"{project}-2/train.py"
-    assert made.inside("data=coco.yaml") == "data=coco.yaml"
+    assert made.redirect(f"{project}/train.py") == f"{made.folder}/train.py"
+    assert made.redirect(f"project={project}/runs") == f"project={made.folder}/runs"
+    assert made.redirect(f"{project}-2/train.py") == f"{project}-2/train.py"
+    assert made.redirect("data=coco.yaml") == "data=coco.yaml"
 
 
 def test_what_changed_in_the_folder_is_seen(project):
-    before = scratch.times(project)
-    assert scratch.changed(before, scratch.times(project)) == []
+    before = scratch.stat_files(project)
+    assert scratch.find_changed(before, scratch.stat_files(project)) == []
     (project / "train.py").write_text("something else")
     (project / "new").write_text("")
-    assert scratch.changed(before, scratch.times(project)) == [str(project / "new"), str(project / "train.py")]
+    assert scratch.find_changed(before, scratch.stat_files(project)) == [
+        str(project / "new"),
+        str(project / "train.py"),
+    ]
 
 
 def test_the_device_is_changed_where_the_command_names_it():
