@@ -22,7 +22,7 @@ from holdfast.preflight.checks.runner import run_all, select_checks
 from holdfast.preflight.cost_estimate import Counted, estimate_memory, estimate_times, find_largest_stage, sum_times
 from holdfast.preflight.short_run import Measurement
 from holdfast.preflight.short_run_metrics import ShortRunTiming
-from holdfast.preflight.validate_plan import survey
+from holdfast.preflight.validate_plan import validate
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan, Stage, Validation
 from holdfast.storage.plan.load import read
@@ -286,4 +286,4 @@ def test_model_of_a_command_is_its_own_to_name(tmp_path):
 def test_settings_that_nobody_hears_are_noted(tmp_path, script, notes):
     (tmp_path / "train.py").write_text(script)
     plan = read(written_plan(tmp_path, 'command = "python train.py"\n[settings]\nbatch = 8\n'))
-    assert sum("do nothing" in note for note in survey(plan).notes) == notes
+    assert sum("do nothing" in note for note in validate(plan).notes) == notes

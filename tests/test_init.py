@@ -47,7 +47,7 @@ def survey_of(folder, more="", **settings):
     values = {"model": "yolo11n.yaml", "data": "data.yaml", **settings}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     (folder / "plan.toml").write_text("\n".join(["[settings]", *lines, more]))
-    return validate_plan.survey(read(folder / "plan.toml"))
+    return validate_plan.validate(read(folder / "plan.toml"))
 
 
 class TestDataSet:
@@ -149,34 +149,34 @@ class TestLabels:
     )
     def test_wrong_lines(self, tmp_path, label, message, class_id):
         data = yolo_data.read(data_set(tmp_path, label=f"1 0.5 0.5 0.1 0.1\n\n{label}"))
-        look = yolo_labels.look(data, "val")
-        assert (look.looked_at, look.boxes, len(look.wrong)) == (2, 4, 2)
-        assert look.wrong[0].line == 3
-        assert message in look.wrong[0].message
-        assert look.wrong[0].class_id is class_id
+        sample = yolo_labels.sample_labels(data, "val")
+        assert (sample.checked, sample.boxes, len(sample.faults)) == (2, 4, 2)
+        assert sample.faults[0].line == 3
+        assert message in sample.faults[0].message
+        assert sample.faults[0].class_id is class_id
 
     def test_polygons_corners_and_poses_are_labels(self, tmp_path):
         data_set(tmp_path / "a", label="0 0.1 0.1 0.2 0.1 0.2 0.2")
-        assert not yolo_labels.look(yolo_data.read(tmp_path / "a/data.yaml"), "train").wrong
+        assert not yolo_labels.sample_labels(yolo_data.read(tmp_path / "a/data.yaml"), "train").faults
         pose = "0 0.5 0.5 0.2 0.2" + " 0.4 0.4 2.0" * 3
         data_set(tmp_path / "b", label=pose, yaml="names: [a]\nkpt_shape: [3, 3]")
-        assert not yolo_labels.look(yolo_data.read(tmp_path / "b/data.yaml"), "train").wrong
+        assert not yolo_labels.sample_labels(yolo_data.read(tmp_path / "b/data.yaml"), "train").faults
         data_set(tmp_path / "c", label="7 0.5 0.5 0.2 0.2")
         found = yolo_data.read(tmp_path / "c/data.yaml")
-        assert not yolo_labels.look(found, "train", any_class=True).wrong
-        assert yolo_labels.look(found, "train", oriented=True).wrong
+        assert not yolo_labels.sample_labels(found, "train", any_class=True).faults
+        assert yolo_labels.sample_labels(found, "train", oriented=True).faults
 
     def test_samples_are_even_and_counted(self, tmp_path):
-        look = yolo_labels.look(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
-        assert (look.looked_at, look.of) == (10, 50)
-        assert look.counted == "10 of 50, taken evenly"
+        sample = yolo_labels.sample_labels(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
+        assert (sample.checked, sample.of) == (10, 50)
+        assert sample.counted == "10 of 50, taken evenly"
         assert yolo_labels.sample_evenly(list(range(50)), 10) == list(range(0, 50, 5))
 
 
 class TestGround:
     def test_nothing_is_said_of_good_ground(self, tmp_path):
         data_set(tmp_path)
-        assert survey_of(tmp_path) == validate_plan.Survey()
+        assert survey_of(tmp_path) == validate_plan.Validation()
 
     def test_labels_out_of_range(self, tmp_path):
         path = data_set(tmp_path)
@@ -212,12 +212,12 @@ class TestGround:
         assert any("There is no model" in problem for problem in said)
         assert any("There is no data set" in problem for problem in said)
         (tmp_path / "plan.toml").write_text('command = "x"\ncwd = "gone"')
-        assert "does not exist: mend cwd" in validate_plan.context(read(tmp_path / "plan.toml"))[0]
+        assert "does not exist: mend cwd" in validate_plan.find_problems(read(tmp_path / "plan.toml"))[0]
 
     def test_models(self, tmp_path):
         """What Ultralytics ships is fine, what it would download is a note, what is no checkpoint is a problem."""
         data_set(tmp_path)
-        assert survey_of(tmp_path, model="yolov8s-seg.yaml", task="detect") == validate_plan.Survey()
+        assert survey_of(tmp_path, model="yolov8s-seg.yaml", task="detect") == validate_plan.Validation()
         assert "did you mean" in survey_of(tmp_path, model="yolo11mm.yaml").problems[0]
         said = survey_of(tmp_path, model="yolo11n.pt")
         assert not said.problems
@@ -225,7 +225,7 @@ class TestGround:
         (tmp_path / "mine.pt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
         assert "Git LFS" in survey_of(tmp_path, model="mine.pt").problems[0]
         (tmp_path / "mine.pt").write_bytes(b"PK\x03\x04")
-        assert survey_of(tmp_path, model="mine.pt") == validate_plan.Survey()
+        assert survey_of(tmp_path, model="mine.pt") == validate_plan.Validation()
         assert "downloads" in survey_of(tmp_path, data="coco8.yaml").notes[0]
 
     def test_models_of_later_stages_are_carried_over(self, tmp_path):
@@ -251,9 +251,9 @@ class TestGround:
         bare.symlink_to("/bin/false")
         plan = tmp_path / "plan.toml"
         plan.write_text(f'python = "{bare}"\n[settings]\nmodel = "yolo11n.yaml"\ndata = "data.yaml"')
-        assert "has no Ultralytics" in validate_plan.context(read(plan))[0]
+        assert "has no Ultralytics" in validate_plan.find_problems(read(plan))[0]
         bare.unlink()
-        assert "There is no interpreter" in validate_plan.context(read(plan))[0]
+        assert "There is no interpreter" in validate_plan.find_problems(read(plan))[0]
 
     def test_no_yolo_anywhere(self, tmp_path, monkeypatch):
         data_set(tmp_path)
@@ -314,7 +314,7 @@ class TestDraft:
         assert plan.stages[1].start == "best"
         assert plan.settings["device"] == {"mps": "auto", "cuda": "cuda", None: "cpu"}[accelerator]
         assert plan.policy.devices[-1] == "cpu"
-        assert validate_plan.survey(plan) == validate_plan.Survey()
+        assert validate_plan.validate(plan) == validate_plan.Validation()
 
     def test_comments_show_keys_that_can_be_set(self, tmp_path):
         """Each line `# key = value` that is taken out of its comment, one at a time, leaves a plan."""

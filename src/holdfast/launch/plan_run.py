@@ -46,7 +46,7 @@ def is_plan_file(command: list[str]) -> bool:
 
 def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     """A plan file, with what was given on the command line, and only where the ground bears it."""
-    from holdfast.preflight.validate_plan import survey
+    from holdfast.preflight.validate_plan import validate
     from holdfast.supervisor.load_plan import open_plan
 
     plan = open_plan(path)
@@ -54,7 +54,7 @@ def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     if "budget" in fields:
         fields["budget"] = msgspec.structs.replace(plan.budget, attempts=fields["budget"].attempts)
     plan = msgspec.structs.replace(plan, **fields)
-    context = survey(plan)
+    context = validate(plan)
     for note in context.notes:
         say(note)
     problems = context.problems

@@ -1,4 +1,4 @@
-"""Recorded grounds, for the cases of checks: machines and interpreters as they were, a Mac's among them."""
+"""Recorded contexts for the cases of checks: machines and interpreters, among them a Mac."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class RecordedMachine(PsutilMachine):
         return self.supply
 
     def keep_awake(self) -> Awake:
-        return CannotKeepAwake(self.cannot_keep_awake) if self.cannot_keep_awake else NothingSleeps("it is a record")
+        return (
+            CannotKeepAwake(self.cannot_keep_awake)
+            if self.cannot_keep_awake
+            else NothingSleeps("this is a recorded machine")
+        )
 
 
 def mac(

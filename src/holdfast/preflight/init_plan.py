@@ -15,7 +15,7 @@ from holdfast.diagnosis.units import size
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data
 from holdfast.preflight.disk_estimate import parse_scale
-from holdfast.preflight.validate_plan import survey
+from holdfast.preflight.validate_plan import validate
 from holdfast.schema.errors import DataSetInvalid, FolderNotWritable, UsageError
 from holdfast.schema.plan_keys import BY_NAME, TOP
 from holdfast.schema.shell_text import shell_quoted
@@ -83,7 +83,7 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> PlanDraft:
         raise FolderNotWritable(
             f"{out} cannot be written: {error.strerror}.", next_step="name another file with --out"
         ) from error
-    said = survey(open_plan(out))
+    said = validate(open_plan(out))
     return PlanDraft(
         path=out,
         data=chosen,

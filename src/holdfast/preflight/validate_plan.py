@@ -47,34 +47,36 @@ MANY = 0.05
 
 
 @dataclass(frozen=True)
-class Survey:
+class Validation:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def context(plan: Plan) -> list[str]:
+def find_problems(plan: Plan) -> list[str]:
     """What keeps this plan from being carried out; empty where nothing does."""
-    return survey(plan).problems
+    return validate(plan).problems
 
 
-def survey(plan: Plan) -> Survey:
-    said = Survey()
+def validate(plan: Plan) -> Validation:
+    result = Validation()
     cwd = Path(plan.cwd)
     if not is_dir(cwd):
-        said.problems.append(f"The folder that the training is to run in, {cwd}, does not exist: mend cwd, or make it.")
-        return said
+        result.problems.append(
+            f"The folder that the training is to run in, {cwd}, does not exist: mend cwd, or make it."
+        )
+        return result
     data: dict[str, DataSet] = {}
     if plan.trainer == "ultralytics":
-        data = _ultralytics(plan, cwd, said)
+        data = _check_ultralytics(plan, cwd, result)
     elif any({**plan.settings, **stage.settings} for stage in stages_of(plan)):
-        said.notes.extend(_settings_unheard(plan, cwd))
-    said.problems.extend(_folders(plan, cwd))
-    said.problems.extend(_disk(plan, cwd, data))
-    said.problems.extend(_memory(plan))
-    return said
+        result.notes.extend(_find_ignored_settings(plan, cwd))
+    result.problems.extend(_check_folders(plan, cwd))
+    result.problems.extend(_check_disk(plan, cwd, data))
+    result.problems.extend(_check_memory(plan))
+    return result
 
 
-def _settings_unheard(plan: Plan, cwd: Path) -> Iterator[str]:
+def _find_ignored_settings(plan: Plan, cwd: Path) -> Iterator[str]:
     """Settings reach a command that trains with Ultralytics, however it does; whether it does shows in its script alone."""
     for command in dict.fromkeys(tuple(stage.command or plan.command) for stage in stages_of(plan)):
         script = script_of(command, cwd)
@@ -85,31 +87,31 @@ def _settings_unheard(plan: Plan, cwd: Path) -> Iterator[str]:
             )
 
 
-def _ultralytics(plan: Plan, cwd: Path, said: Survey) -> dict[str, DataSet]:
-    home = ultralytics_of(plan.python)
-    if home is None:
-        said.problems.append(_no_ultralytics(plan.python))
+def _check_ultralytics(plan: Plan, cwd: Path, result: Validation) -> dict[str, DataSet]:
+    install = ultralytics_of(plan.python)
+    if install is None:
+        result.problems.append(_explain_no_ultralytics(plan.python))
     sets: dict[str, DataSet] = {}
     models: set[str] = set()
-    looked: set[str] = set()
+    checked: set[str] = set()
     for number, stage in enumerate(stages_of(plan)):
         settings = {**plan.settings, **stage.settings}
-        if home is not None and home.settings:
-            said.problems.extend(_not_of_this_version(settings, home, said.problems))
+        if install is not None and install.settings:
+            result.problems.extend(_find_unknown_settings(settings, install, result.problems))
         model, data = str(settings.get("model", "")), str(settings.get("data", ""))
-        if number and stage.start != "scratch" and (note := _biases_thrown(settings, stage.name)):
-            said.notes.append(note)
+        if number and stage.start != "scratch" and (note := _warn_bias_warmup(settings, stage.name)):
+            result.notes.append(note)
         if (number == 0 or stage.start == "scratch") and model not in models:
             models.add(model)
-            _model(model, cwd, home, said)
-        if data not in looked:
-            looked.add(data)
-            if (found := _data(data, settings, cwd, home, said)) is not None:
+            _check_model(model, cwd, install, result)
+        if data not in checked:
+            checked.add(data)
+            if (found := _check_data(data, settings, cwd, install, result)) is not None:
                 sets[data] = found
     return sets
 
 
-def _biases_thrown(settings: Mapping[str, Any], stage: str) -> str | None:
+def _warn_bias_warmup(settings: Mapping[str, Any], stage: str) -> str | None:
     """Under optimizer = "auto" Ultralytics sets it to 0 by itself; where one is named, it does not."""
     adam = str(settings.get("optimizer", "auto")).lower() in ("adam", "adamax", "adamw", "nadam", "radam")
     rate = settings.get("warmup_bias_lr", SETTINGS["warmup_bias_lr"].default)
@@ -121,7 +123,7 @@ def _biases_thrown(settings: Mapping[str, Any], stage: str) -> str | None:
     )
 
 
-def _no_ultralytics(python: str | None) -> str:
+def _explain_no_ultralytics(python: str | None) -> str:
     if python is not None and "/" in python and not is_file(Path(python)):
         return f"There is no interpreter at {python}: mend python in the plan, or leave it out."
     if python is not None:
@@ -133,39 +135,41 @@ def _no_ultralytics(python: str | None) -> str:
     return f"{found} is there, but the Ultralytics that it belongs to is not: pip install ultralytics again."
 
 
-def _not_of_this_version(settings: Mapping[str, Any], home: UltralyticsInstall, said: list[str]) -> Iterator[str]:
+def _find_unknown_settings(
+    settings: Mapping[str, Any], install: UltralyticsInstall, result: list[str]
+) -> Iterator[str]:
     for name in settings:
-        sentence = (
-            f"The Ultralytics in {home.folder} does not know the setting {name}: leave it out, or install a newer one."
-        )
-        if name in SETTINGS and name not in home.settings and sentence not in said:
+        sentence = f"The Ultralytics in {install.folder} does not know the setting {name}: leave it out, or install a newer one."
+        if name in SETTINGS and name not in install.settings and sentence not in result:
             yield sentence
 
 
-def _model(model: str, cwd: Path, home: UltralyticsInstall | None, said: Survey) -> None:
+def _check_model(model: str, cwd: Path, install: UltralyticsInstall | None, result: Validation) -> None:
     path = cwd / model
     if "://" in model:
-        said.notes.append(f"The model {model} will be downloaded when the training starts: the network must be there.")
+        result.notes.append(
+            f"The model {model} will be downloaded when the training starts: the network must be there."
+        )
     elif is_file(path):
-        if path.suffix == ".pt" and (wrong := _no_checkpoint(path)):
-            said.problems.append(f"{path} {wrong}: name another model, or get that file again.")
+        if path.suffix == ".pt" and (fault := _find_checkpoint_fault(path)):
+            result.problems.append(f"{path} {fault}: name another model, or get that file again.")
     elif path.suffix in (".yaml", ".yml"):
-        if home is not None and not home.ships_model(model):
-            near = difflib.get_close_matches(model, [name.replace(".yaml", "n.yaml") for name in home.models], n=1)
+        if install is not None and not install.ships_model(model):
+            near = difflib.get_close_matches(model, [name.replace(".yaml", "n.yaml") for name in install.models], n=1)
             hint = f"did you mean {near[0]}?" if near else "mend model in [settings]."
-            said.problems.append(f"There is no model {path}, and Ultralytics ships none of that name: {hint}")
+            result.problems.append(f"There is no model {path}, and Ultralytics ships none of that name: {hint}")
     elif (weights := yolo_data.find_ultralytics_folder("weights_dir")) is not None and is_file(weights / model):
         return
     elif _DOWNLOADED.fullmatch(path.name if path.suffix else f"{path.name}.pt"):
-        said.notes.append(
+        result.notes.append(
             f"{path} does not exist: Ultralytics will download it when the training starts. Where there is no network, "
             f"train from scratch with {Path(model).stem}.yaml."
         )
     else:
-        said.problems.append(f"There is no model {path}: mend model in [settings], or put the file there.")
+        result.problems.append(f"There is no model {path}: mend model in [settings], or put the file there.")
 
 
-def _no_checkpoint(path: Path) -> str | None:
+def _find_checkpoint_fault(path: Path) -> str | None:
     try:
         with open_regular(path) as file:
             head = file.read(64)
@@ -176,75 +180,75 @@ def _no_checkpoint(path: Path) -> str | None:
     return None if head[:2] == b"PK" or head[:1] == b"\x80" else "is no checkpoint of torch"
 
 
-def _data(
-    data: str, settings: Mapping[str, Any], cwd: Path, home: UltralyticsInstall | None, said: Survey
+def _check_data(
+    data: str, settings: Mapping[str, Any], cwd: Path, install: UltralyticsInstall | None, result: Validation
 ) -> DataSet | None:
     path = cwd / data
     task = task_of(settings)
-    if not exists(path) and ("://" in data or (home is not None and home.ships_data(data))):
-        said.notes.append(
+    if not exists(path) and ("://" in data or (install is not None and install.ships_data(data))):
+        result.notes.append(
             f"The data set {data} is one that Ultralytics downloads when it is not there: it was not looked at."
         )
         return None
     if exists(path) and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
-        said.notes.append(f"The data set {path} is no data yaml: it was not looked at.")
+        result.notes.append(f"The data set {path} is no data yaml: it was not looked at.")
         return None
     try:
         found = yolo_data.read(path, cwd=cwd)
     except DataSetInvalid as error:
-        said.problems.extend(error.what.split("\n"))
+        result.problems.extend(error.what.split("\n"))
         return None
     for split in ("train", "val"):
-        _images(found, split, said)
+        _check_images(found, split, result)
         if task in BOX_TASKS and not found.masks:
-            _labels(found, split, settings, said)
+            _check_labels(found, split, settings, result)
     return found
 
 
-def _images(data: DataSet, split: str, said: Survey) -> None:
+def _check_images(data: DataSet, split: str, result: Validation) -> None:
     chosen = yolo_labels.sample_evenly(data.splits[split], 500)
     gone = [image for image in chosen if not is_file(image)]
     if gone:
-        said.problems.append(
-            f"{len(gone)} of {len(chosen)} images for {split} that were looked at do not exist, e.g. {yolo_data.short(gone[0])}: mend "
+        result.problems.append(
+            f"{len(gone)} of {len(chosen)} images for {split} that were looked at do not exist, e.g. {yolo_data.shorten(gone[0])}: mend "
             f"the list that {data.path} names."
         )
 
 
-def _labels(data: DataSet, split: str, settings: Mapping[str, Any], said: Survey) -> None:
-    look = yolo_labels.look(
+def _check_labels(data: DataSet, split: str, settings: Mapping[str, Any], result: Validation) -> None:
+    sample = yolo_labels.sample_labels(
         data, split, oriented=task_of(settings) == "obb", any_class=bool(settings.get("single_cls"))
     )
-    if not look.looked_at:
+    if not sample.checked:
         return
-    if not look.boxes and not look.wrong:
+    if not sample.boxes and not sample.faults:
         first = yolo_data.label_path(data.splits[split][0])
-        said.problems.append(
-            f"No image for {split} has a label ({look.counted} were looked at): one would be {first}, with a line "
+        result.problems.append(
+            f"No image for {split} has a label ({sample.counted} were looked at): one would be {first}, with a line "
             "`class x y width height` for each object."
         )
         return
-    if 2 * look.missing > look.looked_at:
-        said.notes.append(
-            f"{look.missing} images for {split} have no label file ({look.counted} were looked at): they count as empty."
+    if 2 * sample.missing > sample.checked:
+        result.notes.append(
+            f"{sample.missing} images for {split} have no label file ({sample.counted} were looked at): they count as empty."
         )
-    classes = [wrong for wrong in look.wrong if wrong.class_id]
-    others = [wrong for wrong in look.wrong if not wrong.class_id]
+    classes = [fault for fault in sample.faults if fault.class_id]
+    others = [fault for fault in sample.faults if not fault.class_id]
     if classes:
-        said.problems.append(
-            f"{_files(len(classes))} for {split} {_have(len(classes))} a class that does not exist ({look.counted} were "
+        result.problems.append(
+            f"{_count_files(len(classes))} for {split} {_have(len(classes))} a class that does not exist ({sample.counted} were "
             f"looked at): {classes[0].label}, line {classes[0].line}, {classes[0].message}: mend names in {data.path}, or the "
             "labels; Ultralytics would leave out those images."
         )
     if others:
         sentence = (
-            f"{_files(len(others))} for {split} cannot be used ({look.counted} were looked at): {others[0].label}, line "
+            f"{_count_files(len(others))} for {split} cannot be used ({sample.counted} were looked at): {others[0].label}, line "
             f"{others[0].line}, {others[0].message}; Ultralytics would leave out those images. Mend the labels."
         )
-        (said.problems if len(others) > MANY * look.looked_at else said.notes).append(sentence)
+        (result.problems if len(others) > MANY * sample.checked else result.notes).append(sentence)
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return f"{count} label files" if count > 1 else "A label file"
 
 
@@ -260,16 +264,16 @@ def task_of(settings: Mapping[str, Any]) -> str:
     return next((task for ending, task in _TASK_OF.items() if stem.endswith(ending)), "detect")
 
 
-def _folders(plan: Plan, cwd: Path) -> Iterator[str]:
-    for folder in dict.fromkeys([cwd, _results(plan, cwd)]):
+def _check_folders(plan: Plan, cwd: Path) -> Iterator[str]:
+    for folder in dict.fromkeys([cwd, _find_results_folder(plan, cwd)]):
         try:
-            with tempfile.TemporaryFile(dir=_existing(folder)) as file:
+            with tempfile.TemporaryFile(dir=_find_existing(folder)) as file:
                 file.write(b"x")
         except OSError as error:
             yield f"{folder} cannot be written ({error.strerror}): give yourself the right to, or set another project."
 
 
-def _results(plan: Plan, cwd: Path) -> Path:
+def _find_results_folder(plan: Plan, cwd: Path) -> Path:
     """Where Ultralytics writes what it makes."""
     project = plan.settings.get("project")
     if plan.trainer == "ultralytics" and not (isinstance(project, str) and Path(project).is_absolute()):
@@ -278,20 +282,20 @@ def _results(plan: Plan, cwd: Path) -> Path:
     return Path(project) if isinstance(project, str) else cwd
 
 
-def _existing(folder: Path) -> Path:
+def _find_existing(folder: Path) -> Path:
     return next(place for place in (folder, *folder.absolute().parents) if is_dir(place))
 
 
-def _disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> Iterator[str]:
+def _check_disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> Iterator[str]:
     need = disk_need(plan, cwd, data)
     total = sum(need.values())
-    told = set()
-    for folder in (cwd, _results(plan, cwd)):
-        place = _existing(folder)
+    reported = set()
+    for folder in (cwd, _find_results_folder(plan, cwd)):
+        place = _find_existing(folder)
         free = shutil.disk_usage(place).free
         device = place.stat().st_dev
-        if free < total and device not in told:
-            told.add(device)
+        if free < total and device not in reported:
+            reported.add(device)
             parts = ", ".join(f"{size(amount)} {what}" for what, amount in need.items())
             yield (
                 f"The disk of {folder} has {size(free)} free, and this plan will write about {size(total)} ({parts}): make "
@@ -299,7 +303,7 @@ def _disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> Iterator[str]:
             )
 
 
-def _memory(plan: Plan) -> Iterator[str]:
+def _check_memory(plan: Plan) -> Iterator[str]:
     machine = this_machine().memory()
     if plan.budget.memory is not None and plan.budget.memory > machine.limit:
         yield (
