@@ -21,7 +21,7 @@ from holdfast.preflight.device_selection import (
     choose,
     find_fault,
     needs_selection,
-    ordered,
+    order_devices,
     rank,
 )
 from holdfast.preflight.short_run import Measurement, make_request, measure
@@ -288,14 +288,14 @@ def test_none_can_be_trusted():
 
 
 def test_devices_are_tried_in_the_order_of_the_policy():
-    assert ordered(["mps", "cpu"], ["cuda:0", "cuda:1", "cpu"]) == (
+    assert order_devices(["mps", "cpu"], ["cuda:0", "cuda:1", "cpu"]) == (
         ["cpu"],
         [Candidate("mps", "torch does not see it")],
     )
-    assert ordered([], ["mps", "cpu"]) == (["mps", "cpu"], [])
-    assert ordered([], ["cuda:0", "cuda:1", "cpu"])[0] == ["cuda:0", "cpu"]
-    assert ordered(["cpu", "1"], ["cuda:0", "cuda:1", "cpu"])[0] == ["cpu", "cuda:1"]
-    assert ordered(["cuda", "cpu"], ["cuda:0", "cpu"])[0] == ["cuda:0", "cpu"]
+    assert order_devices([], ["mps", "cpu"]) == (["mps", "cpu"], [])
+    assert order_devices([], ["cuda:0", "cuda:1", "cpu"])[0] == ["cuda:0", "cpu"]
+    assert order_devices(["cpu", "1"], ["cuda:0", "cuda:1", "cpu"])[0] == ["cpu", "cuda:1"]
+    assert order_devices(["cuda", "cpu"], ["cuda:0", "cpu"])[0] == ["cuda:0", "cpu"]
 
 
 def test_auto_is_asked_for_only_where_no_device_is_named():

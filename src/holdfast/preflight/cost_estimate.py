@@ -1,6 +1,6 @@
-"""What a whole plan will take, from one short trial of its largest stage: memory, time, disk, each with its bounds. Pure.
+"""Estimates the memory and time of a whole plan, with bounds, from one short run of its largest stage. Pure functions.
 
-The stages that were not largest are taken from the one that was, in proportion to the pixels of a batch.
+The other stages are extrapolated in proportion to the pixels of a batch.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan, Stage
 
 UNSURE = 0.20
-"""Of a time that was measured for a minute and is to hold for hours."""
+"""The uncertainty of a time that was measured for a minute and must hold for hours."""
 UNSURE_SCALED = 0.35
-"""Of a time that was reckoned from that of another stage."""
+"""The uncertainty of a time that was extrapolated from another stage."""
 GROWS = 0.12
-"""Of what a trial held: allocators take a little more in a long training."""
+"""A share of the memory of a short run: allocators take a little more in a long training."""
 SHRINKS = 0.05
 LISTED_S = 0.0007
-"""For an image that is listed and verified before the first epoch, where there is no cache of the labels yet."""
+"""Seconds to list and verify one image before the first epoch, if there is no label cache yet."""
 KEPT_FOR_MOSAIC = 8
-"""Batches of images that each process that loads keeps."""
+"""Batches of images that each loader process keeps."""
 MAX_KEPT = 1000
 CHANNELS = 3
 SHAPE = 0.8
-"""Of the square that an image fills once it has been resized: most are not square."""
+"""The share of the square that a resized image fills: most images are not square."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ NOTHING = Span(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Counted:
-    """Images of the data set that a stage trains and validates with."""
+    """The number of images that a stage trains and validates with."""
 
     train: int
     val: int
@@ -61,12 +61,12 @@ class StageTime:
     name: str
     epochs: int
     batches: int
-    """In an epoch."""
+    """Per epoch."""
     epoch: Span
-    """Seconds, with its validation."""
+    """Seconds per epoch, with its validation."""
     total: Span
     scaled: bool
-    """Reckoned, not largest."""
+    """Whether the time was extrapolated from another stage."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Memory:
     """Bytes."""
     validation: Span
     more: dict[str, int]
-    """What a whole training holds beyond a short one, by what it is for; counted in."""
+    """Memory that a whole training needs in addition to a short run, by purpose; already included."""
 
     @property
     def peak(self) -> Span:
@@ -83,11 +83,11 @@ class Memory:
 
 
 def find_largest_stage(plan: Plan) -> int:
-    """The stage whose batches have the most pixels."""
+    """Return the index of the stage whose batches have the most pixels."""
     loads = []
     for stage in stages_of(plan):
-        asked = make_request(settings_of(plan, stage))
-        loads.append(float(asked.batch) * asked.size * asked.size)
+        request = make_request(settings_of(plan, stage))
+        loads.append(float(request.batch) * request.size * request.size)
     return loads.index(max(loads))
 
 
@@ -109,14 +109,14 @@ def _around(bytes_: int, beyond: int) -> Span:
 
 
 def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
-    one = int(CHANNELS * SHAPE * measured.size * measured.size)
+    image = int(CHANNELS * SHAPE * measured.size * measured.size)
     if settings.get("cache") in (True, "ram", "True"):
         rest = counted.train + counted.val - measured.images - measured.validated
-        return {"all images, because of cache": max(0, rest) * one}
-    each_keeps = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MAX_KEPT)
+        return {"all images, because of cache": max(0, rest) * image}
+    kept_per_loader = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MAX_KEPT)
     loaders = max(1, measured.workers)
-    there = min(each_keeps, measured.images // loaders)
-    return {"images that are kept for mosaic": loaders * (each_keeps - there) * one}
+    measured_already = min(kept_per_loader, measured.images // loaders)
+    return {"images kept for mosaic": loaders * (kept_per_loader - measured_already) * image}
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) 
 def estimate_times(
     plan: Plan, measured: Measurement, counted: Sequence[Counted], pace: ShortRunTiming | None = None
 ) -> list[StageTime]:
-    """For each stage; `counted` are the images of each. `pace`: by another clock than the wall's."""
+    """Estimate the time of each stage. `counted` are the images of each stage. `pace` replaces the wall-clock timing."""
     found = []
     largest = find_largest_stage(plan)
     for number, stage in enumerate(stages_of(plan)):
@@ -160,13 +160,13 @@ def _stage(
 ) -> StageTime:
     batch = asked.batch if scaled else measured.batch
     larger = float(batch) * asked.size * asked.size / measured.load if scaled else 1.0
-    larger_picture = (asked.size / measured.size) ** 2 if scaled else 1.0
+    larger_image = (asked.size / measured.size) ** 2 if scaled else 1.0
     batches = -(-counted.train // batch)
-    # A last batch that is not full takes as much less.
+    # A last batch that is not full takes proportionally less time.
     worth = counted.train / batch
     closed = pace.closed if measured.closes else pace.batch
     trained = worth * larger * (asked.with_mosaic * pace.batch + (asked.epochs - asked.with_mosaic) * closed)
-    validation = pace.validation * larger_picture * counted.val / measured.validated if measured.validated else 0.0
+    validation = pace.validation * larger_image * counted.val / measured.validated if measured.validated else 0.0
     validations = _validations(asked.epochs, validates_every)
     after = pace.after
     if measured.validated:
@@ -179,7 +179,7 @@ def _stage(
 
 
 def _validations(epochs: int, every: int) -> int:
-    """The last epoch is always validated."""
+    """Return the number of validations. The last epoch is always validated."""
     return 1 if not every else epochs // every + (1 if epochs % every else 0)
 
 

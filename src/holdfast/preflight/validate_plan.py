@@ -1,5 +1,6 @@
-"""What can be known before any training starts: whether the data, the model, the interpreter, the folders and the disk are
-there. A problem keeps a plan from being carried out; a note is worth knowing. Each is one sentence with the next step.
+"""Validates a plan before any training starts: the data, the model, the interpreter, the folders and the disk.
+
+A problem prevents the plan from running; a note is only information. Each is one sentence with the next step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.diagnosis.units import size
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data, yolo_labels
-from holdfast.preflight.disk_estimate import disk_need
+from holdfast.preflight.disk_estimate import estimate_plan_disk
 from holdfast.process.python_discovery import imports_of, script_of
 from holdfast.schema.errors import CommandNotRunnable, DataSetInvalid
 from holdfast.schema.shell_text import shell_quoted
@@ -43,7 +44,7 @@ _TASK_OF = {
 }
 _DOWNLOADED = re.compile(r"(yolov(3|5|8|9|10)|yolo(11|12|26)|yolo_nas_|yoloe-|rtdetr-)[\w.-]*\.pt")
 MANY = 0.05
-"""Above this share, wrong labels are no accident of one file."""
+"""Above this share, wrong labels are not an isolated mistake."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Validation:
 
 
 def find_problems(plan: Plan) -> list[str]:
-    """What keeps this plan from being carried out; empty where nothing does."""
+    """Return the problems that prevent this plan from running."""
     return validate(plan).problems
 
 
@@ -62,7 +63,7 @@ def validate(plan: Plan) -> Validation:
     cwd = Path(plan.cwd)
     if not is_dir(cwd):
         result.problems.append(
-            f"The folder that the training is to run in, {cwd}, does not exist: mend cwd, or make it."
+            f"The working folder of the training, {cwd}, does not exist: fix cwd, or create the folder."
         )
         return result
     data: dict[str, DataSet] = {}
@@ -77,13 +78,13 @@ def validate(plan: Plan) -> Validation:
 
 
 def _find_ignored_settings(plan: Plan, cwd: Path) -> Iterator[str]:
-    """Settings reach a command that trains with Ultralytics, however it does; whether it does shows in its script alone."""
+    """Yield a note for each command that does not import Ultralytics, since settings only apply to Ultralytics."""
     for command in dict.fromkeys(tuple(stage.command or plan.command) for stage in stages_of(plan)):
         script = script_of(command, cwd)
         if script is not None and "ultralytics" not in imports_of(script):
             yield (
-                f"{script} does not import Ultralytics itself: where nothing that it calls does, the [settings] of this "
-                "plan do nothing. Write them into the command, and name its flags in [flags]."
+                f"{script} does not import Ultralytics itself: if nothing that it calls does, the [settings] of this "
+                "plan do nothing. Write them into the command, and list its flags in [flags]."
             )
 
 
@@ -112,34 +113,37 @@ def _check_ultralytics(plan: Plan, cwd: Path, result: Validation) -> dict[str, D
 
 
 def _warn_bias_warmup(settings: Mapping[str, Any], stage: str) -> str | None:
-    """Under optimizer = "auto" Ultralytics sets it to 0 by itself; where one is named, it does not."""
+    """Return a note if the bias warmup would destroy trained biases.
+
+    With optimizer = "auto" Ultralytics sets warmup_bias_lr to 0 itself; with an explicit optimizer it does not.
+    """
     adam = str(settings.get("optimizer", "auto")).lower() in ("adam", "adamax", "adamw", "nadam", "radam")
     rate = settings.get("warmup_bias_lr", SETTINGS["warmup_bias_lr"].default)
     if not adam or not settings.get("warmup_epochs", 1) or rate <= 10 * settings.get("lr0", SETTINGS["lr0"].default):
         return None
     return (
-        f"Stage {stage} begins with trained weights, and Ultralytics warms their biases up from a learning rate of {rate:g} "
-        "(warmup_bias_lr), which is made for SGD: write warmup_bias_lr = 0.0 into its settings."
+        f"Stage {stage} starts with trained weights, and Ultralytics warms up their biases from a learning rate of {rate:g} "
+        "(warmup_bias_lr), which is meant for SGD: set warmup_bias_lr = 0.0 in its settings."
     )
 
 
 def _explain_no_ultralytics(python: str | None) -> str:
     if python is not None and "/" in python and not is_file(Path(python)):
-        return f"There is no interpreter at {python}: mend python in the plan, or leave it out."
+        return f"There is no interpreter at {python}: fix python in the plan, or remove it."
     if python is not None:
-        return f"The interpreter {python} has no Ultralytics: {shell_quoted(python)} -m pip install ultralytics, or name another python."
+        return f"The interpreter {python} has no Ultralytics: {shell_quoted(python)} -m pip install ultralytics, or specify another python."
     try:
         found = yolo(None)[0]
     except CommandNotRunnable as error:
         return f"{error.what} Next: {error.next_step}."
-    return f"{found} is there, but the Ultralytics that it belongs to is not: pip install ultralytics again."
+    return f"{found} exists, but the Ultralytics package that it belongs to does not: pip install ultralytics again."
 
 
 def _find_unknown_settings(
     settings: Mapping[str, Any], install: UltralyticsInstall, result: list[str]
 ) -> Iterator[str]:
     for name in settings:
-        sentence = f"The Ultralytics in {install.folder} does not know the setting {name}: leave it out, or install a newer one."
+        sentence = f"The Ultralytics in {install.folder} does not support the setting {name}: remove it, or install a newer version."
         if name in SETTINGS and name not in install.settings and sentence not in result:
             yield sentence
 
@@ -148,25 +152,27 @@ def _check_model(model: str, cwd: Path, install: UltralyticsInstall | None, resu
     path = cwd / model
     if "://" in model:
         result.notes.append(
-            f"The model {model} will be downloaded when the training starts: the network must be there."
+            f"The model {model} will be downloaded when the training starts, which needs a network connection."
         )
     elif is_file(path):
         if path.suffix == ".pt" and (fault := _find_checkpoint_fault(path)):
-            result.problems.append(f"{path} {fault}: name another model, or get that file again.")
+            result.problems.append(f"{path} {fault}: specify another model, or download the file again.")
     elif path.suffix in (".yaml", ".yml"):
         if install is not None and not install.ships_model(model):
             near = difflib.get_close_matches(model, [name.replace(".yaml", "n.yaml") for name in install.models], n=1)
-            hint = f"did you mean {near[0]}?" if near else "mend model in [settings]."
-            result.problems.append(f"There is no model {path}, and Ultralytics ships none of that name: {hint}")
+            hint = f"did you mean {near[0]}?" if near else "fix model in [settings]."
+            result.problems.append(
+                f"There is no model {path}, and Ultralytics does not provide one with that name: {hint}"
+            )
     elif (weights := yolo_data.find_ultralytics_folder("weights_dir")) is not None and is_file(weights / model):
         return
     elif _DOWNLOADED.fullmatch(path.name if path.suffix else f"{path.name}.pt"):
         result.notes.append(
-            f"{path} does not exist: Ultralytics will download it when the training starts. Where there is no network, "
+            f"{path} does not exist: Ultralytics will download it when the training starts. Without a network connection, "
             f"train from scratch with {Path(model).stem}.yaml."
         )
     else:
-        result.problems.append(f"There is no model {path}: mend model in [settings], or put the file there.")
+        result.problems.append(f"There is no model {path}: fix model in [settings], or add the file.")
 
 
 def _find_checkpoint_fault(path: Path) -> str | None:
@@ -176,8 +182,8 @@ def _find_checkpoint_fault(path: Path) -> str | None:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     if head.startswith(b"version https://git-lfs"):
-        return "is only a pointer of Git LFS, not the weights themselves (git lfs pull fetches them)"
-    return None if head[:2] == b"PK" or head[:1] == b"\x80" else "is no checkpoint of torch"
+        return "is only a Git LFS pointer, not the weights themselves (git lfs pull downloads them)"
+    return None if head[:2] == b"PK" or head[:1] == b"\x80" else "is not a torch checkpoint"
 
 
 def _check_data(
@@ -186,12 +192,10 @@ def _check_data(
     path = cwd / data
     task = task_of(settings)
     if not exists(path) and ("://" in data or (install is not None and install.ships_data(data))):
-        result.notes.append(
-            f"The data set {data} is one that Ultralytics downloads when it is not there: it was not looked at."
-        )
+        result.notes.append(f"Ultralytics downloads the data set {data} if it is missing: it was not checked.")
         return None
     if exists(path) and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
-        result.notes.append(f"The data set {path} is no data yaml: it was not looked at.")
+        result.notes.append(f"The data set {path} is not a data YAML file: it was not checked.")
         return None
     try:
         found = yolo_data.read(path, cwd=cwd)
@@ -210,8 +214,8 @@ def _check_images(data: DataSet, split: str, result: Validation) -> None:
     gone = [image for image in chosen if not is_file(image)]
     if gone:
         result.problems.append(
-            f"{len(gone)} of {len(chosen)} images for {split} that were looked at do not exist, e.g. {yolo_data.shorten(gone[0])}: mend "
-            f"the list that {data.path} names."
+            f"{len(gone)} of {len(chosen)} checked images for {split} do not exist, e.g. {yolo_data.shorten(gone[0])}: fix "
+            f"the list in {data.path}."
         )
 
 
@@ -224,26 +228,26 @@ def _check_labels(data: DataSet, split: str, settings: Mapping[str, Any], result
     if not sample.boxes and not sample.faults:
         first = yolo_data.label_path(data.splits[split][0])
         result.problems.append(
-            f"No image for {split} has a label ({sample.counted} were looked at): one would be {first}, with a line "
+            f"No image for {split} has a label ({sample.counted} were checked): an expected label file is {first}, with a line "
             "`class x y width height` for each object."
         )
         return
     if 2 * sample.missing > sample.checked:
         result.notes.append(
-            f"{sample.missing} images for {split} have no label file ({sample.counted} were looked at): they count as empty."
+            f"{sample.missing} images for {split} have no label file ({sample.counted} were checked): they count as background."
         )
     classes = [fault for fault in sample.faults if fault.class_id]
     others = [fault for fault in sample.faults if not fault.class_id]
     if classes:
         result.problems.append(
             f"{_count_files(len(classes))} for {split} {_have(len(classes))} a class that does not exist ({sample.counted} were "
-            f"looked at): {classes[0].label}, line {classes[0].line}, {classes[0].message}: mend names in {data.path}, or the "
-            "labels; Ultralytics would leave out those images."
+            f"checked): {classes[0].label}, line {classes[0].line}, {classes[0].message}: fix names in {data.path}, or the "
+            "labels; Ultralytics would skip these images."
         )
     if others:
         sentence = (
-            f"{_count_files(len(others))} for {split} cannot be used ({sample.counted} were looked at): {others[0].label}, line "
-            f"{others[0].line}, {others[0].message}; Ultralytics would leave out those images. Mend the labels."
+            f"{_count_files(len(others))} for {split} cannot be used ({sample.counted} were checked): {others[0].label}, line "
+            f"{others[0].line}, {others[0].message}; Ultralytics would skip these images. Fix the labels."
         )
         (result.problems if len(others) > MANY * sample.checked else result.notes).append(sentence)
 
@@ -257,7 +261,7 @@ def _have(count: int) -> str:
 
 
 def task_of(settings: Mapping[str, Any]) -> str:
-    """The one that is set, else what the model's name says."""
+    """Return the task in the settings, else the task from the model's name."""
     if settings.get("task"):
         return str(settings["task"])
     stem = Path(str(settings.get("model", ""))).stem
@@ -270,11 +274,11 @@ def _check_folders(plan: Plan, cwd: Path) -> Iterator[str]:
             with tempfile.TemporaryFile(dir=_find_existing(folder)) as file:
                 file.write(b"x")
         except OSError as error:
-            yield f"{folder} cannot be written ({error.strerror}): give yourself the right to, or set another project."
+            yield f"{folder} is not writable ({error.strerror}): change its permissions, or set another project."
 
 
 def _find_results_folder(plan: Plan, cwd: Path) -> Path:
-    """Where Ultralytics writes what it makes."""
+    """Return the folder that Ultralytics writes its results to."""
     project = plan.settings.get("project")
     if plan.trainer == "ultralytics" and not (isinstance(project, str) and Path(project).is_absolute()):
         runs = yolo_data.find_ultralytics_folder("runs_dir")
@@ -287,7 +291,7 @@ def _find_existing(folder: Path) -> Path:
 
 
 def _check_disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> Iterator[str]:
-    need = disk_need(plan, cwd, data)
+    need = estimate_plan_disk(plan, cwd, data)
     total = sum(need.values())
     reported = set()
     for folder in (cwd, _find_results_folder(plan, cwd)):
@@ -298,8 +302,8 @@ def _check_disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> Iterator[
             reported.add(device)
             parts = ", ".join(f"{size(amount)} {what}" for what, amount in need.items())
             yield (
-                f"The disk of {folder} has {size(free)} free, and this plan will write about {size(total)} ({parts}): make "
-                "room, or move the plan to another disk."
+                f"The disk of {folder} has {size(free)} free, but this plan will write about {size(total)} ({parts}): free "
+                "disk space, or move the plan to another disk."
             )
 
 
@@ -307,6 +311,6 @@ def _check_memory(plan: Plan) -> Iterator[str]:
     machine = this_machine().memory()
     if plan.budget.memory is not None and plan.budget.memory > machine.limit:
         yield (
-            f"The budget allows {size(plan.budget.memory)} of memory, but there are only {size(machine.limit)} "
+            f"The budget allows {size(plan.budget.memory)} of memory, but there is only {size(machine.limit)} "
             f'({machine.limited_by}): write memory = "80%".'
         )

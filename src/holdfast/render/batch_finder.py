@@ -49,7 +49,7 @@ def _print(answer: Answer, told: dict[str, Any]) -> None:
             f" memory, {_pace(without)}"
         )
     print_line(
-        f"  {size(answer.limit)} of {answer.of} may be used; {size(answer.base)} are needed however small the batch is"
+        f"  {size(answer.limit)} of {answer.memory_kind} may be used; {size(answer.base)} are needed however small the batch is"
     )
     for row in told["fits"]:
         batch = row["largest_batch"]
@@ -71,7 +71,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
     best = answer.recommended
     return {
         "limit": answer.limit,
-        "of": answer.of,
+        "of": answer.memory_kind,
         "measured": [asdict(one) for one in answer.measured],
         "too_large": [{"batch": batch, "imgsz": side, "why": why} for batch, side, why in answer.too_large],
         "without_mosaic": asdict(answer.without_mosaic) if answer.without_mosaic is not None else None,
@@ -81,7 +81,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
 
 
 def _held(answer: Answer, one: Measurement) -> int:
-    return one.peak if one.device is None or answer.of == "memory" else one.device[1]
+    return one.peak if one.device is None or answer.memory_kind == "memory" else one.device[1]
 
 
 def _pace(one: Measurement) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import size
-from holdfast.preflight.disk_estimate import PARAMETERS, disk_need, parse_scale
+from holdfast.preflight.disk_estimate import PARAMETERS, estimate_plan_disk, parse_scale
 from holdfast.preflight.yolo_data import read
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.plan import Plan
@@ -44,7 +44,7 @@ def estimate_disk(context: CheckContext) -> tuple[float, float, str]:
     if count is None:
         return 200.0 * MB, 2.0 * GB, "checkpoints, snapshots, the run folder and plots of a small model"
     plan = context.plan or Plan(cwd=str(context.cwd), trainer="ultralytics", settings=dict(context.settings))
-    parts: dict[str, float] = {**disk_need(plan, context.cwd, {})}
+    parts: dict[str, float] = {**estimate_plan_disk(plan, context.cwd, {})}
     epochs, every = context.settings.get("epochs"), context.settings.get("save_period")
     if isinstance(epochs, int) and isinstance(every, int) and every > 0:
         parts[f"a file every {every} epochs"] = epochs // every * CHECKPOINT * count
