@@ -59,7 +59,7 @@ def test_check_that_never_ends_is_given_up(monkeypatch):
     first, second = results_of(made(lambda _: let_go.wait(60), seconds=0.05), made(passes))
     let_go.set()
     assert first.status == "not checked"
-    assert "had not ended" in first.message
+    assert "did not finish" in first.message
     assert second.status == "passed"
 
 
@@ -188,13 +188,13 @@ def test_lines_arguments_and_input_go_through(asked):
 def test_what_was_said_before_a_crash_is_known(asked):
     reply = asked("import os\nprint('{\"a\": 1}', flush=True)\nos.abort()\n")
     assert reply.lines == ({"a": 1},)
-    assert reply.failure == "it was ended by SIGABRT"
+    assert reply.failure == "it was killed by SIGABRT"
 
 
 def test_program_that_does_not_end_is_ended(asked):
     reply = asked("import time\ntime.sleep(600)\n", seconds=0.2)
     assert reply.code is None
-    assert reply.failure == "it had not ended in time"
+    assert reply.failure == "it did not finish in time"
 
 
 def test_whoever_closes_ends_all_that_was_started(tmp_path):
@@ -208,7 +208,7 @@ def test_whoever_closes_ends_all_that_was_started(tmp_path):
         "time.sleep(600)\n"
     )
     reply = asker(program, [], "", 300.0, lambda _: asker.close())
-    assert reply.failure == "it was ended by SIGKILL"
+    assert reply.failure == "it was killed by SIGKILL"
     for _ in range(1000):
         if _is_gone(reply.lines[0]["child"]):
             break

@@ -119,7 +119,7 @@ BEGUN = {"fact": "trying", "what": "torch"}
 def test_interpreter_that_dies_in_importing_torch_is_still_known():
     """What it said before is kept; that torch is installed and crashes is told from its absence."""
     python = parse_facts(Reply((PYTHON, BEGUN), -11, "Fatal Python error\nSegmentation fault"))
-    assert (python.torch, python.on_mac, python.died) == (None, True, "torch: it was ended by SIGSEGV")
+    assert (python.torch, python.on_mac, python.died) == (None, True, "torch: it was killed by SIGSEGV")
     assert "cannot be imported" in python.no_torch
     assert result_of("versions-known-bad", mac(facts={"torch": None, "no_torch": python.no_torch})).status == "fatal"
 
@@ -137,7 +137,7 @@ def test_interpreter_that_dies_beside_faiss_names_it():
     words = "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized."
     python = parse_facts(Reply((PYTHON, BEGUN, TORCH, openmp, tried), -6, words))
     assert python.torch.devices == ["mps", "cpu"]
-    assert python.died == "faiss: it was ended by SIGABRT"
+    assert python.died == "faiss: it was killed by SIGABRT"
     assert python.last_words == words
 
 

@@ -94,7 +94,7 @@ def test_each_loader_keeps_images_for_mosaic():
         for n in (0, 2)
     )
     assert alone.more == {}
-    assert of_two.more["images that are kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
+    assert of_two.more["images kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
 
 
 def test_cached_images_are_counted():
@@ -144,7 +144,7 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
     }
     assert tried == [(320, "cpu")]
     assert "small: 50 epochs of 1 batches" in results["forecast-time"].message
-    assert "reckoned from another stage" in results["forecast-time"].message
+    assert "extrapolated from another stage" in results["forecast-time"].message
 
 
 def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monkeypatch):
@@ -153,14 +153,14 @@ def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monk
     monkeypatch.setattr(forecast_trial, "measure", None)
     context = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
     assert {result.message for result in run_all(FORECASTS, context)} == {
-        "all of it is 79 batches, which take little longer than a trial would"
+        "the whole training is 79 batches, which take little longer than a short run would"
     }
 
 
 def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
     plan = Plan(cwd="/", command=["python", "train.py"])
     assert {result.message for result in run_all(FORECASTS, linux(plan=plan))} == {
-        "it is no training of Ultralytics: forecast-pace tells what can be told"
+        "this is not an Ultralytics training: see forecast-pace"
     }
 
 
@@ -211,7 +211,7 @@ def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     assert result.status == "passed", result.message
     assert "an epoch has 100 batches" in result.message
     assert "ms (" in result.message
-    assert re.search(r"held \d+ MiB; [\d.]+ GiB are what can be had now of", result.message)
+    assert re.search(r"peak memory is \d+ MiB; [\d.]+ GiB is available now, of", result.message)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -222,7 +222,7 @@ def test_where_something_is_fatal_nothing_is_foretold():
     )
     results = list(run_all([wrong, *FORECASTS], linux(short_run=recorded(), plan=planned())))
     assert [result.status for result in results] == ["fatal", *["not checked"] * 3]
-    assert results[1].message == "what made-up found comes first: mend it, and check again"
+    assert results[1].message == "made-up found a fatal problem: fix that first, and check again"
 
 
 def test_what_would_fit_is_told(monkeypatch):
@@ -238,7 +238,7 @@ def test_what_would_fit_is_told(monkeypatch):
     remedies = forecast_memory._remedies(context, found)
     assert remedies == ["batch = 4 would fit at 640 px", "imgsz = 416 would fit with batch 16"]
     short = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 10.0)
-    assert remedies != forecast_memory._remedies(short, found) == ["holdfast fit PLAN.toml says what fits"]
+    assert remedies != forecast_memory._remedies(short, found) == ["run holdfast fit PLAN.toml to find out what fits"]
 
 
 def test_trial_that_did_not_come_to_validate_says_so():
@@ -247,7 +247,7 @@ def test_trial_that_did_not_come_to_validate_says_so():
         found.plan, found.plan, Measurement(16, 640, training=GIB, wall=ShortRunTiming(batch=1.0)), found.counted
     )
     (result,) = run_all(select_checks(["forecast-time"]), linux(short_run=cut, plan=found.plan))
-    assert "did not come to a validation" in result.message
+    assert "did not reach a validation" in result.message
 
 
 def test_forecasts_stand_last():

@@ -90,7 +90,7 @@ def test_ultralytics_trains_on_the_split_that_is_written(filmed, found):
 def test_nothing_is_overwritten(filmed, found):
     before = (filmed.parent / "apart" / "train.txt").read_bytes()
     again = answers(filmed, write_split=filmed.parent / "apart")["data-validation-apart"]
-    assert "already has train.txt, val.txt, data.yaml" in again.findings[-1].message
+    assert "already contains train.txt, val.txt, data.yaml" in again.findings[-1].message
     assert (filmed.parent / "apart" / "train.txt").read_bytes() == before
 
 

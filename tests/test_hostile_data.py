@@ -200,7 +200,7 @@ def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):
     command = [sys.executable, "-m", "holdfast", "init", "data.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 of 1 images for train that were looked at do not exist" in done.stdout
+    assert "1 of 1 checked images for train do not exist" in done.stdout
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")

@@ -107,14 +107,14 @@ class TestDataSet:
         [
             ("val: images/val\nnames: [a]", ["add train: images/train"]),
             ("train: images/train\nval: images/vall\nnames: [a]", ["images/vall does not exist"]),
-            ("train: images\nval: labels\nnames: [a]", ["no image for val"]),
+            ("train: images\nval: labels\nnames: [a]", ["no images for val"]),
             ("train: images\nval: images", ["names no classes"]),
             ("train: images\nval: images\nnames: [a]\nnc: 2", ["nc: 2 but names 1"]),
             ("train: images\nval: images\nnames: {0: a, 2: b}", ["from 0 to 1 without a gap"]),
-            ("train: images\nval: images\nnames: {x: a}", ["is no number"]),
-            ("train: 3\nval: data.yaml\nnames: [a]", ["train: is no path", "no image for val"]),
-            ("train: [images\nval: images", ["line 2", "no YAML"]),
-            ("just text", ["no data yaml"]),
+            ("train: images\nval: images\nnames: {x: a}", ["is not a number"]),
+            ("train: 3\nval: data.yaml\nnames: [a]", ["train: is not a path", "no images for val"]),
+            ("train: [images\nval: images", ["line 2", "not valid YAML"]),
+            ("just text", ["not a data YAML file"]),
             ("train: images/x\nval: images/y\nnames: []", ["images/x", "images/y", "names no classes"]),
         ],
     )
@@ -128,7 +128,11 @@ class TestDataSet:
 
     def test_what_is_no_file(self, tmp_path):
         data_set(tmp_path)
-        for name, part in [("date.yaml", "Did you mean"), ("images", "is a folder"), ("x/y.yaml", "Nor is there")]:
+        for name, part in [
+            ("date.yaml", "Did you mean"),
+            ("images", "is a folder"),
+            ("x/y.yaml", "does not exist either"),
+        ]:
             with pytest.raises(DataSetInvalid, match=part):
                 yolo_data.read(tmp_path / name)
 
@@ -137,14 +141,14 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("label", "message", "class_id"),
         [
-            ("2 0.5 0.5 0.1 0.1", "has class 2, but the yaml names 2 (0 to 1)", True),
-            ("-1 0.5 0.5 0.1 0.1", "no class number", True),
-            ("0.5 0.5 0.5 0.1 0.1", "no class number", True),
+            ("2 0.5 0.5 0.1 0.1", "has class 2, but the YAML file names 2 (0 to 1)", True),
+            ("-1 0.5 0.5 0.1 0.1", "not a class number", True),
+            ("0.5 0.5 0.5 0.1 0.1", "not a class number", True),
             ("0 0.5 0.5 0.1", "4 columns", False),
             ("0 0.5 0.5 0.1 0.1 0.9", "6 columns", False),
             ("0 320 240 64 64", "not pixels", False),
             ("0 0.5 0.5 nan 0.1", "not finite", False),
-            ("a 0.5 0.5 0.1 0.1", "no number", False),
+            ("a 0.5 0.5 0.1 0.1", "not a number", False),
         ],
     )
     def test_wrong_lines(self, tmp_path, label, message, class_id):
@@ -169,7 +173,7 @@ class TestLabels:
     def test_samples_are_even_and_counted(self, tmp_path):
         sample = yolo_labels.sample_labels(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
         assert (sample.checked, sample.of) == (10, 50)
-        assert sample.counted == "10 of 50, taken evenly"
+        assert sample.counted == "10 of 50, evenly sampled"
         assert yolo_labels.sample_evenly(list(range(50)), 10) == list(range(0, 50, 5))
 
 
@@ -184,7 +188,7 @@ class TestGround:
         (problem,) = survey_of(tmp_path).problems
         assert "class 5" in problem
         assert "3.txt, line 2" in problem
-        assert "all 6 were looked at" in problem
+        assert "all 6 were checked" in problem
         assert not survey_of(tmp_path, single_cls=True).problems
         path.write_text("train: images/train\nval: images/val\nnames: [a, b, c, d, e, f]")
         assert not survey_of(tmp_path).problems
@@ -212,7 +216,7 @@ class TestGround:
         assert any("There is no model" in problem for problem in said)
         assert any("There is no data set" in problem for problem in said)
         (tmp_path / "plan.toml").write_text('command = "x"\ncwd = "gone"')
-        assert "does not exist: mend cwd" in validate_plan.find_problems(read(tmp_path / "plan.toml"))[0]
+        assert "does not exist: fix cwd" in validate_plan.find_problems(read(tmp_path / "plan.toml"))[0]
 
     def test_models(self, tmp_path):
         """What Ultralytics ships is fine, what it would download is a note, what is no checkpoint is a problem."""
@@ -270,13 +274,13 @@ class TestGround:
         (old / "default.yaml").write_text("model: # x\ndata:\nepochs: 3\n")
         monkeypatch.setattr(validate_plan, "ultralytics_of", lambda _: UltralyticsInstall(tmp_path / "old"))
         (problem,) = survey_of(tmp_path, cutmix=0.5, epochs=3).problems
-        assert "does not know the setting cutmix" in problem
+        assert "does not support the setting cutmix" in problem
 
     def test_folder_that_cannot_be_written(self, tmp_path):
         """Not even root may write there, so this holds for whoever runs the test."""
         data_set(tmp_path)
         said = survey_of(tmp_path, project="/proc/results").problems
-        assert any("/proc/results cannot be written" in problem for problem in said)
+        assert any("/proc/results is not writable" in problem for problem in said)
 
     def test_disk_too_small(self, tmp_path, monkeypatch):
         """The need grows with the model and with what is kept, and is told in parts."""
@@ -291,7 +295,7 @@ class TestGround:
     def test_budget_beyond_the_machine(self, tmp_path):
         data_set(tmp_path)
         (problem,) = survey_of(tmp_path, '[budget]\nmemory = "900 TB"').problems
-        assert "there are only" in problem
+        assert "there is only" in problem
 
     def test_home_is_found_without_importing(self):
         home = find_ultralytics([sys.executable])
@@ -391,7 +395,7 @@ class TestCommand:
     def test_never_writes_over_a_plan_unasked(self, tmp_path):
         data_set(tmp_path)
         (tmp_path / "plan.toml").write_text("mine")
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match="already exists"):
             self.run()
         assert (tmp_path / "plan.toml").read_text() == "mine"
         assert self.run("--force").exit_code == 0
@@ -404,7 +408,7 @@ class TestCommand:
         shutil.copy(data_set(tmp_path), tmp_path / "more.yaml")
         with pytest.raises(UsageError, match=r"data\.yaml, more\.yaml") as caught:
             self.run()
-        assert caught.value.next_step == "name one: holdfast init data.yaml"
+        assert caught.value.next_step == "specify one of them: holdfast init data.yaml"
         with pytest.raises(DataSetInvalid):
             self.run("nothing.yaml")
         assert not (tmp_path / "plan.toml").exists()

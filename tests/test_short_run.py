@@ -218,7 +218,7 @@ def test_trial_that_does_not_run_at_all_is_a_sentence(with_memory, capsys):
     with_memory(16)
     answer = find_what_fits(planned(), trial=made_of(GIB, 1000.0, dies_above=0))
     assert print_answer(answer, as_json=True) == 3
-    assert "did not run" in json.loads(capsys.readouterr().out)["error"]
+    assert "failed" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_answer_as_json(with_memory):
@@ -261,8 +261,8 @@ def test_fastest_is_chosen_and_the_others_are_told_why():
     )
     assert choice.device == "0"
     assert choice.message == [
-        "cuda:0: the fastest, 100 ms a batch",
-        "cpu: slower, 3.2 s a batch",
+        "cuda:0: the fastest, 100 ms per batch",
+        "cpu: slower, 3.2 s per batch",
         "mps: torch does not see it",
     ]
 
@@ -335,7 +335,7 @@ def chosen(monkeypatch, devices, *, lies=(), seconds=None, plan=None):
 
 def test_only_a_cpu_is_taken_at_once(monkeypatch):
     assert chosen(monkeypatch, ["cpu"]) == (
-        device_selection.Choice("cpu", ["cpu: the only device that can be taken"]),
+        device_selection.Choice("cpu", ["cpu: the only usable device"]),
         [],
     )
 
@@ -357,7 +357,7 @@ def test_trial_that_learns_nothing_is_no_fast_device(monkeypatch):
     seconds = {"mps": {"suspect": "all losses are 0 (loss-all-zero)", "wall": ShortRunTiming(batch=0.1)}, "cpu": 1.0}
     choice, _ = chosen(monkeypatch, ["mps", "cpu"], seconds=seconds)
     assert choice.device == "cpu"
-    assert "mps: a short trial did not learn: all losses are 0 (loss-all-zero)" in choice.message
+    assert "mps: a short run did not learn: all losses are 0 (loss-all-zero)" in choice.message
 
 
 def test_policy_that_names_no_device_that_is_there(monkeypatch):

@@ -114,7 +114,7 @@ def find_fault(reply: Reply, device: str) -> str:
         return ""
     first = wrong[0]
     more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    return f"it computes {first['canary'].replace('_', ' ')} incorrectly ({first['id']}): {first['wrong']}{more}"
+    return f"it gets {first['canary'].replace('_', ' ')} wrong ({first['id']}): {first['wrong']}{more}"
 
 
 def _time_device(

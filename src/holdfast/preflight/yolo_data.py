@@ -240,7 +240,7 @@ def _find_images(split: str, named: Any, root: Path, path: Path, problems: list[
             found = sorted(_list_images(place, MAX_IMAGES - len(images)))
         except FileNotFoundError:
             problems.append(
-                f"The images for {split} are missing: {shorten(place)}, specified in {path}, does not exist."
+                f"The images for {split} are missing: {shorten(place)} does not exist (specified in {path})."
             )
             continue
         except (OSError, UnicodeDecodeError) as error:

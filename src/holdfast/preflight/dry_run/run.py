@@ -215,7 +215,7 @@ def _raise_if_not_started(root: Path) -> None:
     if why:
         raise OSError(number, why)
     if not (root / landlock.REACHED).exists():
-        raise OSError(errno.EIO, "its writes could not be restricted; check with --no-confine")
+        raise OSError(errno.EIO, "the training could not be confined; check with --no-confine")
 
 
 def _read_report(path: Path) -> tuple[int, str]:
