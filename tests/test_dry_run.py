@@ -129,7 +129,7 @@ def test_the_device_is_changed_where_the_command_names_it():
 
 def test_a_large_data_set_is_dry_run_on_a_few_of_its_images(tmp_path, monkeypatch):
     """With links: Ultralytics would read every label before its first batch."""
-    monkeypatch.setattr(environment, "FEW", {"train": 3, "val": 2})
+    monkeypatch.setattr(environment, "SAMPLE", {"train": 3, "val": 2})
     for split in ("train", "val"):
         for kind in ("images", "labels"):
             (tmp_path / f"data/{kind}/{split}").mkdir(parents=True)
@@ -165,7 +165,7 @@ def test_what_exists_outside_is_kept_and_what_is_new_is_told(tmp_path):
     assert keeper.may_write(inside / "link", "os.remove"), "of a link, the link itself is removed"
     assert not keeper.may_write(outside, "shutil.rmtree")
     assert keeper.may_write("/dev/null", "open")
-    with pytest.raises(PermissionError, match="dry_run"):
+    with pytest.raises(PermissionError, match="dry run"):
         keeper("open", (str(outside / "mine"), "a", 0))
     keeper("open", (str(outside / "mine"), "rb", 0))
     said = (inside / "log").read_text()

@@ -153,7 +153,7 @@ def made_of(base, each, *, dies_above=None, mosaic_costs=0.0):
         tried.append((batch, imgsz, mosaic))
         peak = base + each * batch * imgsz * imgsz + (mosaic_costs if mosaic else 0.0)
         if dies_above is not None and peak > dies_above:
-            return Measurement(batch, imgsz, failed="it was ended by SIGKILL")
+            return Measurement(batch, imgsz, failed="it was killed by SIGKILL")
         return Measurement(
             batch, imgsz, training=int(peak), wall=ShortRunTiming(batch=0.1 * batch), images=batch, validated=1
         )
@@ -188,7 +188,7 @@ def test_what_is_recommended_was_tried_and_holds(with_memory):
     assert (best.batch, best.size) == (8, 640)
     assert best.peak * (1 + ROOM) <= 6 * GIB
     assert (8, 640, 1.0) in trial.tried
-    assert (16, 640, "it was ended by SIGKILL") in answer.too_large
+    assert (16, 640, "it was killed by SIGKILL") in answer.too_large
 
 
 def test_smaller_images_where_no_batch_fits(with_memory):
@@ -284,7 +284,7 @@ def test_canaries_are_run_by_the_trainings_own_python(tmp_path):
 
 
 def test_none_can_be_trusted():
-    assert rank([Candidate("mps", "it lies"), Candidate("cpu", "a short trial did not run")]).device is None
+    assert rank([Candidate("mps", "it lies"), Candidate("cpu", "a short run failed")]).device is None
 
 
 def test_devices_are_tried_in_the_order_of_the_policy():
