@@ -18,7 +18,7 @@ import torch._dynamo  # an optimizer's first step imports it: here once, not in 
 from holdfast.machine import this_machine
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
-from holdfast.preflight.dry_run.cache import ASKED
+from holdfast.preflight.dry_run.cache import REQUEST
 from holdfast.preflight.dry_run.run import DryRunResult, read_results
 from holdfast.probe.holdfast_probe import dry_run, probe, protocol
 
@@ -38,7 +38,7 @@ def run_in_scratch(folder: Path, program: Callable[[], None] | Path, **asked: An
     work.mkdir()
     child = os.fork()
     if not child:
-        _in_the_fork(program, attempt, work, {**ASKED, **asked})
+        _in_the_fork(program, attempt, work, {**REQUEST, **asked})
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     words = (folder / "work/output").read_text(errors="replace").splitlines()

@@ -19,7 +19,7 @@ from holdfast.preflight.checks.forecast_disk import estimate_written
 from holdfast.preflight.checks.forecast_memory import recorded
 from holdfast.preflight.checks.forecast_trial import ShortRun, count_images
 from holdfast.preflight.checks.runner import run_all, select_checks
-from holdfast.preflight.cost_estimate import Counted, estimate_memory, estimate_times, find_largest_stage, sum_times
+from holdfast.preflight.cost_estimate import ImageCounts, estimate_memory, estimate_times, find_largest_stage, sum_times
 from holdfast.preflight.short_run import Measurement
 from holdfast.preflight.short_run_metrics import ShortRunTiming
 from holdfast.preflight.validate_plan import validate
@@ -45,7 +45,7 @@ def planned(stages=(), validation=None, **settings):
 
 def test_time_is_the_sum_of_its_parts():
     """20 epochs of 10 batches, the last ten without mosaic; 80 images to validate are twice as many as were tried."""
-    (stage,) = estimate_times(planned(epochs=20), ONE, [Counted(160, 80)])
+    (stage,) = estimate_times(planned(epochs=20), ONE, [ImageCounts(160, 80)])
     trained = 10 * 10 * 2.0 + 10 * 10 * 1.0
     listed = 0.0007 * (160 + 80 - 128 - 40)
     assert stage.total.expected == pytest.approx(10.0 + trained + 20 * (8.0 + 0.5) + 7.0 + 4.0 + listed)
@@ -58,9 +58,9 @@ def test_time_is_the_sum_of_its_parts():
 )
 def test_validations_are_counted_as_planned(settings, every, validations):
     """The last epoch is validated whatever the plan says."""
-    counted = [Counted(160, 40)]
+    counted = [ImageCounts(160, 40)]
     several = estimate_times(planned(epochs=20, validation=Validation(every=every), **settings), ONE, counted)
-    none = estimate_times(planned(epochs=20), ONE, [Counted(160, 0)])
+    none = estimate_times(planned(epochs=20), ONE, [ImageCounts(160, 0)])
     parts = several[0].total.expected - none[0].total.expected
     assert parts == pytest.approx(validations * 4.0 + 4.0, abs=0.1)
 
@@ -69,7 +69,7 @@ def test_stages_that_were_not_tried_are_reckoned_by_pixels():
     stages = [Stage(name="small", settings={"imgsz": 160, "epochs": 10}), Stage(name="large", settings={"epochs": 10})]
     plan = planned(stages)
     assert find_largest_stage(plan) == 1
-    small, large = estimate_times(plan, ONE, [Counted(160, 40)] * 2)
+    small, large = estimate_times(plan, ONE, [ImageCounts(160, 40)] * 2)
     assert (small.scaled, large.scaled) == (True, False)
     assert small.epoch.expected == pytest.approx((large.epoch.expected - 0.5) / 4 + 0.5)
     assert small.total.high / small.total.expected > large.total.high / large.total.expected
@@ -77,7 +77,7 @@ def test_stages_that_were_not_tried_are_reckoned_by_pixels():
 
 
 def test_last_batch_that_is_not_full_takes_less():
-    full, less = (estimate_times(planned(epochs=1), ONE, [Counted(n, 40)])[0] for n in (160, 152))
+    full, less = (estimate_times(planned(epochs=1), ONE, [ImageCounts(n, 40)])[0] for n in (160, 152))
     assert (full.batches, less.batches) == (10, 10)
     assert less.epoch.expected < full.epoch.expected
 
@@ -89,7 +89,7 @@ def test_each_loader_keeps_images_for_mosaic():
     """Eight batches of images each: two workers had seen half of theirs when the trial ended."""
     alone, of_two = (
         estimate_memory(
-            Measurement(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, Counted(1000, 100)
+            Measurement(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, ImageCounts(1000, 100)
         )
         for n in (0, 2)
     )
@@ -98,7 +98,7 @@ def test_each_loader_keeps_images_for_mosaic():
 
 
 def test_cached_images_are_counted():
-    cached = estimate_memory(ONE, {"cache": "ram"}, Counted(10_128, 40))
+    cached = estimate_memory(ONE, {"cache": "ram"}, ImageCounts(10_128, 40))
     assert cached.more["all images, because of cache"] == 10_000 * int(3 * 0.8 * 320 * 320)
     assert cached.peak.expected > 2 * GIB + 2 * 10**9
 
@@ -115,7 +115,7 @@ def test_files_that_are_kept_are_counted():
 def test_fraction_of_the_images(fraction, counts):
     data = SimpleNamespace(splits={"train": list(range(10)), "val": list(range(4))})
 
-    assert count_images({"data": "d", "fraction": fraction}, {"d": data}) == Counted(*counts)
+    assert count_images({"data": "d", "fraction": fraction}, {"d": data}) == ImageCounts(*counts)
 
 
 # --- the checks -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from holdfast.preflight.checks import by_id
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
 from holdfast.preflight.dry_run import environment, scratch
-from holdfast.preflight.dry_run.cache import ASKED
+from holdfast.preflight.dry_run.cache import REQUEST
 from holdfast.preflight.dry_run.run import find_device_argument, replace_device, run_in_scratch
 from holdfast.probe.holdfast_probe.dry_run import trackers
 from holdfast.probe.holdfast_probe.dry_run.batches import copied, input_of, zero_input
@@ -239,7 +239,7 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
         + "  except BaseException: pass\n"
     )
     free = replace(context(log.parent, sys.executable, "train.py"), confine_writes=False)
-    come = run_in_scratch(free, {"dry_run": {**ASKED, "curve_steps": 12}}, 60.0)
+    come = run_in_scratch(free, {"dry_run": {**REQUEST, "curve_steps": 12}}, 60.0)
     assert (come.code, come.ended["why"]) == (0, "all experiments are made"), come
     assert log.read_text() == "yesterday"
     assert kept.read_text() == "weights of last week"
@@ -256,7 +256,7 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
 
 def test_a_script_that_never_steps_is_ended_in_time(tmp_path):
     (tmp_path / "train.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
-    come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"dry_run": ASKED}, 3.0)
+    come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"dry_run": REQUEST}, 3.0)
     assert come.code is None
     assert not any(lives(int(line)) for line in come.last_lines)
     results = run_all(

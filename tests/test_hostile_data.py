@@ -144,7 +144,7 @@ def test_labels_of_any_size_are_looked_at_up_to_a_bound(folder, monkeypatch):
         (folder / f"labels/train/{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
     sample = yolo_labels.sample_labels(yolo_data.read(folder / "data.yaml"), "train")
-    assert (sample.checked, sample.of, sample.missing, sample.boxes) == (2, 10, 0, 2)
+    assert (sample.checked, sample.total, sample.missing, sample.boxes) == (2, 10, 0, 2)
 
 
 def test_a_split_that_is_half_the_disk_is_not_walked(folder, monkeypatch):

@@ -172,7 +172,7 @@ class TestLabels:
 
     def test_samples_are_even_and_counted(self, tmp_path):
         sample = yolo_labels.sample_labels(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
-        assert (sample.checked, sample.of) == (10, 50)
+        assert (sample.checked, sample.total) == (10, 50)
         assert sample.counted == "10 of 50, evenly sampled"
         assert yolo_labels.sample_evenly(list(range(50)), 10) == list(range(0, 50, 5))
 

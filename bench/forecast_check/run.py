@@ -21,7 +21,7 @@ import psutil
 
 from holdfast.preflight import yolo_data
 from holdfast.preflight.checks.forecast_trial import count_images
-from holdfast.preflight.cost_estimate import estimate_memory, estimate_times, settings_of, sum_times
+from holdfast.preflight.cost_estimate import estimate_memory, estimate_times, merge_settings, sum_times
 from holdfast.preflight.short_run import measure
 from holdfast.preflight.short_run_metrics import compute_metrics
 from holdfast.schema import events
@@ -120,7 +120,7 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
     path = planned(args, folder)
     plan = open_plan(path)
     stage = stages_of(plan)[0]
-    settings = settings_of(plan, stage)
+    settings = merge_settings(plan, stage)
     counted = count_images(settings, {settings["data"]: yolo_data.read(args.data.absolute(), cwd=folder)})
     print(f"a short trial: {args.imgsz} px, batch {args.batch} ...", flush=True)
     one = measure(stage_plan(plan, stage))

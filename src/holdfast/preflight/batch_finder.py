@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.units import size as amount
 from holdfast.machine import this_machine
-from holdfast.preflight.cost_estimate import GROWS
+from holdfast.preflight.cost_estimate import MAX_GROWTH
 from holdfast.preflight.short_run import Measurement, make_request, measure
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Trial = Callable[..., Measurement]
 
-ROOM = GROWS
+ROOM = MAX_GROWTH
 """How much more memory than the peak of a short run a long training may use, as a share."""
 SIZES = (160, 224, 256, 320, 384, 416, 448, 512, 640, 768, 960, 1280)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -124,7 +124,7 @@ def find_what_fits(
     answer = Answer(limit, tuple(found), base, bytes_per_pixel, memory_kind, tuple(too_large))
     if not verify:
         return answer
-    return _without_mosaic(plan, _verify(plan, answer, notify, trial), notify, trial)
+    return _measure_without_mosaic(plan, _verify(plan, answer, notify, trial), notify, trial)
 
 
 def _choose_points(batch: int, size: int) -> Iterator[tuple[int, int]]:
@@ -181,7 +181,7 @@ def find_nearest(plan: Plan, answer: Answer) -> tuple[int, int] | None:
     return (1, max(sizes)) if sizes else None
 
 
-def _without_mosaic(plan: Plan, answer: Answer, notify: Callable[[str], None], trial: Trial) -> Answer:
+def _measure_without_mosaic(plan: Plan, answer: Answer, notify: Callable[[str], None], trial: Trial) -> Answer:
     """Measure the cost of mosaic: run the smallest batch and size without it."""
     measured = min(answer.measured, key=lambda measured: measured.load)
     if not {**plan.settings, **plan.overrides}.get("mosaic", 1.0):

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from holdfast.preflight.short_run_metrics import ShortRunTiming
     from holdfast.schema.plan import Plan, Stage
 
-UNSURE = 0.20
+UNCERTAINTY = 0.20
 """The uncertainty of a time that was measured for a minute and must hold for hours."""
-UNSURE_SCALED = 0.35
+SCALED_UNCERTAINTY = 0.35
 """The uncertainty of a time that was extrapolated from another stage."""
-GROWS = 0.12
+MAX_GROWTH = 0.12
 """A share of the memory of a short run: allocators take a little more in a long training."""
-SHRINKS = 0.05
+MAX_SHRINKAGE = 0.05
 LISTED_S = 0.0007
 """Seconds to list and verify one image before the first epoch, if there is no label cache yet."""
 KEPT_FOR_MOSAIC = 8
@@ -49,7 +49,7 @@ NOTHING = Span(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Counted:
+class ImageCounts:
     """The number of images that a stage trains and validates with."""
 
     train: int
@@ -86,29 +86,31 @@ def find_largest_stage(plan: Plan) -> int:
     """Return the index of the stage whose batches have the most pixels."""
     loads = []
     for stage in stages_of(plan):
-        request = make_request(settings_of(plan, stage))
+        request = make_request(merge_settings(plan, stage))
         loads.append(float(request.batch) * request.size * request.size)
     return loads.index(max(loads))
 
 
-def settings_of(plan: Plan, stage: Stage) -> dict[str, Any]:
+def merge_settings(plan: Plan, stage: Stage) -> dict[str, Any]:
     return {**plan.settings, **stage.settings, **plan.overrides}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def estimate_memory(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> Memory:
-    more = {name: bytes_ for name, bytes_ in _more(measured, settings, counted).items() if bytes_ > 0}
+def estimate_memory(measured: Measurement, settings: Mapping[str, Any], counted: ImageCounts) -> Memory:
+    more = {name: bytes_ for name, bytes_ in _estimate_additional(measured, settings, counted).items() if bytes_ > 0}
     beyond = sum(more.values())
-    return Memory(_around(measured.training, beyond), _around(measured.validation, beyond), more)
+    return Memory(_memory_span(measured.training, beyond), _memory_span(measured.validation, beyond), more)
 
 
-def _around(bytes_: int, beyond: int) -> Span:
-    return Span(bytes_ * (1 - SHRINKS) + 0.5 * beyond, float(bytes_ + beyond), bytes_ * (1 + GROWS) + 1.25 * beyond)
+def _memory_span(bytes_: int, beyond: int) -> Span:
+    return Span(
+        bytes_ * (1 - MAX_SHRINKAGE) + 0.5 * beyond, float(bytes_ + beyond), bytes_ * (1 + MAX_GROWTH) + 1.25 * beyond
+    )
 
 
-def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
+def _estimate_additional(measured: Measurement, settings: Mapping[str, Any], counted: ImageCounts) -> dict[str, int]:
     image = int(CHANNELS * SHAPE * measured.size * measured.size)
     if settings.get("cache") in (True, "ram", "True"):
         rest = counted.train + counted.val - measured.images - measured.validated
@@ -123,15 +125,15 @@ def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) 
 
 
 def estimate_times(
-    plan: Plan, measured: Measurement, counted: Sequence[Counted], pace: ShortRunTiming | None = None
+    plan: Plan, measured: Measurement, counted: Sequence[ImageCounts], pace: ShortRunTiming | None = None
 ) -> list[StageTime]:
     """Estimate the time of each stage. `counted` are the images of each stage. `pace` replaces the wall-clock timing."""
     found = []
     largest = find_largest_stage(plan)
     for number, stage in enumerate(stages_of(plan)):
-        settings = settings_of(plan, stage)
+        settings = merge_settings(plan, stage)
         found.append(
-            _stage(
+            _estimate_stage(
                 stage.name or plan.name or "the training",
                 make_request(settings),
                 counted[number],
@@ -148,10 +150,10 @@ def sum_times(times: Sequence[StageTime]) -> Span:
     return sum((stage.total for stage in times), NOTHING)
 
 
-def _stage(
+def _estimate_stage(
     name: str,
     asked: ShortRunRequest,
-    counted: Counted,
+    counted: ImageCounts,
     measured: Measurement,
     pace: ShortRunTiming,
     *,
@@ -167,21 +169,21 @@ def _stage(
     closed = pace.closed if measured.closes else pace.batch
     trained = worth * larger * (asked.with_mosaic * pace.batch + (asked.epochs - asked.with_mosaic) * closed)
     validation = pace.validation * larger_image * counted.val / measured.validated if measured.validated else 0.0
-    validations = _validations(asked.epochs, validates_every)
+    validations = _count_validations(asked.epochs, validates_every)
     after = pace.after
     if measured.validated:
         after += pace.validation * (counted.val / measured.validated - 1.0)
     listed = LISTED_S * max(0, counted.train + counted.val - measured.images - measured.validated)
     expected = pace.start + listed + trained + validations * validation + asked.epochs * pace.saving + max(0.0, after)
-    unsure = (UNSURE_SCALED if scaled else UNSURE) + pace.spread / 2.0
+    unsure = (SCALED_UNCERTAINTY if scaled else UNCERTAINTY) + pace.spread / 2.0
     epoch = trained / asked.epochs + validation * validations / asked.epochs + pace.saving
-    return StageTime(name, asked.epochs, batches, _about(epoch, unsure), _about(expected, unsure), scaled)
+    return StageTime(name, asked.epochs, batches, _time_span(epoch, unsure), _time_span(expected, unsure), scaled)
 
 
-def _validations(epochs: int, every: int) -> int:
+def _count_validations(epochs: int, every: int) -> int:
     """Return the number of validations. The last epoch is always validated."""
     return 1 if not every else epochs // every + (1 if epochs % every else 0)
 
 
-def _about(seconds: float, unsure: float) -> Span:
+def _time_span(seconds: float, unsure: float) -> Span:
     return Span(seconds / (1 + unsure), seconds, seconds * (1 + unsure))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.units import duration
 from holdfast.preflight.checks.check import device_kind
 from holdfast.preflight.checks.context import build_context
-from holdfast.preflight.cost_estimate import find_largest_stage, settings_of
+from holdfast.preflight.cost_estimate import find_largest_stage, merge_settings
 from holdfast.preflight.short_run import measure
 from holdfast.probe.holdfast_probe.env_scripts import canaries as canary_runner
 from holdfast.probe.holdfast_probe.op_check import canaries
@@ -52,7 +52,7 @@ class Candidate:
 
 def needs_selection(plan: Plan) -> bool:
     """Return whether the plan names no device, or "auto"."""
-    return all(settings_of(plan, stage).get("device") in (None, "", "auto") for stage in stages_of(plan))
+    return all(merge_settings(plan, stage).get("device") in (None, "", "auto") for stage in stages_of(plan))
 
 
 def choose(

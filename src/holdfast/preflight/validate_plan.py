@@ -43,7 +43,7 @@ _TASK_OF = {
     "-depth": "depth",
 }
 _DOWNLOADED = re.compile(r"(yolov(3|5|8|9|10)|yolo(11|12|26)|yolo_nas_|yoloe-|rtdetr-)[\w.-]*\.pt")
-MANY = 0.05
+MAX_FAULT_SHARE = 0.05
 """Above this share, wrong labels are not an isolated mistake."""
 
 
@@ -249,7 +249,7 @@ def _check_labels(data: DataSet, split: str, settings: Mapping[str, Any], result
             f"{_count_files(len(others))} for {split} cannot be used ({sample.counted} were checked): {others[0].label}, line "
             f"{others[0].line}, {others[0].message}; Ultralytics would skip these images. Fix the labels."
         )
-        (result.problems if len(others) > MANY * sample.checked else result.notes).append(sentence)
+        (result.problems if len(others) > MAX_FAULT_SHARE * sample.checked else result.notes).append(sentence)
 
 
 def _count_files(count: int) -> str:

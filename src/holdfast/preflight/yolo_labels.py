@@ -36,7 +36,7 @@ class LabelFault(NamedTuple):
 @dataclass(frozen=True)
 class LabelSample:
     checked: int
-    of: int
+    total: int
     missing: int
     empty: int
     boxes: int
@@ -44,7 +44,9 @@ class LabelSample:
 
     @property
     def counted(self) -> str:
-        return f"all {self.of}" if self.checked == self.of else f"{self.checked:,} of {self.of:,}, evenly sampled"
+        return (
+            f"all {self.total}" if self.checked == self.total else f"{self.checked:,} of {self.total:,}, evenly sampled"
+        )
 
 
 def sample_labels(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FACTS_SECONDS = 90.0
 """Importing torch from a cold, busy disk takes a long time."""
-SHARES_A_PROCESS = ("faiss", "sklearn", "xgboost", "lightgbm")
+OPENMP_LIBRARIES = ("faiss", "sklearn", "xgboost", "lightgbm")
 """Libraries that bring their own OpenMP runtime."""
 _NAMES = {
     "batch-size": "batch",
@@ -129,7 +129,7 @@ def _query_facts(
     client: PythonClient, imports: frozenset[str], python: list[str], seconds: float
 ) -> tuple[Interpreter | None, str]:
     # If the script cannot be read, try the one library that is known to crash together with torch.
-    libraries = [name for name in SHARES_A_PROCESS if name in imports] if imports else ["faiss"]
+    libraries = [name for name in OPENMP_LIBRARIES if name in imports] if imports else ["faiss"]
     reply = client(FACTS, libraries, "", seconds)
     known = parse_facts(reply)
     if known is not None:

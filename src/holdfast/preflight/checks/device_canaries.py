@@ -39,7 +39,7 @@ def run(context: CheckContext) -> Answer:
     """Use the results of the dry run if there is a training, since only the dry run knows its device; else test the requested device."""
     if context.command or context.plan is not None:
         dry_run = get_dry_run(context)
-        reports = [(str(line["device"]), line["results"]) for line in dry_run.of("canaries")]
+        reports = [(str(line["device"]), line["results"]) for line in dry_run.select("canaries")]
         if reports:
             return _make_answer(context, reports)
         if dry_run.steps:

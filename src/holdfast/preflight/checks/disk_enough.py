@@ -74,7 +74,7 @@ def _check_space(folder: Path, free: int, least: float, needed: float, why: str)
         )
 
 
-def _with(amount: float, **settings: Any) -> CheckContext:
+def _make_case(amount: float, **settings: Any) -> CheckContext:
     return linux(free_disk=lambda _: int(amount), cwd=Path.cwd(), settings=settings)
 
 
@@ -84,15 +84,15 @@ CHECK = Check(
     run=run,
     page=__doc__ or "",
     cases=(
-        Case("enough space", _with(50 * GIB), "passed"),
-        Case("enough space for a small model", _with(3 * GIB, model="yolo11n.pt"), "passed"),
-        Case("not enough space for a large model", _with(3 * GIB, model="yolo11x.yaml"), "warn"),
+        Case("enough space", _make_case(50 * GIB), "passed"),
+        Case("enough space for a small model", _make_case(3 * GIB, model="yolo11n.pt"), "passed"),
+        Case("not enough space for a large model", _make_case(3 * GIB, model="yolo11x.yaml"), "warn"),
         Case(
             "not enough space for a file every epoch",
-            _with(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1),
+            _make_case(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1),
             "warn",
         ),
-        Case("not enough space for one checkpoint", _with(GIB // 2, model="yolo11x.yaml"), "fatal"),
-        Case("a full disk", _with(0), "fatal"),
+        Case("not enough space for one checkpoint", _make_case(GIB // 2, model="yolo11x.yaml"), "fatal"),
+        Case("a full disk", _make_case(0), "fatal"),
     ),
 )

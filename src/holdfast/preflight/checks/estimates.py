@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MB = 1_000_000
 GB = 1_000_000_000
 
-CHECKPOINT = 6
+CHECKPOINT_BYTES = 6
 """Bytes per parameter in an Ultralytics checkpoint: weights and AdamW's two moments, in half precision."""
-IMPORTED = 700 * MB
+TORCH_BYTES = 700 * MB
 """A process that has imported torch and a small model; the CUDA libraries take the same amount again."""
-WORKER = 250 * MB
+WORKER_BYTES = 250 * MB
 """A process that loads and augments images."""
 
 
@@ -47,22 +47,22 @@ def estimate_disk(context: CheckContext) -> tuple[float, float, str]:
     parts: dict[str, float] = {**estimate_plan_disk(plan, context.cwd, {})}
     epochs, every = context.settings.get("epochs"), context.settings.get("save_period")
     if isinstance(epochs, int) and isinstance(every, int) and every > 0:
-        parts[f"a file every {every} epochs"] = epochs // every * CHECKPOINT * count
+        parts[f"a file every {every} epochs"] = epochs // every * CHECKPOINT_BYTES * count
     why = ", ".join(f"{size(amount)} {what}" for what, amount in parts.items())
-    return 2 * CHECKPOINT * count + 50 * MB, sum(parts.values()), why
+    return 2 * CHECKPOINT_BYTES * count + 50 * MB, sum(parts.values()), why
 
 
 def estimate_memory(context: CheckContext) -> tuple[float, str]:
     """Return the bytes of main memory needed before the first batch, and what they are for."""
-    parts = [f"{IMPORTED / GB:.1f} GB for torch and a small model"]
-    needed: float = IMPORTED
+    parts = [f"{TORCH_BYTES / GB:.1f} GB for torch and a small model"]
+    needed: float = TORCH_BYTES
     if (context.device or "").startswith("cuda") or context.trains_on("cuda"):
-        needed += IMPORTED
-        parts.append(f"{IMPORTED / GB:.1f} GB for the CUDA libraries")
+        needed += TORCH_BYTES
+        parts.append(f"{TORCH_BYTES / GB:.1f} GB for the CUDA libraries")
     workers = _count_workers(context)
     if workers:
-        needed += workers * WORKER
-        parts.append(f"{workers * WORKER / GB:.1f} GB for {workers} loader workers")
+        needed += workers * WORKER_BYTES
+        parts.append(f"{workers * WORKER_BYTES / GB:.1f} GB for {workers} loader workers")
     cached = _estimate_cache(context)
     if cached:
         needed += cached

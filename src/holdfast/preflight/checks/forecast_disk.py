@@ -19,7 +19,7 @@ from holdfast.preflight.case_contexts import GIB, linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
 from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, get_short_run
-from holdfast.preflight.cost_estimate import settings_of
+from holdfast.preflight.cost_estimate import merge_settings
 from holdfast.preflight.short_run import make_request
 from holdfast.supervisor.stage_command import stages_of
 
@@ -74,7 +74,7 @@ def estimate_written(found: ShortRun) -> dict[str, int]:
     }
     kept = 0
     for stage in stages:
-        settings = settings_of(found.plan, stage)
+        settings = merge_settings(found.plan, stage)
         every = settings.get("save_period", -1)
         if isinstance(every, int) and every > 0:
             kept += make_request(settings).epochs // every

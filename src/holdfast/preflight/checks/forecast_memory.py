@@ -27,7 +27,7 @@ from holdfast.preflight.checks.forecast_trial import (
     get_short_run,
     get_short_run_or_failure,
 )
-from holdfast.preflight.cost_estimate import Counted, Memory, Span, estimate_memory
+from holdfast.preflight.cost_estimate import ImageCounts, Memory, Span, estimate_memory
 from holdfast.preflight.short_run import Measurement, measure
 from holdfast.preflight.short_run_metrics import ShortRunTiming
 from holdfast.schema.plan import Budget, Plan
@@ -48,18 +48,18 @@ def run(context: CheckContext) -> Answer:
         return _report_out_of_memory(context, found)
     found = get_short_run(context)
     memory = estimate_memory(measured, found.settings, found.images)
-    limit, whose = get_memory_limit(context, found.plan)
+    limit, limit_name = get_memory_limit(context, found.plan)
     message = (
         f"batch {measured.batch} at {measured.size} px: {_format_span(memory.training)} in training,"
-        f" {_format_span(memory.validation)} in validation; {size(limit)} is {whose}"
+        f" {_format_span(memory.validation)} in validation; {size(limit)} is {limit_name}"
     )
     device = _device_memory(found)
     if device is not None:
         message += f"; {device[0]}: {size(device[1])} of {size(device[2])}"
-    return Answer(message, tuple(_findings(context, found, memory, limit, whose)))
+    return Answer(message, tuple(_findings(context, found, memory, limit, limit_name)))
 
 
-def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int, whose: str) -> list[Finding]:
+def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int, limit_name: str) -> list[Finding]:
     findings = []
     peak = memory.peak
     if peak.high > limit:
@@ -68,7 +68,7 @@ def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int
             finding(
                 ID,
                 "fatal" if peak.low > limit else "warn",
-                f"{phase} will need {_format_span(peak)}, but {size(limit)} is {whose}.",
+                f"{phase} will need {_format_span(peak)}, but {size(limit)} is {limit_name}.",
                 evidence=_evidence(found, memory),
                 remedies=_remedies(context, found),
                 confidence="proven" if peak.low > limit else "likely",
@@ -185,7 +185,7 @@ def recorded(
         failed=failed,
         seconds=30.0,
     )
-    return ShortRun(planned, planned, measured, (Counted(1000, 200),))
+    return ShortRun(planned, planned, measured, (ImageCounts(1000, 200),))
 
 
 def _make_case(available: float = 10.0, **more: float | str) -> CheckContext:

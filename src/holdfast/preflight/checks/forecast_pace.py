@@ -26,7 +26,7 @@ from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.checks.forecast_memory import get_memory_limit
 from holdfast.preflight.checks.forecast_trial import get_ultralytics_plan
-from holdfast.preflight.cost_estimate import UNSURE, Span
+from holdfast.preflight.cost_estimate import UNCERTAINTY, Span
 from holdfast.preflight.dry_run.cache import explain_no_steps
 from holdfast.preflight.dry_run.run import count_occurrences, run_in_scratch
 from holdfast.schema import events
@@ -64,13 +64,13 @@ def run(context: CheckContext) -> Answer:
         raise NotChecked(few if recorded else explain_no_steps(dry_run))
     step = _span([step.seconds for step in steps])
     wait_share = sum(step.data_wait for step in steps) / max(1e-9, sum(step.seconds for step in steps))
-    limit, whose = get_memory_limit(context, context.plan)
+    limit, limit_name = get_memory_limit(context, context.plan)
     message = [
         f"a step takes {_format_time(step.expected)} ({_format_time(step.low)} to {_format_time(step.high)}), {wait_share:.0%} of it waiting for data",
         *_describe_epoch(dry_run, step, steps),
-        f"peak memory is {size(dry_run.peak_memory)}; {size(limit)} is {whose}",
+        f"peak memory is {size(dry_run.peak_memory)}; {size(limit)} is {limit_name}",
     ]
-    return Answer("; ".join(message), tuple(_findings(dry_run, limit, whose)))
+    return Answer("; ".join(message), tuple(_findings(dry_run, limit, limit_name)))
 
 
 def _watch_training(context: CheckContext) -> DryRunResult:
@@ -89,7 +89,7 @@ def _span(seconds: list[float]) -> Span:
     """Return the quartiles, widened to at least the uncertainty of a measurement of a few seconds."""
     middle = median(seconds)
     low, _, high = quantiles(seconds, n=4)
-    return Span(min(low, (1 - UNSURE) * middle), middle, max(high, (1 + UNSURE) * middle))
+    return Span(min(low, (1 - UNCERTAINTY) * middle), middle, max(high, (1 + UNCERTAINTY) * middle))
 
 
 def _describe_epoch(dry_run: DryRunResult, step: Span, steps: list[events.Step]) -> list[str]:
@@ -103,14 +103,14 @@ def _describe_epoch(dry_run: DryRunResult, step: Span, steps: list[events.Step])
     return [f"an epoch has {loader.batches:,} batches: about {middle} ({low} to {high}) without validation"]
 
 
-def _findings(dry_run: DryRunResult, limit: int, whose: str) -> list[Finding]:
+def _findings(dry_run: DryRunResult, limit: int, limit_name: str) -> list[Finding]:
     if dry_run.peak_memory <= MAX_SHARE * limit:
         return []
     return [
         finding(
             ID,
             "warn",
-            f"It used {size(dry_run.peak_memory)} in its first {dry_run.seconds:.0f} s, and {size(limit)} is {whose}.",
+            f"It used {size(dry_run.peak_memory)} in its first {dry_run.seconds:.0f} s, and {size(limit)} is {limit_name}.",
             evidence=[f"all of its processes together, sampled every half second for {dry_run.seconds:.0f} s"],
             remedies=["use a smaller batch with gradient accumulation", "close other programs"],
             confidence="likely",

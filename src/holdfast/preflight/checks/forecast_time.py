@@ -40,7 +40,9 @@ def run(context: CheckContext) -> Answer:
     found = get_short_run(context)
     times = estimate_times(found.plan, found.measured, found.counted)
     total = sum_times(times)
-    stages = ", ".join(f"{one.name}: {_format_stage(one)}" if len(times) > 1 else _format_stage(one) for one in times)
+    stages = ", ".join(
+        f"{stage.name}: {_format_stage(stage)}" if len(times) > 1 else _format_stage(stage) for stage in times
+    )
     message = f"{_format_span(total)} in total; {stages}"
     if not found.measured.validated:
         message += "; the short run did not reach a validation, so validation is not included"
@@ -56,12 +58,12 @@ def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[
     if hours is None or total.high <= hours * HOUR:
         return
     sure = total.low > hours * HOUR
-    epochs = max(1, int(sum(one.epochs for one in times) * min(1.0, hours * HOUR / total.expected)))
+    epochs = max(1, int(sum(stage.epochs for stage in times) * min(1.0, hours * HOUR / total.expected)))
     yield finding(
         ID,
         "warn",
         f"It will take {_format_span(total)}, but the budget stops it after {duration(hours * HOUR)}.",
-        evidence=[f"{one.name}: {one.epochs} epochs, {_format_span(one.epoch)} each" for one in times],
+        evidence=[f"{stage.name}: {stage.epochs} epochs, {_format_span(stage.epoch)} each" for stage in times],
         remedies=[
             f"plan about {epochs} epochs in total, or set hours = {total.high / HOUR:.1f}",
             "you can continue it afterwards: holdfast resume",
@@ -70,10 +72,10 @@ def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[
     )
 
 
-def _format_stage(one: StageTime) -> str:
-    suffix = ", extrapolated from another stage" if one.scaled else ""
-    epochs = "1 epoch" if one.epochs == 1 else f"{one.epochs} epochs"
-    return f"{epochs} of {one.batches:,} batches, {_format_span(one.epoch)} each{suffix}"
+def _format_stage(stage: StageTime) -> str:
+    suffix = ", extrapolated from another stage" if stage.scaled else ""
+    epochs = "1 epoch" if stage.epochs == 1 else f"{stage.epochs} epochs"
+    return f"{epochs} of {stage.batches:,} batches, {_format_span(stage.epoch)} each{suffix}"
 
 
 def _format_span(span: Span) -> str:

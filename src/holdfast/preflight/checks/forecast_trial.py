@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.preflight import yolo_data
 from holdfast.preflight.checks.check import NotChecked
 from holdfast.preflight.checks.context import parse_value
-from holdfast.preflight.cost_estimate import Counted, find_largest_stage, settings_of
+from holdfast.preflight.cost_estimate import ImageCounts, find_largest_stage, merge_settings
 from holdfast.preflight.short_run import EPOCHS, FULL, make_request, measure
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.plan import Plan, to_toml
@@ -55,17 +55,17 @@ class ShortRun:
     stage: Plan
     """The stage that was run, as a separate plan."""
     measured: Measurement
-    counted: tuple[Counted, ...]
+    counted: tuple[ImageCounts, ...]
     """Images of each stage."""
     unpacked: int = 0
     """Bytes of all uncompressed images; 0 unless cache = "disk"."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        return settings_of(self.plan, stages_of(self.plan)[find_largest_stage(self.plan)])
+        return merge_settings(self.plan, stages_of(self.plan)[find_largest_stage(self.plan)])
 
     @property
-    def images(self) -> Counted:
+    def images(self) -> ImageCounts:
         return self.counted[find_largest_stage(self.plan)]
 
 
@@ -129,15 +129,17 @@ def _make_short_run(context: CheckContext, plan: Plan) -> ShortRun:
     try:
         data = {
             name: yolo_data.read(context.cwd / name, cwd=context.cwd)
-            for name in {str(settings_of(plan, stage).get("data", "")) for stage in stages_of(plan)}
+            for name in {str(merge_settings(plan, stage).get("data", "")) for stage in stages_of(plan)}
         }
     except HoldfastError as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     stages = stages_of(plan)
-    counted = tuple(count_images(settings_of(plan, stage), data) for stage in stages)
+    counted = tuple(count_images(merge_settings(plan, stage), data) for stage in stages)
     planned = sum(
         request.epochs * -(-images.train // request.batch)
-        for request, images in zip((make_request(settings_of(plan, stage)) for stage in stages), counted, strict=True)
+        for request, images in zip(
+            (make_request(merge_settings(plan, stage)) for stage in stages), counted, strict=True
+        )
     )
     if planned < MIN_RATIO * EPOCHS * FULL.batches:
         raise NotChecked(f"the whole training is {planned} batches, which take little longer than a short run would")
@@ -145,11 +147,11 @@ def _make_short_run(context: CheckContext, plan: Plan) -> ShortRun:
     seconds = max(1.0, context.seconds_left - min(RESERVED_S, context.seconds_left / 4))
     over: dict[str, Any] = {"device": context.device} if context.device not in (None, "auto") else {}
     measured = measure(stage, seconds=seconds, notify=lambda what: context.notify(0, None, what), **over)
-    on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
+    on_disk = any(merge_settings(plan, stage).get("cache") == "disk" for stage in stages)
     return ShortRun(plan, stage, measured, counted, sum(map(estimate_unpacked, data.values())) if on_disk else 0)
 
 
-def count_images(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
+def count_images(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> ImageCounts:
     """Count the images of a stage. `fraction` is a share or a number of images, for training only or for each split."""
     splits = data[str(settings.get("data", ""))].splits
     fraction = settings.get("fraction", 1.0)
@@ -158,7 +160,7 @@ def count_images(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Co
     for split, share in zip(("train", "val"), [*shares, 1.0], strict=False):
         total = len(splits[split])
         counts.append(min(total, share) if isinstance(share, int) and share > 1 else max(1, round(total * share)))
-    return Counted(*counts)
+    return ImageCounts(*counts)
 
 
 def estimate_unpacked(data: DataSet) -> int:

@@ -26,7 +26,9 @@ ID = "learning-all-move"
 
 
 def run(context: CheckContext) -> Answer:
-    curves = [line["moved"] for line in get_dry_run_with_experiments(context).of("curve") if line["mode"] == "again"]
+    curves = [
+        line["moved"] for line in get_dry_run_with_experiments(context).select("curve") if line["mode"] == "again"
+    ]
     # One learning rate may be too small to show a change: a tensor that changed at any rate counts as changed.
     moved = min(curves, key=lambda curve: int(curve["still"]))
     still, count = int(moved["still"]), int(moved["moved"])

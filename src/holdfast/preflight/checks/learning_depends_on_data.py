@@ -33,32 +33,32 @@ MIN_LENGTH = 2
 
 def run(context: CheckContext) -> Answer:
     dry_run = get_dry_run_with_experiments(context)
-    if (dry_run.one("experiments") or {}).get("drawn"):
+    if (dry_run.first("experiments") or {}).get("drawn"):
         raise NotChecked("the training uses no DataLoader: it is unknown which part of a batch is the input")
-    zeroed = next((line for line in dry_run.of("curve") if line["mode"] == "zeroed"), None)
-    if zeroed is None and not any(line["given"] for line in dry_run.of("curve")):
+    zeroed = next((line for line in dry_run.select("curve") if line["mode"] == "zeroed"), None)
+    if zeroed is None and not any(line["given"] for line in dry_run.select("curve")):
         raise NotChecked("the training stops reading its loader after its first steps: its inputs cannot be set to 0")
     if zeroed is None:
         raise NotChecked("the loss does not change at all, or there was too little time: there is nothing to compare")
     real = next(
-        line for line in dry_run.of("curve") if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
+        line
+        for line in dry_run.select("curve")
+        if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
     )
-    one, other = (_get_losses(line) for line in (real, zeroed))
-    if len(other) < MIN_LENGTH:
+    real_losses, zeroed_losses = (_get_losses(line) for line in (real, zeroed))
+    if len(zeroed_losses) < MIN_LENGTH:
         raise NotChecked("too few steps were completed with the inputs at 0")
-    here, there = loss_curve(one), loss_curve(other[: len(one)])
-    message = (
-        f"one batch: {here.first:.4g} to {here.late:.4g}; with its inputs at 0: {there.first:.4g} to {there.late:.4g}"
-    )
-    how = same_curve(one, other)
-    if how == "different":
+    real_curve, zeroed_curve = loss_curve(real_losses), loss_curve(zeroed_losses[: len(real_losses)])
+    message = f"one batch: {real_curve.first:.4g} to {real_curve.late:.4g}; with its inputs at 0: {zeroed_curve.first:.4g} to {zeroed_curve.late:.4g}"
+    similarity = same_curve(real_losses, zeroed_losses)
+    if similarity == "different":
         return Answer(message)
-    certain = bool((dry_run.one("experiments") or {}).get("input_is_certain"))
+    certain = bool((dry_run.first("experiments") or {}).get("input_is_certain"))
     already = bool(zeroed.get("zero_already"))
     what = (
         "The inputs of the first batch are already all 0."
         if already
-        else f"The loss curve is {'exactly ' if how == 'equal' else 'nearly '}the same when all inputs are 0: "
+        else f"The loss curve is {'exactly ' if similarity == 'equal' else 'nearly '}the same when all inputs are 0: "
         "learning does not depend on the inputs."
     )
     return Answer(
@@ -66,14 +66,14 @@ def run(context: CheckContext) -> Answer:
         (
             finding(
                 ID,
-                "fatal" if how == "equal" and certain and not (already and here.clear) else "warn",
+                "fatal" if similarity == "equal" and certain and not (already and real_curve.clear) else "warn",
                 what,
                 evidence=[message],
                 remedies=[
                     "print the inputs just before the forward pass: an integer division, a mask or a wrong name can make them 0",
                     "check what the loader yields, and which part of it the training loop uses",
                 ],
-                confidence="proven" if how == "equal" and certain else "likely",
+                confidence="proven" if similarity == "equal" and certain else "likely",
             ),
         ),
     )

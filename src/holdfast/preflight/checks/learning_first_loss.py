@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from holdfast.preflight.dry_run.run import DryRunResult
 
 ID = "learning-first-loss"
-TIMES = 4.0
+MAX_RATIO = 4.0
 """A first loss up to this many times the theoretical value passes."""
-FALLEN = 0.7
+FALLEN_SHARE = 0.7
 """A loss below this share of the first loss has clearly fallen."""
 
 
 def run(context: CheckContext) -> Answer:
     dry_run = get_dry_run_with_steps(context)
-    event = dry_run.one("first-loss")
+    event = dry_run.first("first-loss")
     if event is None:
         raise NotChecked("no backward pass was observed")
     if "why" in event:
@@ -45,7 +45,7 @@ def run(context: CheckContext) -> Answer:
     if "classes" in event:
         about += f" with {event['classes']} classes"
     message = f"the first loss is {seen:.4g}; {about} is near {expected:.4g}"
-    if math.isfinite(seen) and seen <= TIMES * expected + 1.0:
+    if math.isfinite(seen) and seen <= MAX_RATIO * expected + 1.0:
         return Answer(message)
     return Answer(
         message,
@@ -67,8 +67,8 @@ def run(context: CheckContext) -> Answer:
 
 def _is_falling(dry_run: DryRunResult) -> bool:
     """Return whether the loss falls within the few steps of the dry run."""
-    losses = [float(line["loss"]) for line in dry_run.of("dry-run-step") if line["loss"] is not None]
-    return bool(losses) and min(losses) < FALLEN * losses[0]
+    losses = [float(line["loss"]) for line in dry_run.select("dry-run-step") if line["loss"] is not None]
+    return bool(losses) and min(losses) < FALLEN_SHARE * losses[0]
 
 
 def _first(seen: float, expected: float, kind: str = "cross entropy") -> dict[str, object]:

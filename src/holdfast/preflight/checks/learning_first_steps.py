@@ -63,7 +63,7 @@ def crashed(dry_run: DryRunResult) -> bool:
 
 def _may_have_caused_it(dry_run: DryRunResult) -> bool:
     """Return whether an experiment of the dry run may have caused the crash."""
-    event = dry_run.one("experiments")
+    event = dry_run.first("experiments")
     return event is not None and bool(event["possible"])
 
 
@@ -150,7 +150,7 @@ def _format_paths(paths: list[str] | tuple[str, ...] | object) -> str:
 
 
 def _message(dry_run: DryRunResult) -> str:
-    losses = [line["loss"] for line in dry_run.of("dry-run-step") if line["phase"] in ("first", "more")]
+    losses = [line["loss"] for line in dry_run.select("dry-run-step") if line["phase"] in ("first", "more")]
     seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
     loss_curve = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
     kept = "" if dry_run.changed else "; nothing in your folder changed"

@@ -34,7 +34,7 @@ def run(context: CheckContext) -> Answer:
     dry_run = get_dry_run_with_experiments(context)
     curves = [
         (line, loss_curve([float(loss) for loss in line["losses"]]))
-        for line in dry_run.of("curve")
+        for line in dry_run.select("curve")
         if _repeats_batch(line)
     ]
     by_factor = {float(line["factor"]): curve for line, curve in curves}
@@ -44,7 +44,7 @@ def run(context: CheckContext) -> Answer:
     if falling:
         factor = next(iter(falling))
         return Answer(_describe_fall(falling[factor], factor))
-    if not (dry_run.one("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in curves):
+    if not (dry_run.first("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in curves):
         raise NotChecked("the training stops reading its loader after its first steps: a batch cannot be repeated")
     most = max(curve.steps for curve in by_factor.values())
     if most < MIN_COUNT:

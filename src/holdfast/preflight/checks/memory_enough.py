@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Finding
 
 ID = "memory-enough"
-HOPELESS = 0.4
+MIN_SHARE = 0.4
 """A share of the minimum. With less than this, even importing torch swaps."""
 
 
@@ -50,7 +50,7 @@ def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: s
             remedies.append("workers=2, or 0")
         yield finding(
             ID,
-            "fatal" if memory.available < HOPELESS * estimates.IMPORTED else "warn",
+            "fatal" if memory.available < MIN_SHARE * estimates.TORCH_BYTES else "warn",
             f"{size(memory.available)} of memory is available, but the training needs about {size(needed)} to start.",
             evidence=[why, f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
             remedies=remedies or ["use a machine with more memory, or give the container more"],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
 
 ID = "swap-in-use"
-MUCH = 0.25
+MAX_SHARE = 0.25
 """A share of physical memory. Any machine accumulates less than this in a week."""
 
 
@@ -31,7 +31,7 @@ def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
     pressed = memory.pressure not in (None, "normal")
     message = "no swap is in use" if not memory.swap_used else f"only {size(memory.swap_used)} of swap in use"
-    if not pressed and memory.swap_used <= MUCH * memory.total:
+    if not pressed and memory.swap_used <= MAX_SHARE * memory.total:
         return Answer(f"{message}, memory pressure is normal" if memory.pressure else message)
     evidence = [f"{size(memory.swap_used)} of swap in use, {size(memory.total)} of memory"]
     if memory.pressure:

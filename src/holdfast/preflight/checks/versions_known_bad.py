@@ -39,7 +39,7 @@ MIN_PYTHON = (3, 9)
 def run(context: CheckContext) -> Answer:
     python = context.interpreter
     assert python is not None
-    return Answer(f"{_have(python)}: no known bugs in this combination", tuple(_findings(context, python)))
+    return Answer(f"{_format_versions(python)}: no known bugs in this combination", tuple(_findings(context, python)))
 
 
 def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
@@ -62,7 +62,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
             ID,
             "fatal",
             f"torch is installed but does not work: {python.no_torch}.",
-            evidence=[_have(python), *(line for line in (python.died, python.last_words) if line)],
+            evidence=[_format_versions(python), *(line for line in (python.died, python.last_words) if line)],
             remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):
@@ -88,7 +88,7 @@ def _report_fault(fault: KnownFault, context: CheckContext, python: Interpreter)
         ID,
         "warn" if unsure else fault.severity,
         f"{fault.what}{'. This applies only if it trains on MPS; no device was specified' if unsure else ''}.",
-        evidence=[_have(python), *([error] if error else []), fault.sources],
+        evidence=[_format_versions(python), *([error] if error else []), fault.sources],
         remedies=[fault.remedy, *(["train on the CPU until then: device=cpu"] if fault.on_mps else [])],
     )
 
@@ -103,7 +103,7 @@ def _check_torchvision(python: Interpreter) -> Iterator[Finding]:
         ID,
         "warn",
         f"torch {text_of(torch)} requires torchvision {text_of(wanted)}, but {text_of(have)} is installed.",
-        evidence=[_have(python)],
+        evidence=[_format_versions(python)],
         remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={text_of(wanted)}.*"'],
     )
 
@@ -115,7 +115,7 @@ def _check_minimums(python: Interpreter) -> Iterator[Finding]:
             ID,
             "warn",
             f"Holdfast supports torch 2.1 and newer; this is {text_of(torch)}: a run is supervised, but its steps are not recorded.",
-            evidence=[_have(python)],
+            evidence=[_format_versions(python)],
             remedies=["install a newer torch"],
         )
     if own is not None and own < MIN_PYTHON:
@@ -128,7 +128,7 @@ def _check_minimums(python: Interpreter) -> Iterator[Finding]:
         )
 
 
-def _have(python: Interpreter) -> str:
+def _format_versions(python: Interpreter) -> str:
     named = ("torch", "torchvision", "ultralytics", "numpy")
     have = [f"{name} {python.packages[name]}" for name in named if name in python.packages]
     system = f"macOS {python.macos}" if python.macos else python.platform.partition("-")[0]

@@ -15,7 +15,7 @@ SECONDS = 150.0
 """For the first check."""
 STEPS = 3
 CURVE_STEPS = 24
-ASKED = {
+REQUEST = {
     "steps": STEPS,
     "op_check_seconds": 15.0,
     "curve_steps": CURVE_STEPS,
@@ -49,12 +49,12 @@ def get_dry_run_with_steps(context: CheckContext) -> DryRunResult:
 def get_dry_run_with_experiments(context: CheckContext) -> DryRunResult:
     """Return the dry run. Raises NotChecked if it did not repeat a batch."""
     result = get_dry_run_with_steps(context)
-    event = result.one("experiments")
+    event = result.first("experiments")
     if event is None:
         raise NotChecked(f"it made {result.steps} steps, but none with a repeated batch: {_explain_end(result)}")
     if not event["possible"]:
         raise NotChecked(str(event["why"]))
-    if not result.of("curve"):
+    if not result.select("curve"):
         raise NotChecked(f"one batch was repeated, but no experiment was completed: {_explain_end(result)}")
     return result
 
@@ -66,7 +66,7 @@ def _get_shared(context: CheckContext) -> DryRunResult:
         if not _dry_runs or _dry_runs[0][0] != key:
             result = run_in_scratch(
                 context,
-                {"dry_run": ASKED},
+                {"dry_run": REQUEST},
                 max(1.0, context.seconds_left - CLEANUP_S),
                 device=context.device if context.device not in (None, "auto") else None,
                 notify=lambda done: context.notify(min(done, most), most, "steps"),
@@ -83,7 +83,7 @@ def clear() -> None:
 
 def explain_no_steps(result: DryRunResult) -> str:
     """Return why no step was observed."""
-    if result.one("first-loss") is not None:
+    if result.first("first-loss") is not None:
         return "gradients were computed, but no torch optimizer made a step"
     if result.steps_elsewhere:
         return "the training makes its steps in a child process, which a dry run does not control"

@@ -50,7 +50,7 @@ _SUPERVISOR_EVENTS = (events.RunStarted, events.AttemptStarted, events.AttemptEn
 
 def _find_cutoff(dry_run: DryRunResult) -> float:
     """Return the time up to which the training itself would have behaved in the same way."""
-    event, curves = dry_run.one("experiments"), dry_run.of("curve")
+    event, curves = dry_run.first("experiments"), dry_run.select("curve")
     if event is not None and event.get("drawn"):
         return float(event["at"])  # from here each step uses the same random numbers, so also the same dropout mask
     return float(curves[0]["at"]) if curves else float("inf")

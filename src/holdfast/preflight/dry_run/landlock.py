@@ -76,13 +76,15 @@ def pack_rule(rights: int, handle: int) -> bytes:
 def confine(folders: list[str]) -> None:
     """Restrict writes of this process and its future children to these folders. Raises OSError."""
     libc, rights = _libc(), write_rights(version())
-    ruleset = _checked(libc.syscall(CREATE_RULESET, struct.pack("=Q", rights), ctypes.c_size_t(8), ctypes.c_uint32(0)))
+    ruleset = _raise_on_error(
+        libc.syscall(CREATE_RULESET, struct.pack("=Q", rights), ctypes.c_size_t(8), ctypes.c_uint32(0))
+    )
     try:
         for folder in folders:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _allow(libc, ruleset, folder, rights)
-        _checked(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
-        _checked(libc.syscall(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        _raise_on_error(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
+        _raise_on_error(libc.syscall(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
         os.close(ruleset)
 
@@ -91,7 +93,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, folder: str, rights: int) -> None:
     handle = os.open(folder, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
     try:
         attributes = pack_rule(rights_beneath(folder, os.fstat(handle).st_mode, rights), handle)
-        _checked(
+        _raise_on_error(
             libc.syscall(ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(PATH_BENEATH), attributes, ctypes.c_uint32(0))
         )
     finally:
@@ -102,7 +104,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int) -> int:
+def _raise_on_error(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -73,15 +73,15 @@ class DryRunResult:
     unconfined: str = ""
     """Why writes elsewhere were not prevented; empty if they were."""
 
-    def of(self, event: str) -> list[Mapping[str, Any]]:
+    def select(self, event: str) -> list[Mapping[str, Any]]:
         return [line for line in self.lines if line.get("event") == event]
 
-    def one(self, event: str) -> Mapping[str, Any] | None:
-        return next(iter(self.of(event)), None)
+    def first(self, event: str) -> Mapping[str, Any] | None:
+        return next(iter(self.select(event)), None)
 
     @property
     def steps(self) -> int:
-        return len(self.of("dry-run-step"))
+        return len(self.select("dry-run-step"))
 
     @property
     def steps_elsewhere(self) -> int:
@@ -91,7 +91,7 @@ class DryRunResult:
     @property
     def ended(self) -> Mapping[str, Any] | None:
         """The event at the end of the dry run; None if it was killed or never started."""
-        return self.one("dry-run-ended")
+        return self.first("dry-run-ended")
 
     @property
     def ended_alone(self) -> bool:
@@ -102,17 +102,17 @@ class DryRunResult:
     @property
     def created(self) -> list[str]:
         """Files created outside the scratch folder."""
-        return [line["path"] for line in self.of("file") if line["what"] == "made"]
+        return [line["path"] for line in self.select("file") if line["what"] == "made"]
 
     @property
     def refused_paths(self) -> list[str]:
         """Files that it was prevented from changing or creating."""
-        return [line["path"] for line in self.of("file") if line["what"] in ("refused", "denied")]
+        return [line["path"] for line in self.select("file") if line["what"] in ("refused", "denied")]
 
     @property
     def blocked_path(self) -> str:
         """A blocked write that may be the reason why the training stopped, because it raised an unexpected error; else empty."""
-        lines = self.of("file")
+        lines = self.select("file")
         denied = [line["path"] for line in lines if line["what"] == "denied"]
         raised = [line["path"] for line in lines if line["what"] == "refused" and line["how"] != "torch.save"]
         return next(iter([*denied, *([] if self.steps else raised)]), "")
@@ -120,7 +120,7 @@ class DryRunResult:
     @property
     def external_writers(self) -> list[str]:
         """Programs that it started and databases that it opened. Their writes are not observed."""
-        return [line["path"] for line in self.of("file") if line["what"] == "beyond"]
+        return [line["path"] for line in self.select("file") if line["what"] == "beyond"]
 
 
 def run_in_scratch(

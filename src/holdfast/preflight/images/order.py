@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-SPREAD_OVER = 20_000
+MAX_IN_ORDER = 20_000
 """Up to this number, images are read in the order on disk: that is faster, and there is time for all of them."""
 
 
 def spread(count: int) -> list[int]:
     """Return a permutation of the indices in which every prefix is spread evenly over all of them."""
-    if count <= SPREAD_OVER:
+    if count <= MAX_IN_ORDER:
         return list(range(count))
     step = round(count * 0.6180339887)  # the golden ratio leaves no large gap, regardless of where it stops
     while _gcd(step, count) != 1:

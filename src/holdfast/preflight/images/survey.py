@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_READERS = 8
 """Each may briefly use a few hundred MB if images are large."""
 STRAY_EXAMPLES = 5
-NO_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
+NOT_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
 """Names (without `.txt`) of text files that are often next to labels but are not labels."""
 
 
@@ -83,7 +83,7 @@ def find_stray_labels(labels: Iterable[str]) -> list[str]:
 
 def _may_be_labels(name: str) -> bool:
     stem = name[:-4].lower()
-    return stem not in NO_LABELS and stem not in {"train", "val", "valid", "test", "trainval"} and stem[:1] != "."
+    return stem not in NOT_LABELS and stem not in {"train", "val", "valid", "test", "trainval"} and stem[:1] != "."
 
 
 def count_cores() -> int:
