@@ -18,8 +18,8 @@ import torch._dynamo  # an optimizer's first step imports it: here once, not in 
 from holdfast.machine import this_machine
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
-from holdfast.preflight.dry_run.cache import ASKED
-from holdfast.preflight.dry_run.run import DryRunResult, written_in
+from holdfast.preflight.dry_run.cache import REQUEST
+from holdfast.preflight.dry_run.run import DryRunResult, read_results
 from holdfast.probe.holdfast_probe import dry_run, probe, protocol
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ def run_in_scratch(folder: Path, program: Callable[[], None] | Path, **asked: An
     work.mkdir()
     child = os.fork()
     if not child:
-        _in_the_fork(program, attempt, work, {**ASKED, **asked})
+        _in_the_fork(program, attempt, work, {**REQUEST, **asked})
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     words = (folder / "work/output").read_text(errors="replace").splitlines()
-    return written_in(attempt, command=("python", "train.py"), code=code, words=tuple(words[-20:]), seconds=1.0)
+    return read_results(attempt, command=("python", "train.py"), code=code, last_lines=tuple(words[-20:]), seconds=1.0)
 
 
 def results_of(checks: Sequence[Check], come: DryRunResult, **context: Any) -> dict[str, Result]:
     known = CheckContext(
-        cwd=Path(), machine=this_machine(), environment={}, command=come.command, dry_runs=lambda _: come, **context
+        cwd=Path(), machine=this_machine(), environment={}, command=come.command, make_dry_run=lambda _: come, **context
     )
     return {result.check.id: result for result in run_all(checks, known)}
 

@@ -20,9 +20,9 @@ from running import HOLDFAST, environment
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks import all_checks, runner
 from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_kind, finding
-from holdfast.preflight.checks.context import build_context, settings_in
+from holdfast.preflight.checks.context import build_context, parse_settings
 from holdfast.preflight.checks.interpreter import PythonClient, Reply
-from holdfast.preflight.checks.runner import Report, chosen, run_all
+from holdfast.preflight.checks.runner import Report, run_all, select_checks
 from holdfast.process.python_discovery import imports_of, python_of
 from holdfast.render.checks import ChecksProgress, as_builtins, table
 from holdfast.schema.errors import CommandNotRunnable, UsageError
@@ -59,7 +59,7 @@ def test_check_that_never_ends_is_given_up(monkeypatch):
     first, second = results_of(made(lambda _: let_go.wait(60), seconds=0.05), made(passes))
     let_go.set()
     assert first.status == "not checked"
-    assert "had not ended" in first.message
+    assert "did not finish" in first.message
     assert second.status == "passed"
 
 
@@ -135,11 +135,11 @@ def test_not_checked_is_no_reason_to_stop():
 
 
 def test_checks_are_chosen_by_id_and_kind():
-    assert [check.id for check in chosen(["disk-enough", "swap-in-use"], ["swap-in-use"])] == ["disk-enough"]
-    assert {check.kind for check in chosen(["environment"])} == {"environment"}
-    assert not {check.kind for check in chosen([], ["environment"])} & {"environment"}
+    assert [check.id for check in select_checks(["disk-enough", "swap-in-use"], ["swap-in-use"])] == ["disk-enough"]
+    assert {check.kind for check in select_checks(["environment"])} == {"environment"}
+    assert not {check.kind for check in select_checks([], ["environment"])} & {"environment"}
     with pytest.raises(UsageError) as caught:
-        chosen(["disk-enogh"])
+        select_checks(["disk-enogh"])
     assert "disk-enough" in caught.value.next_step
 
 
@@ -169,7 +169,7 @@ def asked(tmp_path):
 def test_lines_arguments_and_input_go_through(asked):
     """What is no JSON object is somebody else's printing, and is left out."""
     heard = []
-    said = asked(
+    reply = asked(
         "import json, sys\n"
         "print('a banner')\n"
         "print('{not json')\n"
@@ -180,21 +180,21 @@ def test_lines_arguments_and_input_go_through(asked):
         given="many\npaths",
         on_line=heard.append,
     )
-    assert said.lines == ({"arguments": ["one", "two"], "given": "many\npaths"},)
-    assert heard == list(said.lines)
-    assert (said.code, said.how_it_ended, said.last_line) == (0, None, "warning")
+    assert reply.lines == ({"arguments": ["one", "two"], "given": "many\npaths"},)
+    assert heard == list(reply.lines)
+    assert (reply.code, reply.failure, reply.last_line) == (0, None, "warning")
 
 
 def test_what_was_said_before_a_crash_is_known(asked):
-    said = asked("import os\nprint('{\"a\": 1}', flush=True)\nos.abort()\n")
-    assert said.lines == ({"a": 1},)
-    assert said.how_it_ended == "it was ended by SIGABRT"
+    reply = asked("import os\nprint('{\"a\": 1}', flush=True)\nos.abort()\n")
+    assert reply.lines == ({"a": 1},)
+    assert reply.failure == "it was killed by SIGABRT"
 
 
 def test_program_that_does_not_end_is_ended(asked):
-    said = asked("import time\ntime.sleep(600)\n", seconds=0.2)
-    assert said.code is None
-    assert said.how_it_ended == "it had not ended in time"
+    reply = asked("import time\ntime.sleep(600)\n", seconds=0.2)
+    assert reply.code is None
+    assert reply.failure == "it did not finish in time"
 
 
 def test_whoever_closes_ends_all_that_was_started(tmp_path):
@@ -207,13 +207,13 @@ def test_whoever_closes_ends_all_that_was_started(tmp_path):
         "print(json.dumps({'child': child.pid}), flush=True)\n"
         "time.sleep(600)\n"
     )
-    said = asker(program, [], "", 300.0, lambda _: asker.close())
-    assert said.how_it_ended == "it was ended by SIGKILL"
+    reply = asker(program, [], "", 300.0, lambda _: asker.close())
+    assert reply.failure == "it was killed by SIGKILL"
     for _ in range(1000):
-        if _is_gone(said.lines[0]["child"]):
+        if _is_gone(reply.lines[0]["child"]):
             break
         time.sleep(0.01)
-    assert _is_gone(said.lines[0]["child"])
+    assert _is_gone(reply.lines[0]["child"])
 
 
 def _is_gone(pid):
@@ -226,9 +226,9 @@ def _is_gone(pid):
 def test_interpreter_that_cannot_be_started_is_said(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("")
-    said = PythonClient(["/nowhere/python"], tmp_path, os.environ)(program, [], "", 5.0)
-    assert said.code == 127
-    assert "/nowhere/python" in said.last_line
+    reply = PythonClient(["/nowhere/python"], tmp_path, os.environ)(program, [], "", 5.0)
+    assert reply.code == 127
+    assert "/nowhere/python" in reply.last_line
 
 
 def test_program_sees_the_users_environment_and_none_of_ours(tmp_path):
@@ -247,8 +247,8 @@ def test_program_sees_the_users_environment_and_none_of_ours(tmp_path):
         "HOLDFAST_PROBE_PATH": "/child",
         "PYTHONPATH": os.pathsep.join(["/child", "/my/modules"]),
     }
-    said = PythonClient([sys.executable], tmp_path, outer)(program, [], "", 30.0)
-    assert said.lines == ({"ours": [], "path": "/my/modules", "mine": "yes"},)
+    reply = PythonClient([sys.executable], tmp_path, outer)(program, [], "", 30.0)
+    assert reply.lines == ({"ours": [], "path": "/my/modules", "mine": "yes"},)
 
 
 # --- which interpreter, which settings --------------------------------------------------------------------------------
@@ -301,9 +301,9 @@ def test_script_tells_what_it_imports(tmp_path):
 
 def test_settings_of_a_command():
     words = ["yolo", "train", "data=d.yaml", "imgsz=320", "cache=True", "lr0=0.1", "device=None"]
-    assert settings_in(words) == {"data": "d.yaml", "imgsz": 320, "cache": True, "device": None}
+    assert parse_settings(words) == {"data": "d.yaml", "imgsz": 320, "cache": True, "device": None}
     words = ["python", "train.py", "--img", "640", "--batch-size=8", "--weights", "y.pt", "--device", "0", "--data"]
-    assert settings_in(words) == {"imgsz": 640, "batch": 8, "model": "y.pt", "device": 0}
+    assert parse_settings(words) == {"imgsz": 640, "batch": 8, "model": "y.pt", "device": 0}
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_ground_of_a_plan(tmp_path):
     assert context.interpreter is not None
     assert context.interpreter.executable == str(tmp_path)
     assert context.interpreter.torch is None
-    assert not context.guessed
+    assert not context.is_guessed
 
 
 def test_python_of_a_shell_script_is_a_guess(tmp_path, monkeypatch):
@@ -340,7 +340,7 @@ def test_python_of_a_shell_script_is_a_guess(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     executable(tmp_path / "python", '#!/bin/sh\necho \'{"fact": "python", "executable": "guess"}\'\n')
     context, _ = build_context(command=["sh", "train.sh"], environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    assert context.guessed
+    assert context.is_guessed
     assert context.interpreter.executable == "guess"
 
 
@@ -388,17 +388,17 @@ def test_json_tells_the_same():
 def test_progress_without_a_terminal_is_plain_lines(capsys):
     """What is quick says nothing; what lasts is named, and where it counts, told of every ten percent."""
     with ChecksProgress() as progress:
-        progress.asks()
+        progress.on_query()
         for slow in (False, True):
-            progress.begins(made(passes, "images"))
+            progress.on_check_start(made(passes, "images"))
             if slow:
                 progress._lasts("images")
             for n in range(1, 1001):
                 progress.update(n, 1000, "files")
-            progress.ends(None)
-    said = capsys.readouterr().err.splitlines()
-    assert said[:2] == ["holdfast check: images ...", "holdfast check: images: 100 of 1,000 files"]
-    assert len(said) == 11
+            progress.on_check_end(None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["holdfast check: images ...", "holdfast check: images: 100 of 1,000 files"]
+    assert len(lines) == 11
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -469,8 +469,8 @@ def test_wrong_words_say_what_is_right(words, message, tmp_path):
 
 
 def test_said_of_a_program_that_ended_well():
-    assert Reply().how_it_ended is None
-    assert Reply(code=1, words="a\n\nb \n\n").last_line == "b"
+    assert Reply().failure is None
+    assert Reply(code=1, stderr="a\n\nb \n\n").last_line == "b"
 
 
 RACES = """

@@ -12,7 +12,7 @@ from holdfast.machine.power import Power, parse_pmset, read_supplies
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks import all_checks
 from holdfast.preflight.checks.check import finding
-from holdfast.preflight.checks.interpreter import Reply, facts_in
+from holdfast.preflight.checks.interpreter import Reply, parse_facts
 from holdfast.preflight.checks.runner import run_all
 
 ENVIRONMENT = [check for check in all_checks() if check.kind == "environment"]
@@ -61,19 +61,19 @@ def test_torchvision_is_named_with_its_source():
 
 def test_device_auto_names_the_fastest_that_works():
     lines = ({"device": "mps", "problem": None, "seconds": 0.02}, {"device": "cpu", "problem": None, "seconds": 0.01})
-    assert "cpu is the fastest" in result_of("device-usable", mac(device="auto", said=Reply(lines))).message
+    assert "cpu is the fastest" in result_of("device-usable", mac(device="auto", reply=Reply(lines))).message
 
 
 def test_devices_are_asked_for_as_torch_calls_them():
     """Ultralytics' "0,1" is cuda:0 and cuda:1."""
-    from holdfast.preflight.checks.device_usable import _wanted
+    from holdfast.preflight.checks.device_usable import _list_devices
 
     torch = linux().interpreter.torch
-    assert _wanted("0,1", torch) == ["cuda:0", "cuda:1"]
-    assert _wanted("cuda", torch) == ["cuda:0"]
-    assert _wanted("cuda:1", torch) == ["cuda:1"]
-    assert _wanted("mps", torch) == ["mps"]
-    assert _wanted(None, torch) == ["cpu"]
+    assert _list_devices("0,1", torch) == ["cuda:0", "cuda:1"]
+    assert _list_devices("cuda", torch) == ["cuda:0"]
+    assert _list_devices("cuda:1", torch) == ["cuda:1"]
+    assert _list_devices("mps", torch) == ["mps"]
+    assert _list_devices(None, torch) == ["cpu"]
 
 
 def test_memory_of_a_cache_is_counted(tmp_path):
@@ -86,8 +86,8 @@ def test_memory_of_a_cache_is_counted(tmp_path):
             (tmp_path / "images" / split / f"{n}.jpg").write_bytes(b"")
     data = tmp_path / "d.yaml"
     data.write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: [a]\n")
-    without, _ = estimates.memory(linux(data=data, settings={"imgsz": 640}))
-    with_it, why = estimates.memory(linux(data=data, settings={"imgsz": 640, "cache": "ram"}))
+    without, _ = estimates.estimate_memory(linux(data=data, settings={"imgsz": 640}))
+    with_it, why = estimates.estimate_memory(linux(data=data, settings={"imgsz": 640, "cache": "ram"}))
     assert with_it - without == 20 * 640 * 640 * 3
     assert "cache=ram" in why
 
@@ -96,9 +96,9 @@ def test_workers_are_bounded_by_cores_and_none_on_mps():
     from holdfast.preflight.checks import estimates
 
     yolo = {"command": ("yolo", "train")}
-    many, why = estimates.memory(linux(**yolo, settings={"workers": 64}, cores=4))
+    many, why = estimates.estimate_memory(linux(**yolo, settings={"workers": 64}, cores=4))
     assert "4 loader workers" in why
-    none, why = estimates.memory(mac(**yolo, settings={"workers": 64}))
+    none, why = estimates.estimate_memory(mac(**yolo, settings={"workers": 64}))
     assert "workers" not in why
     assert many > none
 
@@ -118,15 +118,15 @@ BEGUN = {"fact": "trying", "what": "torch"}
 
 def test_interpreter_that_dies_in_importing_torch_is_still_known():
     """What it said before is kept; that torch is installed and crashes is told from its absence."""
-    python = facts_in(Reply((PYTHON, BEGUN), -11, "Fatal Python error\nSegmentation fault"))
-    assert (python.torch, python.on_mac, python.died) == (None, True, "torch: it was ended by SIGSEGV")
+    python = parse_facts(Reply((PYTHON, BEGUN), -11, "Fatal Python error\nSegmentation fault"))
+    assert (python.torch, python.on_mac, python.died) == (None, True, "torch: it was killed by SIGSEGV")
     assert "cannot be imported" in python.no_torch
     assert result_of("versions-known-bad", mac(facts={"torch": None, "no_torch": python.no_torch})).status == "fatal"
 
 
 def test_interpreter_without_torch_says_so():
     failed = {"fact": "failed", "what": "torch", "error": "ModuleNotFoundError: No module named 'torch'"}
-    python = facts_in(Reply(({**PYTHON, "packages": {}}, BEGUN, failed)))
+    python = parse_facts(Reply(({**PYTHON, "packages": {}}, BEGUN, failed)))
     assert python.no_torch == "torch is not installed in /v/bin/python"
     assert python.died == ""
 
@@ -135,14 +135,14 @@ def test_interpreter_that_dies_beside_faiss_names_it():
     tried = {"fact": "trying", "what": "faiss"}
     openmp = {"fact": "openmp", "after": "torch", "files": ["/torch/lib/libomp.dylib"]}
     words = "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized."
-    python = facts_in(Reply((PYTHON, BEGUN, TORCH, openmp, tried), -6, words))
+    python = parse_facts(Reply((PYTHON, BEGUN, TORCH, openmp, tried), -6, words))
     assert python.torch.devices == ["mps", "cpu"]
-    assert python.died == "faiss: it was ended by SIGABRT"
+    assert python.died == "faiss: it was killed by SIGABRT"
     assert python.last_words == words
 
 
 def test_what_says_nothing_is_no_interpreter():
-    assert facts_in(Reply((), 1, "zsh: killed")) is None
+    assert parse_facts(Reply((), 1, "zsh: killed")) is None
 
 
 # --- power ------------------------------------------------------------------------------------------------------------

@@ -15,20 +15,20 @@ from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
 from holdfast.preflight.checks import check, forecast_memory, forecast_pace, forecast_trial
 from holdfast.preflight.checks.check import Answer, finding
 from holdfast.preflight.checks.context import build_context
-from holdfast.preflight.checks.forecast_disk import written
+from holdfast.preflight.checks.forecast_disk import estimate_written
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import ShortRun, images_of
-from holdfast.preflight.checks.runner import chosen, run_all
-from holdfast.preflight.cost_estimate import Counted, largest_of, memory_of, times_of, total_of
+from holdfast.preflight.checks.forecast_trial import ShortRun, count_images
+from holdfast.preflight.checks.runner import run_all, select_checks
+from holdfast.preflight.cost_estimate import ImageCounts, estimate_memory, estimate_times, find_largest_stage, sum_times
 from holdfast.preflight.short_run import Measurement
 from holdfast.preflight.short_run_metrics import ShortRunTiming
-from holdfast.preflight.validate_plan import survey
+from holdfast.preflight.validate_plan import validate
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan, Stage, Validation
 from holdfast.storage.plan.load import read
 from holdfast.supervisor.child_env import overrides_for
 
-FORECASTS = chosen(["forecast"], ["forecast-pace"])
+FORECASTS = select_checks(["forecast"], ["forecast-pace"])
 PACE = ShortRunTiming(start=10.0, batch=2.0, closed=1.0, validation=4.0, saving=0.5, after=7.0)
 ONE = Measurement(16, 320, training=2 * GIB, validation=GIB, wall=PACE, images=128, validated=40, closes=True)
 
@@ -45,7 +45,7 @@ def planned(stages=(), validation=None, **settings):
 
 def test_time_is_the_sum_of_its_parts():
     """20 epochs of 10 batches, the last ten without mosaic; 80 images to validate are twice as many as were tried."""
-    (stage,) = times_of(planned(epochs=20), ONE, [Counted(160, 80)])
+    (stage,) = estimate_times(planned(epochs=20), ONE, [ImageCounts(160, 80)])
     trained = 10 * 10 * 2.0 + 10 * 10 * 1.0
     listed = 0.0007 * (160 + 80 - 128 - 40)
     assert stage.total.expected == pytest.approx(10.0 + trained + 20 * (8.0 + 0.5) + 7.0 + 4.0 + listed)
@@ -58,9 +58,9 @@ def test_time_is_the_sum_of_its_parts():
 )
 def test_validations_are_counted_as_planned(settings, every, validations):
     """The last epoch is validated whatever the plan says."""
-    counted = [Counted(160, 40)]
-    several = times_of(planned(epochs=20, validation=Validation(every=every), **settings), ONE, counted)
-    none = times_of(planned(epochs=20), ONE, [Counted(160, 0)])
+    counted = [ImageCounts(160, 40)]
+    several = estimate_times(planned(epochs=20, validation=Validation(every=every), **settings), ONE, counted)
+    none = estimate_times(planned(epochs=20), ONE, [ImageCounts(160, 0)])
     parts = several[0].total.expected - none[0].total.expected
     assert parts == pytest.approx(validations * 4.0 + 4.0, abs=0.1)
 
@@ -68,16 +68,16 @@ def test_validations_are_counted_as_planned(settings, every, validations):
 def test_stages_that_were_not_tried_are_reckoned_by_pixels():
     stages = [Stage(name="small", settings={"imgsz": 160, "epochs": 10}), Stage(name="large", settings={"epochs": 10})]
     plan = planned(stages)
-    assert largest_of(plan) == 1
-    small, large = times_of(plan, ONE, [Counted(160, 40)] * 2)
+    assert find_largest_stage(plan) == 1
+    small, large = estimate_times(plan, ONE, [ImageCounts(160, 40)] * 2)
     assert (small.scaled, large.scaled) == (True, False)
     assert small.epoch.expected == pytest.approx((large.epoch.expected - 0.5) / 4 + 0.5)
     assert small.total.high / small.total.expected > large.total.high / large.total.expected
-    assert total_of([small, large]).expected == small.total.expected + large.total.expected
+    assert sum_times([small, large]).expected == small.total.expected + large.total.expected
 
 
 def test_last_batch_that_is_not_full_takes_less():
-    full, less = (times_of(planned(epochs=1), ONE, [Counted(n, 40)])[0] for n in (160, 152))
+    full, less = (estimate_times(planned(epochs=1), ONE, [ImageCounts(n, 40)])[0] for n in (160, 152))
     assert (full.batches, less.batches) == (10, 10)
     assert less.epoch.expected < full.epoch.expected
 
@@ -88,23 +88,25 @@ def test_last_batch_that_is_not_full_takes_less():
 def test_each_loader_keeps_images_for_mosaic():
     """Eight batches of images each: two workers had seen half of theirs when the trial ended."""
     alone, of_two = (
-        memory_of(Measurement(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, Counted(1000, 100))
+        estimate_memory(
+            Measurement(16, 320, training=GIB, validation=GIB, images=128, workers=n), {}, ImageCounts(1000, 100)
+        )
         for n in (0, 2)
     )
     assert alone.more == {}
-    assert of_two.more["images that are kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
+    assert of_two.more["images kept for mosaic"] == 2 * 64 * int(3 * 0.8 * 320 * 320)
 
 
 def test_cached_images_are_counted():
-    cached = memory_of(ONE, {"cache": "ram"}, Counted(10_128, 40))
+    cached = estimate_memory(ONE, {"cache": "ram"}, ImageCounts(10_128, 40))
     assert cached.more["all images, because of cache"] == 10_000 * int(3 * 0.8 * 320 * 320)
     assert cached.peak.expected > 2 * GIB + 2 * 10**9
 
 
 def test_files_that_are_kept_are_counted():
     found = recorded(save_period=5)
-    assert written(found)["20 files by save_period"] == 20 * found.measured.checkpoint
-    assert written(found)["snapshots"] == 4 * found.measured.snapshot
+    assert estimate_written(found)["20 files by save_period"] == 20 * found.measured.checkpoint
+    assert estimate_written(found)["snapshots"] == 4 * found.measured.snapshot
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_files_that_are_kept_are_counted():
 def test_fraction_of_the_images(fraction, counts):
     data = SimpleNamespace(splits={"train": list(range(10)), "val": list(range(4))})
 
-    assert images_of({"data": "d", "fraction": fraction}, {"d": data}) == Counted(*counts)
+    assert count_images({"data": "d", "fraction": fraction}, {"d": data}) == ImageCounts(*counts)
 
 
 # --- the checks -------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
         return ONE
 
     monkeypatch.setattr(forecast_trial, "measure", trial)
-    forecast_trial.forget()
+    forecast_trial.clear()
     stages = [Stage(name="small", settings={"imgsz": 160}), Stage(name="large")]
     context = linux(plan=planned(stages, data=data, epochs=50), cwd=tmp_path, device="cpu")
     results = {result.check.id: result for result in run_all(FORECASTS, context)}
@@ -142,7 +144,7 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
     }
     assert tried == [(320, "cpu")]
     assert "small: 50 epochs of 1 batches" in results["forecast-time"].message
-    assert "reckoned from another stage" in results["forecast-time"].message
+    assert "extrapolated from another stage" in results["forecast-time"].message
 
 
 def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monkeypatch):
@@ -151,14 +153,14 @@ def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monk
     monkeypatch.setattr(forecast_trial, "measure", None)
     context = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
     assert {result.message for result in run_all(FORECASTS, context)} == {
-        "all of it is 79 batches, which take little longer than a trial would"
+        "the whole training is 79 batches, which take little longer than a short run would"
     }
 
 
 def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
     plan = Plan(cwd="/", command=["python", "train.py"])
     assert {result.message for result in run_all(FORECASTS, linux(plan=plan))} == {
-        "it is no training of Ultralytics: forecast-pace tells what can be told"
+        "this is not an Ultralytics training: see forecast-pace"
     }
 
 
@@ -180,7 +182,7 @@ def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
     ],
 )
 def test_a_command_of_ultralytics_is_a_plan_of_one_stage(command, settings):
-    plan = forecast_trial.plan_of(linux(command=tuple(command.split())))
+    plan = forecast_trial.get_ultralytics_plan(linux(command=tuple(command.split())))
     assert (None if plan is None else plan.settings) == settings
     assert plan is None or plan.python == linux().interpreter.executable
 
@@ -201,15 +203,15 @@ for _ in range(100000):
 
 def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
     """It is run as it is, in a scratch: two batches a step, a hundred a pass. Nothing of it is left."""
-    monkeypatch.setattr(forecast_pace, "LOOKED_AT_S", 3.0)  # and until it has made enough steps
+    monkeypatch.setattr(forecast_pace, "WATCHED_S", 3.0)  # and until it has made enough steps
     (tmp_path / "train.py").write_text(TRAINS)
     context, asker = build_context(command=[sys.executable, str(tmp_path / "train.py")], environment=dict(os.environ))
-    (result,) = run_all(chosen(["forecast-pace"]), replace(context, cwd=tmp_path), seconds=60.0)
+    (result,) = run_all(select_checks(["forecast-pace"]), replace(context, cwd=tmp_path), seconds=60.0)
     asker.close()
     assert result.status == "passed", result.message
     assert "an epoch has 100 batches" in result.message
     assert "ms (" in result.message
-    assert re.search(r"held \d+ MiB; [\d.]+ GiB are what can be had now of", result.message)
+    assert re.search(r"peak memory is \d+ MiB; [\d.]+ GiB is available now, of", result.message)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -218,9 +220,9 @@ def test_where_something_is_fatal_nothing_is_foretold():
     wrong = replace(
         FORECASTS[0], id="made-up", kind="data", run=lambda _: Answer("", (finding("made-up", "fatal", "x"),))
     )
-    results = list(run_all([wrong, *FORECASTS], linux(short_run_of=recorded(), plan=planned())))
+    results = list(run_all([wrong, *FORECASTS], linux(short_run=recorded(), plan=planned())))
     assert [result.status for result in results] == ["fatal", *["not checked"] * 3]
-    assert results[1].message == "what made-up found comes first: mend it, and check again"
+    assert results[1].message == "made-up found a fatal problem: fix that first, and check again"
 
 
 def test_what_would_fit_is_told(monkeypatch):
@@ -230,13 +232,13 @@ def test_what_would_fit_is_told(monkeypatch):
         return Measurement(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))
 
     monkeypatch.setattr(forecast_memory, "measure", trial)
-    monkeypatch.setattr("holdfast.preflight.batch_finder.limit_of", lambda _: 3 * GIB)
+    monkeypatch.setattr("holdfast.preflight.batch_finder.get_memory_limit", lambda _: 3 * GIB)
     found = recorded(peak=1 + 600 * 16 * 640 * 640 / GIB)
     context = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 300.0)
     remedies = forecast_memory._remedies(context, found)
     assert remedies == ["batch = 4 would fit at 640 px", "imgsz = 416 would fit with batch 16"]
     short = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 10.0)
-    assert remedies != forecast_memory._remedies(short, found) == ["holdfast fit PLAN.toml says what fits"]
+    assert remedies != forecast_memory._remedies(short, found) == ["run holdfast fit PLAN.toml to find out what fits"]
 
 
 def test_trial_that_did_not_come_to_validate_says_so():
@@ -244,13 +246,13 @@ def test_trial_that_did_not_come_to_validate_says_so():
     cut = ShortRun(
         found.plan, found.plan, Measurement(16, 640, training=GIB, wall=ShortRunTiming(batch=1.0)), found.counted
     )
-    (result,) = run_all(chosen(["forecast-time"]), linux(short_run_of=cut, plan=found.plan))
-    assert "did not come to a validation" in result.message
+    (result,) = run_all(select_checks(["forecast-time"]), linux(short_run=cut, plan=found.plan))
+    assert "did not reach a validation" in result.message
 
 
 def test_forecasts_stand_last():
     """They take longest, and what the others find makes them idle."""
-    kinds = [check.kind for check in chosen()]
+    kinds = [check.kind for check in select_checks()]
     assert kinds[-len(FORECASTS) :] == ["forecast"] * len(FORECASTS)
     assert check.KINDS[-1] == "forecast"
 
@@ -284,4 +286,4 @@ def test_model_of_a_command_is_its_own_to_name(tmp_path):
 def test_settings_that_nobody_hears_are_noted(tmp_path, script, notes):
     (tmp_path / "train.py").write_text(script)
     plan = read(written_plan(tmp_path, 'command = "python train.py"\n[settings]\nbatch = 8\n'))
-    assert sum("do nothing" in note for note in survey(plan).notes) == notes
+    assert sum("do nothing" in note for note in validate(plan).notes) == notes

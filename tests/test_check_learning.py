@@ -158,7 +158,7 @@ def test_a_device_that_lies_is_stopped_by_its_operator(yolo):
     assert yolo["lies"]["device-operators"].startswith("fatal"), yolo["lies"]
     assert yolo["lies"]["device-canaries"].startswith("fatal"), yolo["lies"]
     assert "aten.copy_.default is wrong on sim:0 (forward, step 1)" in yolo["lies"]["findings"]
-    assert "sim:0 has the fault F01" in yolo["lies"]["findings"]
+    assert "sim:0 has the known bug F01" in yolo["lies"]["findings"]
 
 
 # --- whole steps --------------------------------------------------------------------------------------------------------
@@ -173,17 +173,17 @@ def agreement(device: float = 1.0, again: float = 1.0, cpu: float | None = 1.0):
 
 
 def test_steps_that_agree_pass_and_say_what_was_not_compared():
-    assert device_steps_agree.answer(agreement(), asked_cpu=True, got_cpu=True).findings == ()
-    alone = device_steps_agree.answer(agreement(cpu=None), asked_cpu=False, got_cpu=False)
+    assert device_steps_agree.make_answer(agreement(), asked_cpu=True, got_cpu=True).findings == ()
+    alone = device_steps_agree.make_answer(agreement(cpu=None), asked_cpu=False, got_cpu=False)
     assert alone.findings == ()
-    assert "they were not run on the CPU: its device is no setting that Holdfast can change" in alone.message
+    assert "they were not run on the CPU: Holdfast cannot change the device of this training" in alone.message
 
 
 @pytest.mark.parametrize(
     ("more", "message"), [({"again": 1.2}, "came out differently"), ({"cpu": 0.8}, "not where the CPU is")]
 )
 def test_steps_that_do_not_agree_stop_it(more, message):
-    (found,) = device_steps_agree.answer(agreement(**more), asked_cpu=True, got_cpu=True).findings
+    (found,) = device_steps_agree.make_answer(agreement(**more), asked_cpu=True, got_cpu=True).findings
     assert found.severity == "fatal"
     assert message in found.message
     assert found.evidence

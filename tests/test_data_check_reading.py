@@ -16,7 +16,7 @@ from PIL import Image
 
 from holdfast.diagnosis.dataset.labels import lost
 from holdfast.preflight.images import readers
-from holdfast.preflight.images.order import SPREAD_OVER, spread
+from holdfast.preflight.images.order import MAX_IN_ORDER, spread
 from holdfast.preflight.images.survey import survey
 
 NO_UTF8 = os.fsdecode(b"caf\xe9.jpg")
@@ -301,7 +301,7 @@ def test_an_interpreter_that_cannot_read_says_why(tmp_path, program):
 
 
 def test_any_beginning_of_the_order_is_spread_over_all_images():
-    order = spread(SPREAD_OVER + 1000)
-    assert sorted(order) == list(range(SPREAD_OVER + 1000))
+    order = spread(MAX_IN_ORDER + 1000)
+    assert sorted(order) == list(range(MAX_IN_ORDER + 1000))
     first = Counter(at * 10 // len(order) for at in order[:1000])
     assert min(first.values()) > 80

@@ -12,15 +12,15 @@ from PIL import Image
 
 from holdfast.preflight.case_contexts import RecordedMachine
 from holdfast.preflight.checks.check import CheckContext
-from holdfast.preflight.checks.dataset_scan import forget
+from holdfast.preflight.checks.dataset_scan import clear
 from holdfast.preflight.checks.interpreter import Interpreter
-from holdfast.preflight.checks.runner import chosen, run_all
+from holdfast.preflight.checks.runner import run_all, select_checks
 from holdfast.preflight.yolo_data import read
 from holdfast.schema.plan import Plan, Stage
 
 
 def context(data, **more):
-    forget()
+    clear()
     facts = {
         "cwd": Path(data).parent,
         "machine": RecordedMachine(),
@@ -33,7 +33,7 @@ def context(data, **more):
 
 
 def answers(data, **more):
-    return {result.check.id: result for result in run_all(chosen(["data"]), context(data, **more))}
+    return {result.check.id: result for result in run_all(select_checks(["data"]), context(data, **more))}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_ultralytics_trains_on_the_split_that_is_written(filmed, found):
 def test_nothing_is_overwritten(filmed, found):
     before = (filmed.parent / "apart" / "train.txt").read_bytes()
     again = answers(filmed, write_split=filmed.parent / "apart")["data-validation-apart"]
-    assert "already has train.txt, val.txt, data.yaml" in again.findings[-1].message
+    assert "already contains train.txt, val.txt, data.yaml" in again.findings[-1].message
     assert (filmed.parent / "apart" / "train.txt").read_bytes() == before
 
 
@@ -149,7 +149,7 @@ def test_progress_is_told_and_no_reader_is_left_behind(tmp_path):
         save(tmp_path, "val", f"{at}v.png", drawn(10 + at), BOX)
     told = []
     here = context(described(tmp_path), notify=lambda *words: told.append(words))
-    chosen(["data-labels-sound"])[0].run(here)
+    select_checks(["data-labels-sound"])[0].run(here)
     assert told[0] == (0, 6, "images")
     assert told[-1] == (6, 6, "images")
     assert "image-reader" not in {thread.name for thread in threading.enumerate()}

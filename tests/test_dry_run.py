@@ -18,8 +18,8 @@ from holdfast.preflight.checks import by_id
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
 from holdfast.preflight.dry_run import environment, scratch
-from holdfast.preflight.dry_run.cache import ASKED
-from holdfast.preflight.dry_run.run import device_word, on_device, run_in_scratch
+from holdfast.preflight.dry_run.cache import REQUEST
+from holdfast.preflight.dry_run.run import find_device_argument, replace_device, run_in_scratch
 from holdfast.probe.holdfast_probe.dry_run import trackers
 from holdfast.probe.holdfast_probe.dry_run.batches import copy_batch, find_input, zero_input
 from holdfast.probe.holdfast_probe.dry_run.write_guard import WriteGuard
@@ -71,7 +71,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(scratch, "FILE_BYTES", 1000)
+    monkeypatch.setattr(scratch, "MAX_FILE_BYTES", 1000)
     monkeypatch.setattr(scratch, "MAX_ENTRIES", 10)
 
 
@@ -98,30 +98,38 @@ def test_what_is_copied_is_bounded(project, tmp_path, monkeypatch):
 
 def test_words_that_lead_into_the_folder_lead_into_the_copy(project, tmp_path):
     made = scratch.make(project, tmp_path / "scratch")
-    assert made.inside(f"{project}/train.py") == f"{made.folder}/train.py"
-    assert made.inside(f"project={project}/runs") == f"project={made.folder}/runs"
-    assert made.inside(f"{project}-2/train.py") == f"{project}-2/train.py"
-    assert made.inside("data=coco.yaml") == "data=coco.yaml"
+    assert made.redirect(f"{project}/train.py") == f"{made.folder}/train.py"
+    assert made.redirect(f"project={project}/runs") == f"project={made.folder}/runs"
+    assert made.redirect(f"{project}-2/train.py") == f"{project}-2/train.py"
+    assert made.redirect("data=coco.yaml") == "data=coco.yaml"
 
 
 def test_what_changed_in_the_folder_is_seen(project):
-    before = scratch.times(project)
-    assert scratch.changed(before, scratch.times(project)) == []
+    before = scratch.stat_files(project)
+    assert scratch.find_changed(before, scratch.stat_files(project)) == []
     (project / "train.py").write_text("something else")
     (project / "new").write_text("")
-    assert scratch.changed(before, scratch.times(project)) == [str(project / "new"), str(project / "train.py")]
+    assert scratch.find_changed(before, scratch.stat_files(project)) == [
+        str(project / "new"),
+        str(project / "train.py"),
+    ]
 
 
 def test_the_device_is_changed_where_the_command_names_it():
-    assert on_device(["yolo", "train", "device=mps", "batch=4"], "cpu") == ["yolo", "train", "device=cpu", "batch=4"]
-    assert on_device(["python", "t.py", "--device", "mps"], "cpu") == ["python", "t.py", "--device", "cpu"]
-    assert on_device(["python", "t.py", "--device=mps"], "cpu") == ["python", "t.py", "--device=cpu"]
-    assert device_word(["python", "t.py", "--devices", "2"]) is None
+    assert replace_device(["yolo", "train", "device=mps", "batch=4"], "cpu") == [
+        "yolo",
+        "train",
+        "device=cpu",
+        "batch=4",
+    ]
+    assert replace_device(["python", "t.py", "--device", "mps"], "cpu") == ["python", "t.py", "--device", "cpu"]
+    assert replace_device(["python", "t.py", "--device=mps"], "cpu") == ["python", "t.py", "--device=cpu"]
+    assert find_device_argument(["python", "t.py", "--devices", "2"]) is None
 
 
 def test_a_large_data_set_is_dry_run_on_a_few_of_its_images(tmp_path, monkeypatch):
     """With links: Ultralytics would read every label before its first batch."""
-    monkeypatch.setattr(environment, "FEW", {"train": 3, "val": 2})
+    monkeypatch.setattr(environment, "SAMPLE", {"train": 3, "val": 2})
     for split in ("train", "val"):
         for kind in ("images", "labels"):
             (tmp_path / f"data/{kind}/{split}").mkdir(parents=True)
@@ -137,7 +145,7 @@ def test_a_large_data_set_is_dry_run_on_a_few_of_its_images(tmp_path, monkeypatc
     few = Path(environment.ultralytics_settings(asked, tmp_path / "root", made)["data"])
     read = yolo_data.read(few)
     assert [len(read.splits[split]) for split in ("train", "val")] == [3, 2]
-    assert all(image.exists() and yolo_data.label_of(image).exists() for image in read.splits["train"])
+    assert all(image.exists() and yolo_data.label_path(image).exists() for image in read.splits["train"])
 
 
 # --- the user's files -------------------------------------------------------------------------------------------------
@@ -230,17 +238,17 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
         + STEP
         + "  except BaseException: pass\n"
     )
-    free = replace(context(log.parent, sys.executable, "train.py"), confines=False)
-    come = run_in_scratch(free, {"dry_run": {**ASKED, "curve_steps": 12}}, 60.0)
+    free = replace(context(log.parent, sys.executable, "train.py"), confine_writes=False)
+    come = run_in_scratch(free, {"dry_run": {**REQUEST, "curve_steps": 12}}, 60.0)
     assert (come.code, come.ended["why"]) == (0, "all experiments are done"), come
     assert log.read_text() == "yesterday"
     assert kept.read_text() == "weights of last week"
-    assert (come.made, come.refused, list(come.changed)) == ([str(tmp_path / "made.txt")], [str(kept)], [])
+    assert (come.created, come.refused_paths, list(come.changed)) == ([str(tmp_path / "made.txt")], [str(kept)], [])
     assert sorted(path.name for path in log.parent.iterdir()) == ["log.txt", "train.py"]
     assert not lives(int((tmp_path / "made.txt").read_text()))
     (result,) = run_all(
         [by_id()["learning-first-steps"]],
-        CheckContext(cwd=tmp_path, machine=this_machine(), environment={}, command=("x",), dry_runs=lambda _: come),
+        CheckContext(cwd=tmp_path, machine=this_machine(), environment={}, command=("x",), make_dry_run=lambda _: come),
     )
     assert result.status == "passed"
     assert any(str(kept) in found.message for found in result.findings)
@@ -248,12 +256,12 @@ def test_a_training_that_catches_everything_is_ended_and_leaves_nothing(tmp_path
 
 def test_a_script_that_never_steps_is_ended_in_time(tmp_path):
     (tmp_path / "train.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
-    come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"dry_run": ASKED}, 3.0)
+    come = run_in_scratch(context(tmp_path, sys.executable, "train.py"), {"dry_run": REQUEST}, 3.0)
     assert come.code is None
-    assert not any(lives(int(line)) for line in come.words)
+    assert not any(lives(int(line)) for line in come.last_lines)
     results = run_all(
         [by_id()["learning-first-steps"], by_id()["device-operators"], by_id()["learning-one-batch"]],
-        CheckContext(cwd=tmp_path, machine=this_machine(), environment={}, command=("x",), dry_runs=lambda _: come),
+        CheckContext(cwd=tmp_path, machine=this_machine(), environment={}, command=("x",), make_dry_run=lambda _: come),
     )
     for result in results:
         assert result.status == "not checked"

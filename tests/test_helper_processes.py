@@ -304,4 +304,4 @@ def test_a_scratch_in_the_working_folder_does_not_hold_itself(tmp_path):
         (place.parent / "output").write_text("x")
         made = scratch.make(tmp_path, place)
         assert [path.name for path in made.folder.rglob("*") if path.is_file()] == ["train.py"]
-    assert list(scratch.times(tmp_path)) == [str(tmp_path / "train.py")]
+    assert list(scratch.stat_files(tmp_path)) == [str(tmp_path / "train.py")]

@@ -127,8 +127,8 @@ def test_a_pipe_as_a_label_or_a_image_is_not_waited_for(folder):
     (folder / "labels/train/a.txt").unlink()
     os.mkfifo(folder / "labels/train/a.txt")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
-    look = yolo_labels.look(yolo_data.read(folder / "data.yaml"), "train")
-    assert [wrong.message for wrong in look.wrong] == ["cannot be read: not a regular file"]
+    sample = yolo_labels.sample_labels(yolo_data.read(folder / "data.yaml"), "train")
+    assert [fault.message for fault in sample.faults] == ["cannot be read: not a regular file"]
     scanner = image_scan.ImageScanner()
     assert scanner.scan(str(folder / "pipe")) == {"problem": "not-a-file"}
     assert scanner.scan("a\0b")["problem"] == "refused"
@@ -143,8 +143,8 @@ def test_labels_of_any_size_are_looked_at_up_to_a_bound(folder, monkeypatch):
         (folder / f"images/train/{number}.jpg").write_bytes(b"")
         (folder / f"labels/train/{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
-    look = yolo_labels.look(yolo_data.read(folder / "data.yaml"), "train")
-    assert (look.looked_at, look.of, look.missing, look.boxes) == (2, 10, 0, 2)
+    sample = yolo_labels.sample_labels(yolo_data.read(folder / "data.yaml"), "train")
+    assert (sample.checked, sample.total, sample.missing, sample.boxes) == (2, 10, 0, 2)
 
 
 def test_a_split_that_is_half_the_disk_is_not_walked(folder, monkeypatch):
@@ -182,15 +182,15 @@ def test_no_home_and_no_such_user_are_no_failure(monkeypatch, variable):
     if variable:
         monkeypatch.setenv("YOLO_CONFIG_DIR", variable)
     monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError("uid not found")))
-    assert yolo_data.own_folder("datasets_dir") is None
+    assert yolo_data.find_ultralytics_folder("datasets_dir") is None
 
 
 def test_a_link_to_a_image_with_a_long_name_can_be_made(tmp_path):
     """A name of 255 bytes has no room for the number that a dry run puts before it."""
     long = tmp_path / ("ä" * 125 + ".jpg")
     long.touch()
-    (tmp_path / yolo_data.name_of_link(7, long)).symlink_to(long)
-    assert yolo_data.name_of_link(7, Path("a/b.jpg")) == "00007-b.jpg"
+    (tmp_path / yolo_data.link_name(7, long)).symlink_to(long)
+    assert yolo_data.link_name(7, Path("a/b.jpg")) == "00007-b.jpg"
 
 
 def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):
@@ -200,7 +200,7 @@ def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):
     command = [sys.executable, "-m", "holdfast", "init", "data.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 of 1 images for train that were looked at do not exist" in done.stdout
+    assert "1 of 1 checked images for train do not exist" in done.stdout
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
@@ -208,6 +208,6 @@ def test_the_kernels_folders_are_not_walked(tmp_path):
     """/proc has links to every folder of the machine: an image that is reached only through it is none of the data set."""
     (tmp_path / "1.jpg").touch()
     (tmp_path / "link").symlink_to("/proc/self")
-    assert list(yolo_data._walked(tmp_path, 10)) == [tmp_path / "1.jpg"]
-    assert list(yolo_data._walked(Path("/proc/self/fd"), 10)) == []
-    assert next(yolo_data._walked(Path("/proc"), 10), None) is None
+    assert list(yolo_data._walk(tmp_path, 10)) == [tmp_path / "1.jpg"]
+    assert list(yolo_data._walk(Path("/proc/self/fd"), 10)) == []
+    assert next(yolo_data._walk(Path("/proc"), 10), None) is None

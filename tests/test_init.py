@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.preflight import init_plan, validate_plan, yolo_data, yolo_labels
-from holdfast.preflight.init_plan import MachineInfo, batch_for, draft, epochs_for
+from holdfast.preflight.init_plan import MachineInfo, choose_batch, choose_epochs, draft
 from holdfast.process.ultralytics_install import UltralyticsInstall, find_ultralytics
 from holdfast.schema.errors import DataSetInvalid, UsageError
 from holdfast.storage.plan.load import read
@@ -47,7 +47,7 @@ def survey_of(folder, more="", **settings):
     values = {"model": "yolo11n.yaml", "data": "data.yaml", **settings}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     (folder / "plan.toml").write_text("\n".join(["[settings]", *lines, more]))
-    return validate_plan.survey(read(folder / "plan.toml"))
+    return validate_plan.validate(read(folder / "plan.toml"))
 
 
 class TestDataSet:
@@ -56,7 +56,7 @@ class TestDataSet:
         assert found.root == tmp_path
         assert found.names == ["a", "b"]
         assert {split: len(images) for split, images in found.splits.items()} == {"train": 6, "val": 2}
-        label = yolo_data.label_of(found.splits["train"][3])
+        label = yolo_data.label_path(found.splits["train"][3])
         assert label == tmp_path / "labels" / "train" / "3.txt"
 
     def test_all_forms_of_a_split(self, tmp_path):
@@ -107,14 +107,14 @@ class TestDataSet:
         [
             ("val: images/val\nnames: [a]", ["add train: images/train"]),
             ("train: images/train\nval: images/vall\nnames: [a]", ["images/vall does not exist"]),
-            ("train: images\nval: labels\nnames: [a]", ["no image for val"]),
+            ("train: images\nval: labels\nnames: [a]", ["no images for val"]),
             ("train: images\nval: images", ["names no classes"]),
             ("train: images\nval: images\nnames: [a]\nnc: 2", ["nc: 2 but names 1"]),
             ("train: images\nval: images\nnames: {0: a, 2: b}", ["from 0 to 1 without a gap"]),
-            ("train: images\nval: images\nnames: {x: a}", ["is no number"]),
-            ("train: 3\nval: data.yaml\nnames: [a]", ["train: is no path", "no image for val"]),
-            ("train: [images\nval: images", ["line 2", "no YAML"]),
-            ("just text", ["no data yaml"]),
+            ("train: images\nval: images\nnames: {x: a}", ["is not a number"]),
+            ("train: 3\nval: data.yaml\nnames: [a]", ["train: is not a path", "no images for val"]),
+            ("train: [images\nval: images", ["line 2", "not valid YAML"]),
+            ("just text", ["not a data YAML file"]),
             ("train: images/x\nval: images/y\nnames: []", ["images/x", "images/y", "names no classes"]),
         ],
     )
@@ -128,7 +128,11 @@ class TestDataSet:
 
     def test_what_is_no_file(self, tmp_path):
         data_set(tmp_path)
-        for name, part in [("date.yaml", "Did you mean"), ("images", "is a folder"), ("x/y.yaml", "Nor is there")]:
+        for name, part in [
+            ("date.yaml", "Did you mean"),
+            ("images", "is a folder"),
+            ("x/y.yaml", "does not exist either"),
+        ]:
             with pytest.raises(DataSetInvalid, match=part):
                 yolo_data.read(tmp_path / name)
 
@@ -137,46 +141,46 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("label", "message", "class_id"),
         [
-            ("2 0.5 0.5 0.1 0.1", "has class 2, but the yaml names 2 (0 to 1)", True),
-            ("-1 0.5 0.5 0.1 0.1", "no class number", True),
-            ("0.5 0.5 0.5 0.1 0.1", "no class number", True),
+            ("2 0.5 0.5 0.1 0.1", "has class 2, but the YAML file names 2 (0 to 1)", True),
+            ("-1 0.5 0.5 0.1 0.1", "not a class number", True),
+            ("0.5 0.5 0.5 0.1 0.1", "not a class number", True),
             ("0 0.5 0.5 0.1", "4 columns", False),
             ("0 0.5 0.5 0.1 0.1 0.9", "6 columns", False),
             ("0 320 240 64 64", "not pixels", False),
             ("0 0.5 0.5 nan 0.1", "not finite", False),
-            ("a 0.5 0.5 0.1 0.1", "no number", False),
+            ("a 0.5 0.5 0.1 0.1", "not a number", False),
         ],
     )
     def test_wrong_lines(self, tmp_path, label, message, class_id):
         data = yolo_data.read(data_set(tmp_path, label=f"1 0.5 0.5 0.1 0.1\n\n{label}"))
-        look = yolo_labels.look(data, "val")
-        assert (look.looked_at, look.boxes, len(look.wrong)) == (2, 4, 2)
-        assert look.wrong[0].line == 3
-        assert message in look.wrong[0].message
-        assert look.wrong[0].class_id is class_id
+        sample = yolo_labels.sample_labels(data, "val")
+        assert (sample.checked, sample.boxes, len(sample.faults)) == (2, 4, 2)
+        assert sample.faults[0].line == 3
+        assert message in sample.faults[0].message
+        assert sample.faults[0].class_id is class_id
 
     def test_polygons_corners_and_poses_are_labels(self, tmp_path):
         data_set(tmp_path / "a", label="0 0.1 0.1 0.2 0.1 0.2 0.2")
-        assert not yolo_labels.look(yolo_data.read(tmp_path / "a/data.yaml"), "train").wrong
+        assert not yolo_labels.sample_labels(yolo_data.read(tmp_path / "a/data.yaml"), "train").faults
         pose = "0 0.5 0.5 0.2 0.2" + " 0.4 0.4 2.0" * 3
         data_set(tmp_path / "b", label=pose, yaml="names: [a]\nkpt_shape: [3, 3]")
-        assert not yolo_labels.look(yolo_data.read(tmp_path / "b/data.yaml"), "train").wrong
+        assert not yolo_labels.sample_labels(yolo_data.read(tmp_path / "b/data.yaml"), "train").faults
         data_set(tmp_path / "c", label="7 0.5 0.5 0.2 0.2")
         found = yolo_data.read(tmp_path / "c/data.yaml")
-        assert not yolo_labels.look(found, "train", any_class=True).wrong
-        assert yolo_labels.look(found, "train", oriented=True).wrong
+        assert not yolo_labels.sample_labels(found, "train", any_class=True).faults
+        assert yolo_labels.sample_labels(found, "train", oriented=True).faults
 
     def test_samples_are_even_and_counted(self, tmp_path):
-        look = yolo_labels.look(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
-        assert (look.looked_at, look.of) == (10, 50)
-        assert look.counted == "10 of 50, taken evenly"
-        assert yolo_labels.evenly(list(range(50)), 10) == list(range(0, 50, 5))
+        sample = yolo_labels.sample_labels(yolo_data.read(data_set(tmp_path, train=50)), "train", most=10)
+        assert (sample.checked, sample.total) == (10, 50)
+        assert sample.counted == "10 of 50, evenly sampled"
+        assert yolo_labels.sample_evenly(list(range(50)), 10) == list(range(0, 50, 5))
 
 
 class TestGround:
     def test_nothing_is_said_of_good_ground(self, tmp_path):
         data_set(tmp_path)
-        assert survey_of(tmp_path) == validate_plan.Survey()
+        assert survey_of(tmp_path) == validate_plan.Validation()
 
     def test_labels_out_of_range(self, tmp_path):
         path = data_set(tmp_path)
@@ -184,7 +188,7 @@ class TestGround:
         (problem,) = survey_of(tmp_path).problems
         assert "class 5" in problem
         assert "3.txt, line 2" in problem
-        assert "all 6 were looked at" in problem
+        assert "all 6 were checked" in problem
         assert not survey_of(tmp_path, single_cls=True).problems
         path.write_text("train: images/train\nval: images/val\nnames: [a, b, c, d, e, f]")
         assert not survey_of(tmp_path).problems
@@ -212,12 +216,12 @@ class TestGround:
         assert any("There is no model" in problem for problem in said)
         assert any("There is no data set" in problem for problem in said)
         (tmp_path / "plan.toml").write_text('command = "x"\ncwd = "gone"')
-        assert "does not exist: mend cwd" in validate_plan.context(read(tmp_path / "plan.toml"))[0]
+        assert "does not exist: fix cwd" in validate_plan.find_problems(read(tmp_path / "plan.toml"))[0]
 
     def test_models(self, tmp_path):
         """What Ultralytics ships is fine, what it would download is a note, what is no checkpoint is a problem."""
         data_set(tmp_path)
-        assert survey_of(tmp_path, model="yolov8s-seg.yaml", task="detect") == validate_plan.Survey()
+        assert survey_of(tmp_path, model="yolov8s-seg.yaml", task="detect") == validate_plan.Validation()
         assert "did you mean" in survey_of(tmp_path, model="yolo11mm.yaml").problems[0]
         said = survey_of(tmp_path, model="yolo11n.pt")
         assert not said.problems
@@ -225,7 +229,7 @@ class TestGround:
         (tmp_path / "mine.pt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
         assert "Git LFS" in survey_of(tmp_path, model="mine.pt").problems[0]
         (tmp_path / "mine.pt").write_bytes(b"PK\x03\x04")
-        assert survey_of(tmp_path, model="mine.pt") == validate_plan.Survey()
+        assert survey_of(tmp_path, model="mine.pt") == validate_plan.Validation()
         assert "downloads" in survey_of(tmp_path, data="coco8.yaml").notes[0]
 
     def test_models_of_later_stages_are_carried_over(self, tmp_path):
@@ -251,9 +255,9 @@ class TestGround:
         bare.symlink_to("/bin/false")
         plan = tmp_path / "plan.toml"
         plan.write_text(f'python = "{bare}"\n[settings]\nmodel = "yolo11n.yaml"\ndata = "data.yaml"')
-        assert "has no Ultralytics" in validate_plan.context(read(plan))[0]
+        assert "has no Ultralytics" in validate_plan.find_problems(read(plan))[0]
         bare.unlink()
-        assert "There is no interpreter" in validate_plan.context(read(plan))[0]
+        assert "There is no interpreter" in validate_plan.find_problems(read(plan))[0]
 
     def test_no_yolo_anywhere(self, tmp_path, monkeypatch):
         data_set(tmp_path)
@@ -270,13 +274,13 @@ class TestGround:
         (old / "default.yaml").write_text("model: # x\ndata:\nepochs: 3\n")
         monkeypatch.setattr(validate_plan, "ultralytics_of", lambda _: UltralyticsInstall(tmp_path / "old"))
         (problem,) = survey_of(tmp_path, cutmix=0.5, epochs=3).problems
-        assert "does not know the setting cutmix" in problem
+        assert "does not support the setting cutmix" in problem
 
     def test_folder_that_cannot_be_written(self, tmp_path):
         """Not even root may write there, so this holds for whoever runs the test."""
         data_set(tmp_path)
         said = survey_of(tmp_path, project="/proc/results").problems
-        assert any("/proc/results cannot be written" in problem for problem in said)
+        assert any("/proc/results is not writable" in problem for problem in said)
 
     def test_disk_too_small(self, tmp_path, monkeypatch):
         """The need grows with the model and with what is kept, and is told in parts."""
@@ -291,7 +295,7 @@ class TestGround:
     def test_budget_beyond_the_machine(self, tmp_path):
         data_set(tmp_path)
         (problem,) = survey_of(tmp_path, '[budget]\nmemory = "900 TB"').problems
-        assert "there are only" in problem
+        assert "there is only" in problem
 
     def test_home_is_found_without_importing(self):
         home = find_ultralytics([sys.executable])
@@ -314,7 +318,7 @@ class TestDraft:
         assert plan.stages[1].start == "best"
         assert plan.settings["device"] == {"mps": "auto", "cuda": "cuda", None: "cpu"}[accelerator]
         assert plan.policy.devices[-1] == "cpu"
-        assert validate_plan.survey(plan) == validate_plan.Survey()
+        assert validate_plan.validate(plan) == validate_plan.Validation()
 
     def test_comments_show_keys_that_can_be_set(self, tmp_path):
         """Each line `# key = value` that is taken out of its comment, one at a time, leaves a plan."""
@@ -333,11 +337,11 @@ class TestDraft:
         assert tried > 30
 
     def test_amounts_follow_the_data_and_the_machine(self):
-        assert sum(epochs_for(100)) > sum(epochs_for(3000)) > sum(epochs_for(100_000))
-        assert batch_for(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.MAX_BATCH
-        assert batch_for(640, 10_000, 4 * GIB, "yolo11n.yaml") == 8
-        assert batch_for(640, 10_000, 4 * GIB, "yolo11x.pt") == 2
-        assert batch_for(640, 9, 64 * GIB, "yolo11n.yaml") == 2
+        assert sum(choose_epochs(100)) > sum(choose_epochs(3000)) > sum(choose_epochs(100_000))
+        assert choose_batch(640, 10_000, 64 * GIB, "yolo11n.yaml") == init_plan.MAX_BATCH
+        assert choose_batch(640, 10_000, 4 * GIB, "yolo11n.yaml") == 8
+        assert choose_batch(640, 10_000, 4 * GIB, "yolo11x.pt") == 2
+        assert choose_batch(640, 9, 64 * GIB, "yolo11n.yaml") == 2
 
     def test_settings_are_such_as_ultralytics_takes(self, tmp_path):
         """Its own check, in its own process, on each stage as it would be started."""
@@ -391,7 +395,7 @@ class TestCommand:
     def test_never_writes_over_a_plan_unasked(self, tmp_path):
         data_set(tmp_path)
         (tmp_path / "plan.toml").write_text("mine")
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match="already exists"):
             self.run()
         assert (tmp_path / "plan.toml").read_text() == "mine"
         assert self.run("--force").exit_code == 0
@@ -404,7 +408,7 @@ class TestCommand:
         shutil.copy(data_set(tmp_path), tmp_path / "more.yaml")
         with pytest.raises(UsageError, match=r"data\.yaml, more\.yaml") as caught:
             self.run()
-        assert caught.value.next_step == "name one: holdfast init data.yaml"
+        assert caught.value.next_step == "specify one of them: holdfast init data.yaml"
         with pytest.raises(DataSetInvalid):
             self.run("nothing.yaml")
         assert not (tmp_path / "plan.toml").exists()

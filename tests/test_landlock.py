@@ -18,13 +18,13 @@ from holdfast.preflight.checks import by_id
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
 from holdfast.preflight.dry_run import environment, landlock, run
-from holdfast.preflight.dry_run.run import confined_command, run_in_scratch
+from holdfast.preflight.dry_run.run import build_confined_command, run_in_scratch
 from holdfast.probe.holdfast_probe.dry_run.write_guard import WriteGuard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-needs_landlock = pytest.mark.skipif(landlock.why_not() is not None, reason=str(landlock.why_not()))
+needs_landlock = pytest.mark.skipif(landlock.why_unavailable() is not None, reason=str(landlock.why_unavailable()))
 
 WAYS = """
 import ctypes, json, mmap, os, pathlib, shutil, sqlite3, subprocess, sys
@@ -149,7 +149,7 @@ def contents(folder: Path) -> dict[str, object]:
 def run_ways(outside: Path, confined: bool) -> dict:
     scratch = outside.parent / "scratch"
     words = [sys.executable, str(outside.parent / "ways.py"), str(outside), "all" if confined else "without libraries"]
-    command = confined_command(words, [str(scratch), *environment.SYSTEM], scratch) if confined else words
+    command = build_confined_command(words, [str(scratch), *environment.SYSTEM], scratch) if confined else words
     variables = {**os.environ, "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=scratch, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -186,8 +186,8 @@ def context(folder: Path, text: str, **more) -> CheckContext:
     )
 
 
-def judged(asked: CheckContext, come) -> object:
-    (result,) = run_all([by_id()["learning-first-steps"]], replace(asked, dry_runs=lambda _: come))
+def judged(ctx: CheckContext, come) -> object:
+    (result,) = run_all([by_id()["learning-first-steps"]], replace(ctx, make_dry_run=lambda _: come))
     return result
 
 
@@ -195,9 +195,9 @@ def judged(asked: CheckContext, come) -> object:
 def test_a_training_that_must_write_elsewhere_is_not_called_broken(tmp_path):
     """It is said what it was kept from, and how to check it all the same."""
     place = tmp_path / "results"
-    asked = context(tmp_path / "work", f"import os\nos.makedirs({str(place)!r})\n")
-    come = run_in_scratch(asked, {}, 30.0)
-    result = judged(asked, come)
+    ctx = context(tmp_path / "work", f"import os\nos.makedirs({str(place)!r})\n")
+    come = run_in_scratch(ctx, {}, 30.0)
+    result = judged(ctx, come)
     assert (result.status, come.unconfined) == ("not checked", "")
     assert str(place) in result.message
     assert "--no-confine" in result.message
@@ -214,9 +214,9 @@ def test_a_refusal_that_only_a_library_came_upon_is_recognised(tmp_path):
         f"if libc.open({str(kept)!r}.encode(), os.O_WRONLY) < 0:\n"
         "    raise RuntimeError('no') from OSError(ctypes.get_errno(), 'no', 'kept')\n"
     )
-    asked = context(tmp_path / "work", text)
-    come = run_in_scratch(asked, {}, 30.0)
-    assert (come.kept_from, judged(asked, come).status) == ("kept", "not checked")
+    ctx = context(tmp_path / "work", text)
+    come = run_in_scratch(ctx, {}, 30.0)
+    assert (come.blocked_path, judged(ctx, come).status) == ("kept", "not checked")
     broken = context(tmp_path / "work", "raise KeyError('label')\n")
     come = run_in_scratch(broken, {}, 30.0)
     result = judged(broken, come)
@@ -226,30 +226,32 @@ def test_a_refusal_that_only_a_library_came_upon_is_recognised(tmp_path):
 
 def test_what_is_not_prevented_is_told(tmp_path, monkeypatch):
     """Where the system has no way: why, and which programs and databases it used."""
-    monkeypatch.setattr(landlock, "why_not", lambda: "there is no Landlock on this system")
+    monkeypatch.setattr(landlock, "why_unavailable", lambda: "there is no Landlock on this system")
     text = "import os, sqlite3\nos.system('true')\nsqlite3.connect('a.db').close()\n"
-    asked = context(tmp_path / "work", text)
-    come = run_in_scratch(asked, {}, 30.0)
+    ctx = context(tmp_path / "work", text)
+    come = run_in_scratch(ctx, {}, 30.0)
     assert come.unconfined == "there is no Landlock on this system"
-    assert come.beyond_python == ["true", "a.db"]
+    assert come.external_writers == ["true", "a.db"]
     steps = tuple({"event": "dry-run-step", "phase": "first", "step": n, "loss": 1.0 / n} for n in (1, 2, 3))
-    result = judged(asked, replace(come, lines=(*come.lines, *steps)))
-    assert any(found.message.startswith("Not prevented on this system") for found in result.findings)
+    result = judged(ctx, replace(come, lines=(*come.lines, *steps)))
+    assert any(
+        found.message.startswith("On this system, writes of a library or another program") for found in result.findings
+    )
     assert any("true, a.db" in found.message for found in result.findings)
 
 
 @needs_landlock
 def test_a_command_that_is_not_there_says_so(tmp_path):
     """Though another program starts it."""
-    asked = replace(context(tmp_path / "work", ""), command=("no-such-program",))
-    assert "No such file" in run_in_scratch(asked, {}, 10.0).trouble
+    ctx = replace(context(tmp_path / "work", ""), command=("no-such-program",))
+    assert "No such file" in run_in_scratch(ctx, {}, 10.0).start_error
 
 
 def test_a_program_that_cannot_confine_itself_is_no_failed_training(tmp_path, monkeypatch):
     """One that ended before it came to the command."""
-    monkeypatch.setattr(landlock, "why_not", lambda: None)
-    monkeypatch.setattr(run, "confined_command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"])
-    assert "could not be confined" in run_in_scratch(context(tmp_path / "work", ""), {}, 10.0).trouble
+    monkeypatch.setattr(landlock, "why_unavailable", lambda: None)
+    monkeypatch.setattr(run, "build_confined_command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"])
+    assert "could not be confined" in run_in_scratch(context(tmp_path / "work", ""), {}, 10.0).start_error
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------
@@ -257,15 +259,15 @@ def test_a_program_that_cannot_confine_itself_is_no_failed_training(tmp_path, mo
 
 def test_rights_by_version_and_by_place():
     """Nothing is asked for that a kernel does not know, and a file takes only what a file can."""
-    assert landlock.handled(2) & landlock.TRUNCATE == 0
-    assert landlock.handled(3) == landlock.handled(2) | landlock.TRUNCATE
-    assert landlock.handled(1) & landlock.REFER == 0
-    rights = landlock.handled(3)
-    assert landlock.allowed("/scratch", 0o040700, rights) == rights
-    assert landlock.allowed("/dev/null", 0o020666, rights) == landlock.OF_FILES
-    assert landlock.allowed("/dev", 0o040755, rights) == landlock.OF_FILES
-    assert struct.unpack("=Qi", landlock.rule(rights, 7)) == (rights, 7)
-    assert len(landlock.rule(rights, 7)) == 12, "packed, as the kernel has it"
+    assert landlock.write_rights(2) & landlock.TRUNCATE == 0
+    assert landlock.write_rights(3) == landlock.write_rights(2) | landlock.TRUNCATE
+    assert landlock.write_rights(1) & landlock.REFER == 0
+    rights = landlock.write_rights(3)
+    assert landlock.rights_beneath("/scratch", 0o040700, rights) == rights
+    assert landlock.rights_beneath("/dev/null", 0o020666, rights) == landlock.OF_FILES
+    assert landlock.rights_beneath("/dev", 0o040755, rights) == landlock.OF_FILES
+    assert struct.unpack("=Qi", landlock.pack_rule(rights, 7)) == (rights, 7)
+    assert len(landlock.pack_rule(rights, 7)) == 12, "packed, as the kernel has it"
 
 
 @pytest.mark.parametrize(
@@ -275,13 +277,13 @@ def test_versions_that_are_of_use(monkeypatch, known, message):
     """The first cannot move a file to another folder at all, which breaks programs."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(landlock, "version", lambda: known)
-    why = landlock.why_not()
+    why = landlock.why_unavailable()
     assert why is None if message is None else message in why
 
 
 def test_other_systems_have_none(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "no Landlock" in landlock.why_not()
+    assert "no Landlock" in landlock.why_unavailable()
 
 
 def test_tools_write_to_their_own_folders(tmp_path, monkeypatch):
@@ -290,11 +292,9 @@ def test_tools_write_to_their_own_folders(tmp_path, monkeypatch):
     (home / ".cache").mkdir(parents=True)
     (tmp_path / "hub").mkdir()
     monkeypatch.setenv("HOME", str(home))
-    asked = context(work, "")
-    asked = replace(
-        asked, environment={"HF_HOME": str(tmp_path / "hub"), "TORCH_HOME": str(home), "MPLCONFIGDIR": "rel"}
-    )
-    found = environment.writable(asked, tmp_path / "scratch")
+    ctx = context(work, "")
+    ctx = replace(ctx, environment={"HF_HOME": str(tmp_path / "hub"), "TORCH_HOME": str(home), "MPLCONFIGDIR": "rel"})
+    found = environment.find_writable(ctx, tmp_path / "scratch")
     assert found.caches == (str(home / ".cache"), str(tmp_path / "hub"))
     assert set(found.variables) == {"CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "YOLO_CONFIG_DIR"}
     assert ("/tmp" in found.folders) == (not work.is_relative_to("/tmp"))

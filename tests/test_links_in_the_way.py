@@ -62,7 +62,7 @@ def test_a_plan_is_written_over_only_where_it_is_a_file(data, tmp_path):
     """With --force it takes the place of a plan and keeps the usual mode; a FIFO is not waited for."""
     plan = tmp_path / "plan.toml"
     plan.write_text("was here")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         init_plan.init(data, model="yolo11n.yaml", out=plan, force=False)
     init_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
     umask = os.umask(0)
@@ -71,7 +71,7 @@ def test_a_plan_is_written_over_only_where_it_is_a_file(data, tmp_path):
     assert stat.S_IMODE(plan.stat().st_mode) == 0o666 & ~umask
     plan.unlink()
     os.mkfifo(plan)
-    with pytest.raises(UsageError, match="no ordinary file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         init_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
 
 
@@ -86,7 +86,7 @@ def test_a_split_is_not_begun_where_a_link_is_in_the_way(outside, tmp_path):
     split = Split.__new__(Split)
     object.__setattr__(split, "train", ("a.jpg",))
     object.__setattr__(split, "val", ("b.jpg",))
-    with pytest.raises(FolderNotWritable, match=r"already has val\.txt"):
+    with pytest.raises(FolderNotWritable, match=r"already contains val\.txt"):
         write_split(split, into, data)
     assert [each.name for each in into.iterdir()] == ["val.txt"]
     assert not list(outside.iterdir())

@@ -55,7 +55,7 @@ def test_a_training_has_the_path_that_it_has_bare(tmp_path, given):
     run = create([], root=tmp_path, folder=tmp_path / "run")
     supervised = environment(run, plan, 1, None, life_s=None, base=user)
     context = CheckContext(cwd=tmp_path, machine=this_machine(), environment=user)
-    dry_run_result = dry_run_environment.environment(context, tmp_path, tmp_path, {}, {})
+    dry_run_result = dry_run_environment.build_environment(context, tmp_path, tmp_path, {}, {})
     for variables in (supervised, dry_run_result):
         quiet = {name: value for name, value in variables.items() if not name.startswith("HOLDFAST_")}
         assert sys_path(tmp_path, quiet) == bare

@@ -12,11 +12,20 @@ from data_sets import described, drawn, save
 from running import environment
 
 from holdfast.preflight import batch_finder, device_selection
-from holdfast.preflight.batch_finder import ROOM, Answer, fits, line_through, what_fits
+from holdfast.preflight.batch_finder import ROOM, Answer, find_what_fits, fit_line, fits
 from holdfast.preflight.checks.interpreter import PythonClient, Reply
-from holdfast.preflight.device_selection import ASKING, CANARIES, Candidate, choose, is_asked, lies_in, ordered, ranked
-from holdfast.preflight.short_run import Measurement, measure, request_for
-from holdfast.preflight.short_run_metrics import ShortRunTiming, metrics_of
+from holdfast.preflight.device_selection import (
+    CANARIES,
+    CANARY_RUNNER,
+    Candidate,
+    choose,
+    find_fault,
+    needs_selection,
+    order_devices,
+    rank,
+)
+from holdfast.preflight.short_run import Measurement, make_request, measure
+from holdfast.preflight.short_run_metrics import ShortRunTiming, compute_metrics
 from holdfast.render.batch_finder import as_values, print_answer
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy, Stage
@@ -73,7 +82,7 @@ def life(*, batches=8, epochs=2, batch_s=1.0, later_s=None, warm_up_s=4.0, valid
 
 def test_parts_of_a_training_are_told_apart():
     """The first batch's extra belongs to the start; a validation ends where the checkpoint is saved."""
-    pace = metrics_of(life()).wall
+    pace = compute_metrics(life()).wall
     assert (pace.start, pace.batch, pace.validation, pace.saving) == pytest.approx((14.0, 1.0, 3.0, 0.5))
     assert pace.after == pytest.approx(6.5)
 
@@ -86,35 +95,35 @@ def test_one_slow_batch_is_not_the_typical_one():
         else events.Step(at=event.at + 0.9, step=5, seconds=1.9)
         for event in told
     ]
-    assert metrics_of(shifted).wall.batch == pytest.approx(1.0, abs=0.05)
+    assert compute_metrics(shifted).wall.batch == pytest.approx(1.0, abs=0.05)
 
 
 def test_epochs_without_mosaic_have_a_time_of_their_own():
-    assert metrics_of(life(later_s=0.5), alike=False).wall.closed == pytest.approx(0.5)
-    assert metrics_of(life(later_s=0.5), alike=False).wall.batch == pytest.approx(1.0)
+    assert compute_metrics(life(later_s=0.5), alike=False).wall.closed == pytest.approx(0.5)
+    assert compute_metrics(life(later_s=0.5), alike=False).wall.batch == pytest.approx(1.0)
 
 
 def test_processors_tell_the_same_beside_other_programs():
     """Half of every second was another's: the wall clock says 1 s a batch, and half a second was computed."""
-    found = metrics_of(life(others=0.5))
+    found = compute_metrics(life(others=0.5))
     assert found.wall.batch == pytest.approx(1.0)
     assert found.processor.batch == pytest.approx(0.5, rel=0.05)
 
 
 def test_memory_of_training_and_validation_are_apart():
-    found = metrics_of(life())
+    found = compute_metrics(life())
     assert (found.training, found.validation, found.checkpoint) == (2 * GIB, 3 * GIB, 26_000_000)
 
 
 def test_trial_that_was_cut_short_still_tells_of_its_batches():
     """Ended in its first epoch: batches are known, validation is not."""
     told = [event for event in life(epochs=1, cut=True) if not isinstance(event, (events.Epoch, events.Saved))]
-    pace = metrics_of(told).wall
+    pace = compute_metrics(told).wall
     assert (pace.batch, pace.validation, pace.after) == pytest.approx((1.0, 0.0, 0.0))
 
 
 def test_no_step_no_figures():
-    assert metrics_of([event for event in life() if not isinstance(event, events.Step)]) is None
+    assert compute_metrics([event for event in life() if not isinstance(event, events.Step)]) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +136,7 @@ def test_no_step_no_figures():
     ],
 )
 def test_mosaic_is_closed_as_ultralytics_does(settings, with_mosaic, closes):
-    asked = request_for(settings)
+    asked = make_request(settings)
     assert (asked.with_mosaic, asked.closes) == (with_mosaic, closes)
     assert (asked.batch, asked.size) == (16, 640)
 
@@ -144,7 +153,7 @@ def made_of(base, each, *, dies_above=None, mosaic_costs=0.0):
         tried.append((batch, imgsz, mosaic))
         peak = base + each * batch * imgsz * imgsz + (mosaic_costs if mosaic else 0.0)
         if dies_above is not None and peak > dies_above:
-            return Measurement(batch, imgsz, failed="it was ended by SIGKILL")
+            return Measurement(batch, imgsz, failed="it was killed by SIGKILL")
         return Measurement(
             batch, imgsz, training=int(peak), wall=ShortRunTiming(batch=0.1 * batch), images=batch, validated=1
         )
@@ -156,14 +165,14 @@ def made_of(base, each, *, dies_above=None, mosaic_costs=0.0):
 @pytest.fixture
 def with_memory(monkeypatch):
     def of(gib):
-        monkeypatch.setattr(batch_finder, "limit_of", lambda _: int(gib * GIB))
+        monkeypatch.setattr(batch_finder, "get_memory_limit", lambda _: int(gib * GIB))
 
     return of
 
 
 def test_what_fits_keeps_the_plans_own_where_it_does(with_memory):
     with_memory(16)
-    answer = what_fits(planned(), trial=made_of(GIB, 1000.0))
+    answer = find_what_fits(planned(), trial=made_of(GIB, 1000.0))
     assert isinstance(answer, Answer)
     assert (answer.recommended.batch, answer.recommended.size) == (16, 640)
     assert answer.largest_batch(640) == 32
@@ -174,24 +183,24 @@ def test_what_is_recommended_was_tried_and_holds(with_memory):
     """16 images are too many: the smaller batch that is named was tried itself, at the plan's own size."""
     with_memory(6)
     trial = made_of(GIB, 1000.0, dies_above=6 * GIB)
-    answer = what_fits(planned(), trial=trial)
+    answer = find_what_fits(planned(), trial=trial)
     best = answer.recommended
     assert (best.batch, best.size) == (8, 640)
     assert best.peak * (1 + ROOM) <= 6 * GIB
     assert (8, 640, 1.0) in trial.tried
-    assert (16, 640, "it was ended by SIGKILL") in answer.too_large
+    assert (16, 640, "it was killed by SIGKILL") in answer.too_large
 
 
 def test_smaller_images_where_no_batch_fits(with_memory):
     with_memory(1.4)
-    answer = what_fits(planned(), trial=made_of(GIB, 1000.0))
+    answer = find_what_fits(planned(), trial=made_of(GIB, 1000.0))
     assert answer.recommended.batch == 1
     assert answer.recommended.size < 640
 
 
 def test_nothing_fits(with_memory, capsys):
     with_memory(0.5)
-    answer = what_fits(planned(), trial=made_of(GIB, 1000.0))
+    answer = find_what_fits(planned(), trial=made_of(GIB, 1000.0))
     assert answer.recommended is None
     assert print_answer(answer, as_json=False) == 3
     assert "not even a batch of 1" in capsys.readouterr().out
@@ -199,7 +208,7 @@ def test_nothing_fits(with_memory, capsys):
 
 def test_what_mosaic_costs_is_told(with_memory, capsys):
     with_memory(16)
-    answer = what_fits(planned(), trial=made_of(GIB, 100.0, mosaic_costs=GIB / 4))
+    answer = find_what_fits(planned(), trial=made_of(GIB, 100.0, mosaic_costs=GIB / 4))
     assert answer.without_mosaic is not None
     assert print_answer(answer, as_json=False) == 0
     assert "without mosaic, batch 4 at 384 px: 256 MiB less memory" in capsys.readouterr().out
@@ -207,14 +216,14 @@ def test_what_mosaic_costs_is_told(with_memory, capsys):
 
 def test_trial_that_does_not_run_at_all_is_a_sentence(with_memory, capsys):
     with_memory(16)
-    answer = what_fits(planned(), trial=made_of(GIB, 1000.0, dies_above=0))
+    answer = find_what_fits(planned(), trial=made_of(GIB, 1000.0, dies_above=0))
     assert print_answer(answer, as_json=True) == 3
-    assert "did not run" in json.loads(capsys.readouterr().out)["error"]
+    assert "failed" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_answer_as_json(with_memory):
     with_memory(16)
-    told = as_values(what_fits(planned(), trial=made_of(GIB, 1000.0)))
+    told = as_values(find_what_fits(planned(), trial=made_of(GIB, 1000.0)))
     assert told["recommended"] == {"batch": 16, "imgsz": 640, "peak": told["recommended"]["peak"]}
     assert (told["fits"][3]["imgsz"], told["fits"][3]["largest_batch"]) == (512, 32)
     json.dumps(told)
@@ -230,7 +239,7 @@ def test_device_with_memory_of_its_own_is_what_runs_out():
 
 def test_noise_never_promises_what_was_measured_away():
     points = [Measurement(4, 640, training=3 * GIB), Measurement(16, 640, training=2 * GIB)]
-    base, each = line_through(points)
+    base, each = fit_line(points)
     assert each == 0.0
     assert base == 3 * GIB
 
@@ -247,54 +256,54 @@ def canaried(device, *wrong):
 
 
 def test_fastest_is_chosen_and_the_others_are_told_why():
-    choice = ranked(
+    choice = rank(
         [Candidate("cuda:0", batch_s=0.1), Candidate("mps", "torch does not see it"), Candidate("cpu", batch_s=3.2)]
     )
     assert choice.device == "0"
     assert choice.message == [
-        "cuda:0: the fastest, 100 ms a batch",
-        "cpu: slower, 3.2 s a batch",
+        "cuda:0: the fastest, 100 ms per batch",
+        "cpu: slower, 3.2 s per batch",
         "mps: torch does not see it",
     ]
 
 
 def test_device_that_lies_is_named_with_its_signature():
-    problem = lies_in(canaried("mps", "F01"), "mps")
+    problem = find_fault(canaried("mps", "F01"), "mps")
     assert problem.startswith("it gets scalar writes wrong (F01): zeros(3) gives")
-    assert ranked([Candidate("mps", problem), Candidate("cpu")]).device == "cpu"
-    assert lies_in(canaried("mps"), "mps") == ""
-    assert "SIGABRT" in lies_in(Reply(({"trying": "mps"},), -6), "mps")
+    assert rank([Candidate("mps", problem), Candidate("cpu")]).device == "cpu"
+    assert find_fault(canaried("mps"), "mps") == ""
+    assert "SIGABRT" in find_fault(Reply(({"trying": "mps"},), -6), "mps")
 
 
 def test_canaries_are_run_by_the_trainings_own_python(tmp_path):
     """As a program of its own; a device that is not there is no honest one."""
     asker = PythonClient([sys.executable], tmp_path, environment())
-    said = asker(ASKING, ["cpu", "nowhere"], CANARIES.read_text(), 60.0)
-    assert lies_in(said, "cpu") == ""
-    assert "nowhere" in lies_in(said, "nowhere")
+    reply = asker(CANARY_RUNNER, ["cpu", "nowhere"], CANARIES.read_text(), 60.0)
+    assert find_fault(reply, "cpu") == ""
+    assert "nowhere" in find_fault(reply, "nowhere")
 
 
 def test_none_can_be_trusted():
-    assert ranked([Candidate("mps", "it lies"), Candidate("cpu", "a short trial did not run")]).device is None
+    assert rank([Candidate("mps", "it lies"), Candidate("cpu", "a short run failed")]).device is None
 
 
 def test_devices_are_tried_in_the_order_of_the_policy():
-    assert ordered(["mps", "cpu"], ["cuda:0", "cuda:1", "cpu"]) == (
+    assert order_devices(["mps", "cpu"], ["cuda:0", "cuda:1", "cpu"]) == (
         ["cpu"],
         [Candidate("mps", "torch does not see it")],
     )
-    assert ordered([], ["mps", "cpu"]) == (["mps", "cpu"], [])
-    assert ordered([], ["cuda:0", "cuda:1", "cpu"])[0] == ["cuda:0", "cpu"]
-    assert ordered(["cpu", "1"], ["cuda:0", "cuda:1", "cpu"])[0] == ["cpu", "cuda:1"]
-    assert ordered(["cuda", "cpu"], ["cuda:0", "cpu"])[0] == ["cuda:0", "cpu"]
+    assert order_devices([], ["mps", "cpu"]) == (["mps", "cpu"], [])
+    assert order_devices([], ["cuda:0", "cuda:1", "cpu"])[0] == ["cuda:0", "cpu"]
+    assert order_devices(["cpu", "1"], ["cuda:0", "cuda:1", "cpu"])[0] == ["cpu", "cuda:1"]
+    assert order_devices(["cuda", "cpu"], ["cuda:0", "cpu"])[0] == ["cuda:0", "cpu"]
 
 
 def test_auto_is_asked_for_only_where_no_device_is_named():
-    assert is_asked(planned())
-    assert is_asked(planned(device="auto"))
-    assert not is_asked(planned(device=0))
+    assert needs_selection(planned())
+    assert needs_selection(planned(device="auto"))
+    assert not needs_selection(planned(device=0))
     stage = Stage(name="a", settings={"device": "mps"})
-    assert not is_asked(Plan(cwd="/", trainer="ultralytics", settings={"data": "d"}, stages=[stage]))
+    assert not needs_selection(Plan(cwd="/", trainer="ultralytics", settings={"data": "d"}, stages=[stage]))
 
 
 class Sees:
@@ -308,7 +317,7 @@ class Sees:
         from holdfast.preflight.checks.interpreter import Torch
 
         facts = {"torch": Torch(version="2.14.0", devices=self._devices)}
-        context = replace(mac(facts=facts), asks=lambda _p, arguments, *_: canaried(arguments[0], *self._lies))
+        context = replace(mac(facts=facts), run_python=lambda _p, arguments, *_: canaried(arguments[0], *self._lies))
         return context, None
 
 
@@ -326,7 +335,7 @@ def chosen(monkeypatch, devices, *, lies=(), seconds=None, plan=None):
 
 def test_only_a_cpu_is_taken_at_once(monkeypatch):
     assert chosen(monkeypatch, ["cpu"]) == (
-        device_selection.Choice("cpu", ["cpu: the only device that can be taken"]),
+        device_selection.Choice("cpu", ["cpu: the only usable device"]),
         [],
     )
 
@@ -348,7 +357,7 @@ def test_trial_that_learns_nothing_is_no_fast_device(monkeypatch):
     seconds = {"mps": {"suspect": "all losses are 0 (loss-all-zero)", "wall": ShortRunTiming(batch=0.1)}, "cpu": 1.0}
     choice, _ = chosen(monkeypatch, ["mps", "cpu"], seconds=seconds)
     assert choice.device == "cpu"
-    assert "mps: a short trial did not learn: all losses are 0 (loss-all-zero)" in choice.message
+    assert "mps: a short run did not learn: all losses are 0 (loss-all-zero)" in choice.message
 
 
 def test_policy_that_names_no_device_that_is_there(monkeypatch):

@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 
 from holdfast.preflight import yolo_data
-from holdfast.preflight.checks.forecast_trial import images_of
-from holdfast.preflight.cost_estimate import memory_of, settings_of, times_of, total_of
+from holdfast.preflight.checks.forecast_trial import count_images
+from holdfast.preflight.cost_estimate import estimate_memory, estimate_times, merge_settings, sum_times
 from holdfast.preflight.short_run import measure
-from holdfast.preflight.short_run_metrics import metrics_of
+from holdfast.preflight.short_run_metrics import compute_metrics
 from holdfast.schema import events
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import replay
@@ -120,20 +120,20 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
     path = planned(args, folder)
     plan = open_plan(path)
     stage = stages_of(plan)[0]
-    settings = settings_of(plan, stage)
-    counted = images_of(settings, {settings["data"]: yolo_data.read(args.data.absolute(), cwd=folder)})
+    settings = merge_settings(plan, stage)
+    counted = count_images(settings, {settings["data"]: yolo_data.read(args.data.absolute(), cwd=folder)})
     print(f"a short trial: {args.imgsz} px, batch {args.batch} ...", flush=True)
     one = measure(stage_plan(plan, stage))
     if one.failed:
         print(f"the trial did not run: {one.failed}")
         return 1
-    memory = memory_of(one, settings, counted)
+    memory = estimate_memory(one, settings, counted)
     print(
         f"it took {one.seconds:.0f} s; now the training, {args.epochs} epochs of {counted.train} images ...",
         flush=True,
     )
     told, tree, took = trained(path, folder)
-    real = metrics_of(told, alike=False)
+    real = compute_metrics(told, alike=False)
     started = next((event.at for event in told if isinstance(event, events.AttemptStarted)), 0.0)
     ends = [event for event in told if isinstance(event, events.AttemptEnded)]
     ended = ends[-1].at if ends else 0.0
@@ -145,15 +145,15 @@ def compared(args: argparse.Namespace, folder: Path) -> int:
         return 1
     samples = [event for event in told if isinstance(event, events.Sample) and event.cpu is not None]
     computed = samples[-1].cpu or 0.0
-    wall, processor = (times_of(plan, one, [counted], pace)[0] for pace in (one.wall, one.processor))
+    wall, processor = (estimate_times(plan, one, [counted], pace)[0] for pace in (one.wall, one.processor))
     rows = [
         ("memory, training", memory.training.expected, float(real.training), MEMORY, "GB"),
         ("memory, validation", memory.validation.expected, float(real.validation), MEMORY, "GB"),
         ("memory, peak", memory.peak.expected, float(max(real.training, real.validation)), MEMORY, "GB"),
         ("  as the kernel says (VmHWM)", memory.peak.expected, float(tree.high_water), MEMORY, "GB"),
         ("an epoch, wall", wall.epoch.expected, between(epochs), TIME, "s"),
-        ("in all, wall", total_of([wall]).expected, ended - started, TIME, "s"),
-        ("in all, processors", total_of([processor]).expected, computed, TIME, "s"),
+        ("in all, wall", sum_times([wall]).expected, ended - started, TIME, "s"),
+        ("in all, processors", sum_times([processor]).expected, computed, TIME, "s"),
     ]
     others = others_load(samples)
     print(f"\nother programs kept {others:.1f} of {os.cpu_count()} processors busy; {took:.0f} s from start to verdict")

@@ -55,11 +55,11 @@ def check(
             device=device,
             data=data,
             write_split=write_split,
-            confines=confine,
+            confine_writes=confine,
             only=only,
             skip=skip,
             seconds=seconds,
-            watcher=progress,
+            progress=progress,
         )
     show(report, as_json=as_json)
     raise typer.Exit(report.exit_status)

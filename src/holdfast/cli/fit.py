@@ -16,8 +16,8 @@ def fit(
     What is recommended was tried for real. Exit status: 0 something fits, 2 usage, 3 nothing does, or a trial did not run.
     """
     from holdfast.launch.interrupts import ends_what_it_started
-    from holdfast.preflight.batch_finder import what_fits
-    from holdfast.preflight.cost_estimate import largest_of
+    from holdfast.preflight.batch_finder import find_what_fits
+    from holdfast.preflight.cost_estimate import find_largest_stage
     from holdfast.render.batch_finder import print_answer, print_progress
     from holdfast.schema.errors import UsageError
     from holdfast.storage.folder import working_folder
@@ -32,5 +32,5 @@ def fit(
             next_step="holdfast init DATA.yaml writes a plan that can",
         )
     with ends_what_it_started():
-        answer = what_fits(stage_plan(asked, stages_of(asked)[largest_of(asked)]), print_progress)
+        answer = find_what_fits(stage_plan(asked, stages_of(asked)[find_largest_stage(asked)]), print_progress)
     raise typer.Exit(print_answer(answer, as_json=as_json))

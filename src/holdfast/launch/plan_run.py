@@ -46,7 +46,7 @@ def is_plan_file(command: list[str]) -> bool:
 
 def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     """A plan file, with what was given on the command line, and only where the ground bears it."""
-    from holdfast.preflight.validate_plan import survey
+    from holdfast.preflight.validate_plan import validate
     from holdfast.supervisor.load_plan import open_plan
 
     plan = open_plan(path)
@@ -54,7 +54,7 @@ def plan_from(path: Path, options: dict[str, Any]) -> Plan:
     if "budget" in fields:
         fields["budget"] = msgspec.structs.replace(plan.budget, attempts=fields["budget"].attempts)
     plan = msgspec.structs.replace(plan, **fields)
-    context = survey(plan)
+    context = validate(plan)
     for note in context.notes:
         say(note)
     problems = context.problems
@@ -72,7 +72,7 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
     from holdfast.render.checks import ChecksProgress, show, warnings
 
     with ends_what_it_started(), ChecksProgress() as progress:
-        report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, watcher=progress)
+        report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, progress=progress)
     if report.exit_status:
         show(report, as_json=as_json)
         say("nothing was started; --no-check starts it all the same")
@@ -84,9 +84,9 @@ def check_first(plan: Plan, *, as_json: bool) -> bool:
 
 def with_a_device(plan: Plan) -> Plan:
     """`auto` becomes the fastest device that told the truth."""
-    from holdfast.preflight.device_selection import choose, is_asked
+    from holdfast.preflight.device_selection import choose, needs_selection
 
-    if plan.trainer != "ultralytics" or not is_asked(plan):
+    if plan.trainer != "ultralytics" or not needs_selection(plan):
         return plan
     with ends_what_it_started():
         chosen = choose(plan, notify=lambda words: say(f"{words} ..."))

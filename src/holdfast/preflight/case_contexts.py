@@ -1,4 +1,4 @@
-"""Recorded grounds, for the cases of checks: machines and interpreters as they were, a Mac's among them."""
+"""Recorded contexts for the cases of checks: machines and interpreters, among them a Mac."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class RecordedMachine(PsutilMachine):
         return self.supply
 
     def keep_awake(self) -> Awake:
-        return CannotKeepAwake(self.cannot_keep_awake) if self.cannot_keep_awake else NothingSleeps("it is a record")
+        return (
+            CannotKeepAwake(self.cannot_keep_awake)
+            if self.cannot_keep_awake
+            else NothingSleeps("this is a recorded machine")
+        )
 
 
 def mac(
@@ -65,7 +69,7 @@ def mac(
         "openmp": {"torch": ["/Users/me/venv/lib/python3.11/site-packages/torch/lib/libomp.dylib"]},
         **(facts or {}),
     }
-    return _ground(Interpreter(**known), device, machine, context)
+    return _make_context(Interpreter(**known), device, machine, context)
 
 
 def linux(
@@ -89,13 +93,13 @@ def linux(
         "openmp": {"torch": ["/home/me/venv/lib/python3.11/site-packages/torch/lib/libgomp.so.1"]},
         **(facts or {}),
     }
-    return _ground(Interpreter(**known), device, machine, context)
+    return _make_context(Interpreter(**known), device, machine, context)
 
 
-def _ground(
+def _make_context(
     python: Interpreter, device: str | None, machine: RecordedMachine | None, more: dict[str, Any]
 ) -> CheckContext:
-    said = more.pop("said", Reply())
+    reply = more.pop("reply", Reply())
     return CheckContext(
         **{
             "cwd": Path("/"),
@@ -103,7 +107,7 @@ def _ground(
             "environment": {},
             "interpreter": python,
             "device": device,
-            "asks": lambda *_: said,
+            "run_python": lambda *_: reply,
             "free_disk": lambda _: 100 * GIB,
             "cores": 8,
             **more,

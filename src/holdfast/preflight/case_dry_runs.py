@@ -1,4 +1,4 @@
-"""Recorded dry runs, for the cases of checks that ask about one."""
+"""Recorded dry runs for the cases of checks that need one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def recorded_dry_run(
     op_check: Sequence[Mapping[str, Any]] = (),
     **more: Any,
 ) -> DryRunResult:
-    """One that made these steps, and said these lines."""
+    """Return a dry run with these losses and these additional lines."""
     steps = [{"event": "dry-run-step", "phase": "first", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
-    told = [events.Step(at=float(n), step=n, seconds=0.1, loss=loss) for n, loss in enumerate(losses, 1)]
+    step_events = [events.Step(at=float(n), step=n, seconds=0.1, loss=loss) for n, loss in enumerate(losses, 1)]
     end = {"event": "dry-run-ended", "why": "all experiments are done", "steps": len(losses), "seconds": 5.0}
     known = {
         "command": COMMAND,
         "lines": (*steps, *lines, *([end] if losses else [])),
         "op_check": tuple(op_check),
-        "events": tuple(told),
+        "events": tuple(step_events),
         "python_started": True,
         "code": 0,
         "seconds": 9.0,
@@ -53,9 +53,9 @@ def curve(losses: Sequence[float], factor: float = 1.0, mode: str = "again", **m
     }  # fmt: skip
 
 
-def on_cpu(come: DryRunResult, **context: Any) -> CheckContext:
-    return linux(command=COMMAND, dry_runs=lambda _: come, **context)
+def on_cpu(dry_run: DryRunResult, **context: Any) -> CheckContext:
+    return linux(command=COMMAND, make_dry_run=lambda _: dry_run, **context)
 
 
-def on_mps(come: DryRunResult, **context: Any) -> CheckContext:
-    return mac(command=COMMAND, dry_runs=lambda _: come, **context)
+def on_mps(dry_run: DryRunResult, **context: Any) -> CheckContext:
+    return mac(command=COMMAND, make_dry_run=lambda _: dry_run, **context)

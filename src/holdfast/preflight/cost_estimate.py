@@ -1,6 +1,6 @@
-"""What a whole plan will take, from one short trial of its largest stage: memory, time, disk, each with its bounds. Pure.
+"""Estimates the memory and time of a whole plan, with bounds, from one short run of its largest stage. Pure functions.
 
-The stages that were not tried are taken from the one that was, in proportion to the pixels of a batch.
+The other stages are extrapolated in proportion to the pixels of a batch.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight.short_run import ShortRunRequest, request_for
+from holdfast.preflight.short_run import ShortRunRequest, make_request
 from holdfast.supervisor.stage_command import stages_of
 
 if TYPE_CHECKING:
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from holdfast.preflight.short_run_metrics import ShortRunTiming
     from holdfast.schema.plan import Plan, Stage
 
-UNSURE = 0.20
-"""Of a time that was measured for a minute and is to hold for hours."""
-UNSURE_SCALED = 0.35
-"""Of a time that was reckoned from that of another stage."""
-GROWS = 0.12
-"""Of what a trial held: allocators take a little more in a long training."""
-SHRINKS = 0.05
+UNCERTAINTY = 0.20
+"""The uncertainty of a time that was measured for a minute and must hold for hours."""
+SCALED_UNCERTAINTY = 0.35
+"""The uncertainty of a time that was extrapolated from another stage."""
+MAX_GROWTH = 0.12
+"""A share of the memory of a short run: allocators take a little more in a long training."""
+MAX_SHRINKAGE = 0.05
 LISTED_S = 0.0007
-"""For an image that is listed and verified before the first epoch, where there is no cache of the labels yet."""
+"""Seconds to list and verify one image before the first epoch, if there is no label cache yet."""
 KEPT_FOR_MOSAIC = 8
-"""Batches of images that each process that loads keeps."""
+"""Batches of images that each loader process keeps."""
 MAX_KEPT = 1000
 CHANNELS = 3
 SHAPE = 0.8
-"""Of the square that an image fills once it has been resized: most are not square."""
+"""The share of the square that a resized image fills: most images are not square."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ NOTHING = Span(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Images of the data set that a stage trains and validates with."""
+class ImageCounts:
+    """The number of images that a stage trains and validates with."""
 
     train: int
     val: int
@@ -61,12 +61,12 @@ class StageTime:
     name: str
     epochs: int
     batches: int
-    """In an epoch."""
+    """Per epoch."""
     epoch: Span
-    """Seconds, with its validation."""
+    """Seconds per epoch, with its validation."""
     total: Span
     scaled: bool
-    """Reckoned, not tried."""
+    """Whether the time was extrapolated from another stage."""
 
 
 @dataclass(frozen=True)
@@ -75,83 +75,85 @@ class Memory:
     """Bytes."""
     validation: Span
     more: dict[str, int]
-    """What a whole training holds beyond a short one, by what it is for; counted in."""
+    """Memory that a whole training needs in addition to a short run, by purpose; already included."""
 
     @property
     def peak(self) -> Span:
         return max(self.training, self.validation, key=lambda span: span.high)
 
 
-def largest_of(plan: Plan) -> int:
-    """The stage whose batches have the most pixels."""
+def find_largest_stage(plan: Plan) -> int:
+    """Return the index of the stage whose batches have the most pixels."""
     loads = []
     for stage in stages_of(plan):
-        asked = request_for(settings_of(plan, stage))
-        loads.append(float(asked.batch) * asked.size * asked.size)
+        request = make_request(merge_settings(plan, stage))
+        loads.append(float(request.batch) * request.size * request.size)
     return loads.index(max(loads))
 
 
-def settings_of(plan: Plan, stage: Stage) -> dict[str, Any]:
+def merge_settings(plan: Plan, stage: Stage) -> dict[str, Any]:
     return {**plan.settings, **stage.settings, **plan.overrides}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory_of(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> Memory:
-    more = {name: bytes_ for name, bytes_ in _more(measured, settings, counted).items() if bytes_ > 0}
+def estimate_memory(measured: Measurement, settings: Mapping[str, Any], counted: ImageCounts) -> Memory:
+    more = {name: bytes_ for name, bytes_ in _estimate_additional(measured, settings, counted).items() if bytes_ > 0}
     beyond = sum(more.values())
-    return Memory(_around(measured.training, beyond), _around(measured.validation, beyond), more)
+    return Memory(_memory_span(measured.training, beyond), _memory_span(measured.validation, beyond), more)
 
 
-def _around(bytes_: int, beyond: int) -> Span:
-    return Span(bytes_ * (1 - SHRINKS) + 0.5 * beyond, float(bytes_ + beyond), bytes_ * (1 + GROWS) + 1.25 * beyond)
+def _memory_span(bytes_: int, beyond: int) -> Span:
+    return Span(
+        bytes_ * (1 - MAX_SHRINKAGE) + 0.5 * beyond, float(bytes_ + beyond), bytes_ * (1 + MAX_GROWTH) + 1.25 * beyond
+    )
 
 
-def _more(measured: Measurement, settings: Mapping[str, Any], counted: Counted) -> dict[str, int]:
-    one = int(CHANNELS * SHAPE * measured.size * measured.size)
+def _estimate_additional(measured: Measurement, settings: Mapping[str, Any], counted: ImageCounts) -> dict[str, int]:
+    image = int(CHANNELS * SHAPE * measured.size * measured.size)
     if settings.get("cache") in (True, "ram", "True"):
         rest = counted.train + counted.val - measured.images - measured.validated
-        return {"all images, because of cache": max(0, rest) * one}
-    each_keeps = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MAX_KEPT)
+        return {"all images, because of cache": max(0, rest) * image}
+    kept_per_loader = min(counted.train, KEPT_FOR_MOSAIC * measured.batch, MAX_KEPT)
     loaders = max(1, measured.workers)
-    there = min(each_keeps, measured.images // loaders)
-    return {"images that are kept for mosaic": loaders * (each_keeps - there) * one}
+    measured_already = min(kept_per_loader, measured.images // loaders)
+    return {"images kept for mosaic": loaders * (kept_per_loader - measured_already) * image}
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def times_of(
-    plan: Plan, measured: Measurement, counted: Sequence[Counted], pace: ShortRunTiming | None = None
+def estimate_times(
+    plan: Plan, measured: Measurement, counted: Sequence[ImageCounts], pace: ShortRunTiming | None = None
 ) -> list[StageTime]:
-    """For each stage; `counted` are the images of each. `pace`: by another clock than the wall's."""
+    """Estimate the time of each stage. `counted` are the images of each stage. `pace` replaces the wall-clock timing."""
     found = []
-    short_run_of = largest_of(plan)
+    largest = find_largest_stage(plan)
     for number, stage in enumerate(stages_of(plan)):
-        settings = settings_of(plan, stage)
+        settings = merge_settings(plan, stage)
         found.append(
-            _stage(
+            _estimate_stage(
                 stage.name or plan.name or "the training",
-                request_for(settings),
+                make_request(settings),
                 counted[number],
                 measured,
                 pace or measured.wall,
                 validates_every=plan.validation.every if settings.get("val", True) else 0,
-                scaled=number != short_run_of,
+                scaled=number != largest,
             )
         )
     return found
 
 
-def total_of(times: Sequence[StageTime]) -> Span:
+def sum_times(times: Sequence[StageTime]) -> Span:
     return sum((stage.total for stage in times), NOTHING)
 
 
-def _stage(
+def _estimate_stage(
     name: str,
     asked: ShortRunRequest,
-    counted: Counted,
+    counted: ImageCounts,
     measured: Measurement,
     pace: ShortRunTiming,
     *,
@@ -160,28 +162,28 @@ def _stage(
 ) -> StageTime:
     batch = asked.batch if scaled else measured.batch
     larger = float(batch) * asked.size * asked.size / measured.load if scaled else 1.0
-    larger_picture = (asked.size / measured.size) ** 2 if scaled else 1.0
+    larger_image = (asked.size / measured.size) ** 2 if scaled else 1.0
     batches = -(-counted.train // batch)
-    # A last batch that is not full takes as much less.
+    # A last batch that is not full takes proportionally less time.
     worth = counted.train / batch
     closed = pace.closed if measured.closes else pace.batch
     trained = worth * larger * (asked.with_mosaic * pace.batch + (asked.epochs - asked.with_mosaic) * closed)
-    validation = pace.validation * larger_picture * counted.val / measured.validated if measured.validated else 0.0
-    validations = _validations(asked.epochs, validates_every)
+    validation = pace.validation * larger_image * counted.val / measured.validated if measured.validated else 0.0
+    validations = _count_validations(asked.epochs, validates_every)
     after = pace.after
     if measured.validated:
         after += pace.validation * (counted.val / measured.validated - 1.0)
     listed = LISTED_S * max(0, counted.train + counted.val - measured.images - measured.validated)
     expected = pace.start + listed + trained + validations * validation + asked.epochs * pace.saving + max(0.0, after)
-    unsure = (UNSURE_SCALED if scaled else UNSURE) + pace.spread / 2.0
+    unsure = (SCALED_UNCERTAINTY if scaled else UNCERTAINTY) + pace.spread / 2.0
     epoch = trained / asked.epochs + validation * validations / asked.epochs + pace.saving
-    return StageTime(name, asked.epochs, batches, _about(epoch, unsure), _about(expected, unsure), scaled)
+    return StageTime(name, asked.epochs, batches, _time_span(epoch, unsure), _time_span(expected, unsure), scaled)
 
 
-def _validations(epochs: int, every: int) -> int:
-    """The last epoch is always validated."""
+def _count_validations(epochs: int, every: int) -> int:
+    """Return the number of validations. The last epoch is always validated."""
     return 1 if not every else epochs // every + (1 if epochs % every else 0)
 
 
-def _about(seconds: float, unsure: float) -> Span:
+def _time_span(seconds: float, unsure: float) -> Span:
     return Span(seconds / (1 + unsure), seconds, seconds * (1 + unsure))

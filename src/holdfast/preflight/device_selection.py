@@ -1,8 +1,7 @@
-"""`device = "auto"`: the fastest device that told the truth, and why it was not another.
+"""`device = "auto"`: selects the fastest device that computes correctly, and explains why the others were not selected.
 
-Each device that the training's own torch sees is asked what is known to go wrong on some (canaries: a few operators each, in milliseconds),
-and those that answer rightly train a few batches. What is measured and how it is ranked are apart; where only one device is left, nothing
-has to be measured.
+Each device that the training's own torch sees is tested for known bugs (canaries: a few operators each, in milliseconds), and those that
+pass train a few batches. Measuring and ranking are separate. If only one device is left, nothing has to be measured.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.units import duration
 from holdfast.preflight.checks.check import device_kind
 from holdfast.preflight.checks.context import build_context
-from holdfast.preflight.cost_estimate import largest_of, settings_of
+from holdfast.preflight.cost_estimate import find_largest_stage, merge_settings
 from holdfast.preflight.short_run import measure
-from holdfast.probe.holdfast_probe.env_scripts import canaries as asking
+from holdfast.probe.holdfast_probe.env_scripts import canaries as canary_runner
 from holdfast.probe.holdfast_probe.op_check import canaries
 from holdfast.supervisor.stage_command import stage_plan, stages_of
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.preflight.short_run import Measurement
     from holdfast.schema.plan import Plan
 
-ASKING = Path(asking.__file__)
+CANARY_RUNNER = Path(canary_runner.__file__)
 CANARIES = Path(canaries.__file__)
 CANARIES_S = 60.0
 TRIAL_S = 120.0
@@ -37,78 +36,80 @@ TRIAL_S = 120.0
 @dataclass(frozen=True)
 class Choice:
     device: str | None
-    """As Ultralytics takes it; None where there is none that can be trusted."""
+    """In Ultralytics' notation; None if no device can be trusted."""
     message: list[str]
-    """Why this one, and why not each other."""
+    """Why this device was selected, and why each of the others was not."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     device: str
     problem: str = ""
-    """Why it cannot be taken."""
+    """Why it cannot be used."""
     batch_s: float | None = None
-    """Seconds for a batch; None where nothing had to be measured."""
+    """Seconds per batch; None if nothing had to be measured."""
 
 
-def is_asked(plan: Plan) -> bool:
-    """Nobody named a device, or "auto" stands for one."""
-    return all(settings_of(plan, stage).get("device") in (None, "", "auto") for stage in stages_of(plan))
+def needs_selection(plan: Plan) -> bool:
+    """Return whether the plan names no device, or "auto"."""
+    return all(merge_settings(plan, stage).get("device") in (None, "", "auto") for stage in stages_of(plan))
 
 
 def choose(
     plan: Plan, *, notify: Callable[[str], None] = lambda _: None, trial: Callable[..., Measurement] = measure
 ) -> Choice:
-    """For a plan of Ultralytics. It starts processes, and may take minutes where there are several devices."""
-    context, asker = build_context(plan=plan, device="auto")
+    """Select a device for an Ultralytics plan. This starts processes and may take minutes if there are several devices."""
+    context, client = build_context(plan=plan, device="auto")
     try:
         torch = context.interpreter.torch if context.interpreter is not None else None
         if torch is None:
             why = context.interpreter.no_torch if context.interpreter is not None else context.no_interpreter
-            return Choice(None, [f"no device was tried: {why}"])
-        wanted, absent = ordered(plan.policy.devices, torch.devices)
+            return Choice(None, [f"no device was tested: {why}"])
+        wanted, absent = order_devices(plan.policy.devices, torch.devices)
         if wanted == ["cpu"]:
-            return ranked([*absent, Candidate("cpu")])
+            return rank([*absent, Candidate("cpu")])
 
-        def told(device: str) -> str:
-            notify(f"asking {device} what is known to go wrong")
-            return lies_in(context.ask(ASKING, device, given=CANARIES.read_text(), seconds=CANARIES_S), device)
+        def test_device(device: str) -> str:
+            notify(f"testing {device} for known bugs")
+            return find_fault(
+                context.run_program(CANARY_RUNNER, device, stdin=CANARIES.read_text(), seconds=CANARIES_S), device
+            )
 
-        found = [Candidate(device, "" if device == "cpu" else told(device)) for device in wanted]
+        found = [Candidate(device, "" if device == "cpu" else test_device(device)) for device in wanted]
     finally:
-        if asker is not None:
-            asker.close()
-    honest = [one for one in found if not one.problem]
-    if len(honest) > 1:
-        stage = stage_plan(plan, stages_of(plan)[largest_of(plan)])
-        timed = {one.device: _timed(stage, one.device, notify, trial) for one in honest}
-        found = [timed.get(one.device, one) for one in found]
-    return ranked([*absent, *found])
+        if client is not None:
+            client.close()
+    usable = [candidate for candidate in found if not candidate.problem]
+    if len(usable) > 1:
+        stage = stage_plan(plan, stages_of(plan)[find_largest_stage(plan)])
+        timed = {candidate.device: _time_device(stage, candidate.device, notify, trial) for candidate in usable}
+        found = [timed.get(candidate.device, candidate) for candidate in found]
+    return rank([*absent, *found])
 
 
-def ordered(wished: Sequence[str], seen: Sequence[str]) -> tuple[list[str], list[Candidate]]:
-    """Devices to try, in the order that was wished for, and those that are not there. Of several of a kind, the first."""
+def order_devices(requested: Sequence[str], seen: Sequence[str]) -> tuple[list[str], list[Candidate]]:
+    """Return the devices to try in the requested order, and those that do not exist. Of several devices of a type, only the first is tried."""
     first = {device_kind(device): device for device in reversed(seen)}
-    if not wished:
+    if not requested:
         return [device for device in seen if first[device_kind(device)] == device], []
-    there, absent = [], []
-    for wish in wished:
-        name = f"cuda:{wish}" if str(wish).isdigit() else str(wish)
+    present, absent = [], []
+    for request in requested:
+        name = f"cuda:{request}" if str(request).isdigit() else str(request)
         device = name if name in seen else first.get(name)
         if device is None:
             absent.append(Candidate(name, "torch does not see it"))
-        elif device not in there:
-            there.append(device)
-    return there or ["cpu"], absent
+        elif device not in present:
+            present.append(device)
+    return present or ["cpu"], absent
 
 
-def lies_in(said: Reply, device: str) -> str:
-    """What the device got wrong, in a sentence's end; empty where it told the truth."""
-    results = next((line["results"] for line in said.lines if line.get("device") == device), None)
+def find_fault(reply: Reply, device: str) -> str:
+    """Return what the device computed wrong, as the end of a sentence; empty if everything was correct."""
+    results = next((line["results"] for line in reply.lines if line.get("device") == device), None)
     if results is None:
-        how = said.how_it_ended or "nothing was said of it"
-        return f"it could not be asked: {how}{f' ({said.last_line})' if said.last_line else ''}"
-    wrong = [one for one in results if one["wrong"]]
+        why = reply.failure or "there is no result for it"
+        return f"it could not be tested: {why}{f' ({reply.last_line})' if reply.last_line else ''}"
+    wrong = [candidate for candidate in results if candidate["wrong"]]
     if not wrong:
         return ""
     first = wrong[0]
@@ -116,28 +117,32 @@ def lies_in(said: Reply, device: str) -> str:
     return f"it gets {first['canary'].replace('_', ' ')} wrong ({first['id']}): {first['wrong']}{more}"
 
 
-def _timed(stage: Plan, device: str, notify: Callable[[str], None], trial: Callable[..., Measurement]) -> Candidate:
+def _time_device(
+    stage: Plan, device: str, notify: Callable[[str], None], trial: Callable[..., Measurement]
+) -> Candidate:
     notify(f"training a few batches on {device}")
-    one = trial(stage, seconds=TRIAL_S, brief=True, device=device)
-    if one.failed:
-        return Candidate(device, f"a short trial did not run: {one.failed}")
-    if one.suspect:
-        return Candidate(device, f"a short trial did not learn: {one.suspect}")
-    return Candidate(device, batch_s=one.wall.batch)
+    candidate = trial(stage, seconds=TRIAL_S, brief=True, device=device)
+    if candidate.failed:
+        return Candidate(device, f"a short run failed: {candidate.failed}")
+    if candidate.suspect:
+        return Candidate(device, f"a short run did not learn: {candidate.suspect}")
+    return Candidate(device, batch_s=candidate.wall.batch)
 
 
-def ranked(candidates: Sequence[Candidate]) -> Choice:
-    """The fastest that can be taken; of equals, the first."""
-    honest = [one for one in candidates if not one.problem]
-    against = [f"{one.device}: {one.problem}" for one in candidates if one.problem]
-    if not honest:
-        return Choice(None, against)
-    best = min(honest, key=lambda one: one.batch_s if one.batch_s is not None else 0.0)
-    why = "the only device that can be taken" if len(honest) == 1 else f"the fastest, {_batch(best)}"
-    slower = [f"{one.device}: slower, {_batch(one)}" for one in honest if one is not best]
-    return Choice(best.device.removeprefix("cuda:"), [f"{best.device}: {why}", *slower, *against])
+def rank(candidates: Sequence[Candidate]) -> Choice:
+    """Return the fastest usable candidate; the first one if several are equal."""
+    usable = [candidate for candidate in candidates if not candidate.problem]
+    rejected = [f"{candidate.device}: {candidate.problem}" for candidate in candidates if candidate.problem]
+    if not usable:
+        return Choice(None, rejected)
+    best = min(usable, key=lambda candidate: candidate.batch_s if candidate.batch_s is not None else 0.0)
+    why = "the only usable device" if len(usable) == 1 else f"the fastest, {_format_batch(best)}"
+    slower = [
+        f"{candidate.device}: slower, {_format_batch(candidate)}" for candidate in usable if candidate is not best
+    ]
+    return Choice(best.device.removeprefix("cuda:"), [f"{best.device}: {why}", *slower, *rejected])
 
 
-def _batch(one: Candidate) -> str:
-    seconds = one.batch_s or 0.0
-    return f"{duration(seconds) if seconds >= 1.0 else f'{1000 * seconds:.0f} ms'} a batch"
+def _format_batch(candidate: Candidate) -> str:
+    seconds = candidate.batch_s or 0.0
+    return f"{duration(seconds) if seconds >= 1.0 else f'{1000 * seconds:.0f} ms'} per batch"

@@ -1,4 +1,4 @@
-"""How much a plan will write to the disk, by what it is for."""
+"""Estimates how much a plan will write to disk, by purpose."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
 _SCALE = re.compile(r"(?:yolo(?:v|e-v?)?\d+|rtdetr-|yolo_nas_)([ntsmbcelx])")
 PARAMETERS = {"n": 3.3e6, "t": 2.1e6, "s": 11.2e6, "m": 25.9e6, "b": 20.5e6, "c": 25.6e6, "l": 43.7e6, "e": 58.2e6}
 PARAMETERS["x"] = 68.2e6
-"""Of the largest family of each size."""
+"""For each size, the number of parameters of the largest model family."""
 SNAPSHOTS = 4
-"""Three are kept while the next is written, and with each a copy of last.pt as it was then."""
-SMALL_CHANGE = 256 << 20
+"""Three are kept while the next one is written, each with a copy of last.pt from the same moment."""
+SMALL_FILES = 256 << 20
 """Logs, plots, journals, reports."""
 
 
-def disk_need(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> dict[str, int]:
-    """Bytes that a plan will write, by what they are for. A state is a number of four bytes for each parameter."""
+def estimate_plan_disk(plan: Plan, cwd: Path, data: Mapping[str, DataSet]) -> dict[str, int]:
+    """Return the bytes that a plan will write, by purpose. A state takes four bytes per parameter."""
     if plan.trainer != "ultralytics":
-        return {"logs and reports": SMALL_CHANGE}
+        return {"logs and reports": SMALL_FILES}
     stages = stages_of(plan)
-    parameters = max(_parameters({**plan.settings, **stage.settings}, cwd) for stage in stages)
+    parameters = max(_count_parameters({**plan.settings, **stage.settings}, cwd) for stage in stages)
     saved = 2 * 6 * parameters  # best.pt and last.pt: averaged weights and two moments of the optimizer, two bytes each
     need = {
         "snapshots": int(SNAPSHOTS * (4 * 4 + 6) * parameters),  # weights, their average, two moments; a last.pt
         f"weights of {len(stages)} stage{'s' if len(stages) > 1 else ''}": int(len(stages) * 2 * saved),
-        "logs, plots and reports": SMALL_CHANGE,
+        "logs, plots and reports": SMALL_FILES,
     }
     for name, found in data.items():
         if any({**plan.settings, **stage.settings}.get("cache") == "disk" for stage in stages):
-            need[f"images of {name}, unpacked beside them (cache = disk)"] = _unpacked(found)
+            need[f"uncompressed images of {name} (cache = disk)"] = _estimate_unpacked(found)
     return need
 
 
-def _parameters(settings: Mapping[str, Any], cwd: Path) -> float:
+def _count_parameters(settings: Mapping[str, Any], cwd: Path) -> float:
     model = str(settings.get("model", ""))
     path = cwd / model
     if path.suffix == ".pt" and path.is_file():
-        return path.stat().st_size / 2  # two bytes a parameter
-    return PARAMETERS[scale_of(model) or "s"]
+        return path.stat().st_size / 2  # two bytes per parameter
+    return PARAMETERS[parse_scale(model) or "s"]
 
 
-def scale_of(model: str) -> str | None:
-    """The letter of a model's size, as its name tells it: n for yolo11n.yaml."""
+def parse_scale(model: str) -> str | None:
+    """Return the letter of the model's size from its name: n for yolo11n.yaml."""
     scale = _SCALE.match(Path(model).name)
     return scale[1] if scale else None
 
 
-def _unpacked(data: DataSet) -> int:
-    """A JPEG takes about a tenth of its pixels."""
+def _estimate_unpacked(data: DataSet) -> int:
+    """Return the bytes of all uncompressed images. A JPEG takes about a tenth of its pixels."""
     images = [*data.splits.get("train", []), *data.splits.get("val", [])]
-    sample = [image.stat().st_size for image in yolo_labels.evenly(images, 200) if image.is_file()]
+    sample = [image.stat().st_size for image in yolo_labels.sample_evenly(images, 200) if image.is_file()]
     return int(10 * len(images) * sum(sample) / len(sample)) if sample else 0

@@ -1,8 +1,8 @@
-"""A short trial of a training: two short epochs with their validations for real, in a scratch folder, and what they took.
+"""A short run of a training: two short epochs with validation in a scratch folder, and their measurements.
 
-The images are links to the user's own, so that nothing of theirs is written to (Ultralytics keeps caches beside labels). The trial is
-supervised like any run, in a process of its own, and what it measured is read from its journal. Its epochs are so long that the
-images that mosaic keeps are all there, and where the plan closes mosaic before its end, the second epoch has none.
+The images are links to the user's own, so that nothing is written next to them (Ultralytics keeps caches next to labels). The short run is
+supervised like any run, in a separate process, and its measurements are read from its journal. Its epochs are long enough for mosaic to
+fill its image buffer. If the plan closes mosaic before its end, the second epoch has no mosaic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from holdfast.diagnosis.units import size as amount
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data
-from holdfast.preflight.short_run_metrics import ShortRunMetrics, ShortRunTiming, metrics_of
+from holdfast.preflight.short_run_metrics import ShortRunMetrics, ShortRunTiming, compute_metrics
 from holdfast.process.helper_processes import helpers
 from holdfast.process.python_command import program
 from holdfast.schema import events
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
 EPOCHS = 2
 MAX_S = 180.0
 SAMPLE_S = 0.1
-LOOK_S = 0.25
-LEFT = 0.04
-"""Of the machine's memory: when less is left, a trial is ended before the system ends something."""
+POLL_S = 0.25
+MIN_FREE = 0.04
+"""A share of the machine's memory. When less is left, the short run is stopped before the system kills a process."""
 GRACE_S = 2.0
-ENDS_S = 8.0
-"""Between asking a trial to end and ending it."""
+STOP_S = 8.0
+"""The time between asking a short run to stop and killing it."""
 DEFAULT_BATCH, DEFAULT_SIZE, DEFAULT_EPOCHS, DEFAULT_CLOSE = 16, 640, 100, 10
-"""What Ultralytics takes where the plan does not say."""
+"""The defaults of Ultralytics."""
 PROGRAM = "import sys; from holdfast.preflight.short_run import main; sys.exit(main(*sys.argv[1:]))"
-"""Not `-m`, which would import from the folder of the training."""
-_BESIDE = (".jpg", ".png", ".csv", ".yaml", ".jsonl", ".log")
+"""Not `-m`, which would import modules from the folder of the training."""
+_OUTPUT_SUFFIXES = (".jpg", ".png", ".csv", ".yaml", ".jsonl", ".log")
 
 
 @dataclass(frozen=True)
 class Length:
     batches: int
-    """In an epoch."""
+    """Per epoch."""
     validated: int
-    """Images at the least, where there are so many."""
+    """The minimum number of validation images, if there are that many."""
     validation_batches: int
 
 
@@ -72,34 +72,34 @@ BRIEF = Length(batches=4, validated=4, validation_batches=1)
 class Measurement:
     batch: int
     size: int
-    """Of an image, in pixels."""
+    """The image size in pixels."""
     training: int = 0
-    """Bytes that all of its processes held at most while it trained, with the driver's where that is the same memory."""
+    """Peak memory of all its processes during training in bytes, including the driver's if that is the same memory."""
     validation: int = 0
-    """The same while it validated, and at its end."""
+    """The same during validation and at the end."""
     wall: ShortRunTiming = field(default_factory=ShortRunTiming)
     processor: ShortRunTiming = field(default_factory=ShortRunTiming)
-    """The same in seconds that its processes computed."""
+    """The same in CPU time of its processes."""
     images: int = 0
-    """That it trained with."""
+    """The number of training images."""
     validated: int = 0
-    """Images that it validated with; 0 where it did not come to that."""
+    """The number of validation images; 0 if there was no validation."""
     workers: int = 0
     closes: bool = True
     """Whether the second epoch was without mosaic."""
     device: tuple[str, int, int | None] | None = None
-    """A device with memory of its own: its name, what was reserved there at most, what it can hold."""
+    """A device with its own memory: its name, the peak of reserved memory, its capacity."""
     snapshot: int = 0
     """Bytes on disk."""
     checkpoint: int = 0
     beside: int = 0
-    """Bytes of plots, tables and logs that it wrote."""
+    """Bytes of plots, tables and logs."""
     suspect: str = ""
-    """What a rule found to be a proof that it does not learn, where one did."""
+    """A fatal finding of a rule that shows that the training does not learn, if there is one."""
     failed: str = ""
-    """Why there are no figures, where there are none."""
+    """Why there are no figures; empty if there are."""
     seconds: float = 0.0
-    """That the trial took."""
+    """The duration of the short run."""
 
     @property
     def peak(self) -> int:
@@ -107,13 +107,13 @@ class Measurement:
 
     @property
     def load(self) -> float:
-        """What memory and time grow with: the pixels of a batch."""
+        """The pixels of a batch, which memory and time are proportional to."""
         return float(self.batch) * self.size * self.size
 
 
 @dataclass(frozen=True)
 class ShortRunRequest:
-    """What of a stage's settings a trial is made from."""
+    """The settings of a stage that a short run needs."""
 
     batch: int
     size: int
@@ -122,16 +122,16 @@ class ShortRunRequest:
 
     @property
     def with_mosaic(self) -> int:
-        """Epochs before it is closed."""
+        """Epochs before mosaic is closed."""
         return max(0, self.epochs - self.close_mosaic) if self.close_mosaic else self.epochs
 
     @property
     def closes(self) -> bool:
-        """It has epochs with mosaic, and then some without."""
+        """Whether there are epochs with mosaic, followed by epochs without it."""
         return 0 < self.with_mosaic < self.epochs
 
 
-def request_for(settings: dict[str, Any]) -> ShortRunRequest:
+def make_request(settings: dict[str, Any]) -> ShortRunRequest:
     batch = settings.get("batch", DEFAULT_BATCH)
     size = settings.get("imgsz", DEFAULT_SIZE)
     return ShortRunRequest(
@@ -150,25 +150,25 @@ def measure(
     notify: Callable[[str], None] = lambda _: None,
     **settings: Any,
 ) -> Measurement:
-    """Try this plan (of one stage) with these settings over its own. Never raises: what went wrong is in `failed`.
+    """Make a short run of this plan (with one stage) and override its settings with `settings`. Never raises: `failed` contains the error.
 
-    `brief`: for nothing but the time of a batch.
+    `brief`: measure only the time of a batch.
     """
-    over = {**plan.settings, **plan.overrides, **settings}
-    asked = request_for(over)
+    merged = {**plan.settings, **plan.overrides, **settings}
+    request = make_request(merged)
     began = time.monotonic()
     try:
         with helpers.scratch() as (scratch, mark):
             length = BRIEF if brief else FULL
-            return _tried(plan, over, asked, length, scratch, mark, began + seconds, notify)
+            return _run_short(plan, merged, request, length, scratch, mark, began + seconds, notify)
     except (OSError, HoldfastError) as error:
-        return Measurement(asked.batch, asked.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
+        return Measurement(request.batch, request.size, failed=_one_line(str(error)), seconds=time.monotonic() - began)
 
 
-def _tried(
+def _run_short(
     plan: Plan,
-    over: dict[str, Any],
-    asked: ShortRunRequest,
+    merged: dict[str, Any],
+    request: ShortRunRequest,
     length: Length,
     scratch: Path,
     mark: dict[str, str],
@@ -176,49 +176,56 @@ def _tried(
     notify: Callable[[str], None],
 ) -> Measurement:
     began = time.monotonic()
-    data = yolo_data.read(_path(plan, str(over.get("data", ""))), cwd=Path(plan.cwd))
+    data = yolo_data.read(_resolve(plan, str(merged.get("data", ""))), cwd=Path(plan.cwd))
     if data.masks:
-        raise DataSetInvalid("its labels are images of their own (masks): only boxes, polygons and poses are tried out")
+        raise DataSetInvalid("its labels are mask images: short runs support only boxes, polygons and poses")
     train, val = len(data.splits["train"]), len(data.splits["val"])
-    batches = min(length.batches, max(1, -(-train // asked.batch)))
+    batches = min(length.batches, max(1, -(-train // request.batch)))
     wanted = {
-        "train": min(train, batches * asked.batch) if train >= asked.batch else asked.batch,
-        "val": min(val, max(length.validated, 2 * asked.batch * length.validation_batches)),
+        "train": min(train, batches * request.batch) if train >= request.batch else request.batch,
+        "val": min(val, max(length.validated, 2 * request.batch * length.validation_batches)),
     }
-    few = few_images(data, scratch / "data", wanted)
-    short = _short(plan, over, asked, few, scratch)
+    few = link_few_images(data, scratch / "data", wanted)
+    short = _shorten_plan(plan, merged, request, few, scratch)
     path = scratch / "trial.toml"
     path.write_text(to_toml(short))
     run = create([], root=scratch, folder=scratch / "run")
-    why = _carried_out(path, run, scratch / "said", plan.cwd, mark, deadline, notify)
-    told = [entry.event for entry in replay(run)] if run.journal.exists() else []
-    figures = metrics_of(told, alike=not asked.closes)
-    took = round(time.monotonic() - began, 1)
+    stopped = _run_supervised(path, run, scratch / "output.log", plan.cwd, mark, deadline, notify)
+    recorded = [entry.event for entry in replay(run)] if run.journal.exists() else []
+    figures = compute_metrics(recorded, alike=not request.closes)
+    elapsed = round(time.monotonic() - began, 1)
     if figures is None:
-        return Measurement(asked.batch, asked.size, failed=why or _last_words(told, scratch / "said"), seconds=took)
-    if why and figures.batches < length.batches // 2:
-        said = f"{why}: {figures.batches} batches in {took:.0f} s"
-        return Measurement(asked.batch, asked.size, failed=said, seconds=took)
-    ended = next((event for event in told if isinstance(event, events.AttemptEnded)), None)
-    if ended is not None and not why and ended.code != 0:
-        return Measurement(asked.batch, asked.size, failed=_last_words(told, scratch / "said"), seconds=took)
-    real = next((event.values for event in told if isinstance(event, events.Settings)), {})
-    measured = _as_measured(figures, asked, wanted, real, took, _written(scratch))
-    return replace(measured, suspect=_suspect(told))
+        return Measurement(
+            request.batch,
+            request.size,
+            failed=stopped or _describe_failure(recorded, scratch / "output.log"),
+            seconds=elapsed,
+        )
+    if stopped and figures.batches < length.batches // 2:
+        failure = f"{stopped}: {figures.batches} batches in {elapsed:.0f} s"
+        return Measurement(request.batch, request.size, failed=failure, seconds=elapsed)
+    ended = next((event for event in recorded if isinstance(event, events.AttemptEnded)), None)
+    if ended is not None and not stopped and ended.code != 0:
+        return Measurement(
+            request.batch, request.size, failed=_describe_failure(recorded, scratch / "output.log"), seconds=elapsed
+        )
+    real = next((event.values for event in recorded if isinstance(event, events.Settings)), {})
+    measured = _make_measurement(figures, request, wanted, real, elapsed, _count_written(scratch))
+    return replace(measured, suspect=_find_suspect(recorded))
 
 
-def _as_measured(
+def _make_measurement(
     figures: ShortRunMetrics,
-    asked: ShortRunRequest,
+    request: ShortRunRequest,
     wanted: dict[str, int],
     real: dict[str, Any],
-    took: float,
+    elapsed: float,
     beside: int,
 ) -> Measurement:
     batch, workers = real.get("batch"), real.get("workers")
     return Measurement(
-        batch=batch if isinstance(batch, int) and batch > 0 else asked.batch,
-        size=asked.size,
+        batch=batch if isinstance(batch, int) and batch > 0 else request.batch,
+        size=request.size,
         training=figures.training,
         validation=figures.validation,
         wall=figures.wall,
@@ -226,32 +233,32 @@ def _as_measured(
         images=wanted["train"],
         validated=wanted["val"] if figures.wall.validation else 0,
         workers=workers if isinstance(workers, int) else 0,
-        closes=asked.closes,
+        closes=request.closes,
         device=figures.device,
         snapshot=figures.snapshot,
         checkpoint=figures.checkpoint,
         beside=beside,
-        seconds=took,
+        seconds=elapsed,
     )
 
 
-def _suspect(told: list[events.AnyEvent]) -> str:
-    found = [event.finding for event in told if isinstance(event, events.FindingMade)]
-    return next((f"{one.message} ({one.rule})" for one in found if one.severity == "fatal"), "")
+def _find_suspect(recorded: list[events.AnyEvent]) -> str:
+    found = [event.finding for event in recorded if isinstance(event, events.FindingMade)]
+    return next((f"{finding.message} ({finding.rule})" for finding in found if finding.severity == "fatal"), "")
 
 
-def _written(scratch: Path) -> int:
+def _count_written(scratch: Path) -> int:
     files = [path for folder in ("results", "run") for path in (scratch / folder).rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files if path.suffix in _BESIDE)
+    return sum(path.stat().st_size for path in files if path.suffix in _OUTPUT_SUFFIXES)
 
 
-def _short(plan: Plan, over: dict[str, Any], asked: ShortRunRequest, data: Path, scratch: Path) -> Plan:
-    """Two epochs as the plan has them; nobody is told of them, nothing is changed and nothing is tried again."""
-    closed = {0: EPOCHS, asked.epochs: 0}.get(asked.with_mosaic, 1)
+def _shorten_plan(plan: Plan, merged: dict[str, Any], request: ShortRunRequest, data: Path, scratch: Path) -> Plan:
+    """Return a plan with two epochs, without notifications, remedies and retries."""
+    closed = {0: EPOCHS, request.epochs: 0}.get(request.with_mosaic, 1)
     settings = {
-        **over,
+        **merged,
         "data": str(data),
-        "model": _existing(plan, str(over.get("model", "yolo11n.yaml"))),
+        "model": _find_model(plan, str(merged.get("model", "yolo11n.yaml"))),
         "epochs": EPOCHS,
         "close_mosaic": closed,
         "project": str(scratch / "results"),
@@ -282,19 +289,19 @@ def _short(plan: Plan, over: dict[str, Any], asked: ShortRunRequest, data: Path,
     )
 
 
-def _carried_out(
+def _run_supervised(
     path: Path,
     run: RunFolder,
-    said: Path,
+    log: Path,
     cwd: str,
     mark: dict[str, str],
     deadline: float,
     notify: Callable[[str], None],
 ) -> str:
-    """Why it was ended before its end; empty where it was not."""
+    """Run the plan in a supervisor process. Return why it was stopped early; empty if it was not."""
     machine = this_machine()
-    why = ""
-    with said.open("wb") as output:
+    stopped = ""
+    with log.open("wb") as output:
         process = subprocess.Popen(
             program([sys.executable], PROGRAM, str(path), str(run.path)),
             cwd=cwd,
@@ -305,48 +312,48 @@ def _carried_out(
             start_new_session=True,
         )
         try:
-            while process.poll() is None and not why:
-                time.sleep(LOOK_S)
+            while process.poll() is None and not stopped:
+                time.sleep(POLL_S)
                 memory = machine.memory()
                 if time.monotonic() > deadline:
-                    why = "it had not ended in time"
-                elif memory.available < LEFT * memory.limit:
-                    why = f"it was ended because only {amount(memory.available)} of memory were left"
+                    stopped = "it did not finish in time"
+                elif memory.available < MIN_FREE * memory.limit:
+                    stopped = f"it was stopped because only {amount(memory.available)} of memory was left"
                 else:
-                    notify("a short trial")
+                    notify("a short run")
         finally:
-            _end(process)
-    return why
+            _stop(process)
+    return stopped
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The supervisor ends its training; where it does not, all of them are ended."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop the supervisor, which stops its training. If that takes too long, kill both."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(ENDS_S)
+            process.wait(STOP_S)
     if process.poll() is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _last_words(told: list[events.AnyEvent], said: Path) -> str:
-    ended = next((event for event in told if isinstance(event, events.AttemptEnded)), None)
+def _describe_failure(recorded: list[events.AnyEvent], output: Path) -> str:
+    ended = next((event for event in recorded if isinstance(event, events.AttemptEnded)), None)
     if ended is not None and ended.last_words:
         return _one_line(ended.last_words[-1])
     if ended is not None and ended.signal is not None:
-        return f"it was ended by {ended.signal}"
-    lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
-    return _one_line(lines[-1]) if lines else "it never made a step"
+        return f"it was killed by {ended.signal}"
+    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    return _one_line(lines[-1]) if lines else "it made no step"
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
-    """A data set of links to some images of each split, evenly taken; where there are too few, some come twice."""
+def link_few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
+    """Create a data set of links to an even sample of the images of each split. If there are too few images, some are linked twice."""
     for split, count in wanted.items():
         images = data.splits[split]
         image_folder, labels = folder / "images" / split, folder / "labels" / split
@@ -354,9 +361,9 @@ def few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) ->
         labels.mkdir(parents=True)
         for n in range(count):
             image = images[n * len(images) // count]
-            name = yolo_data.name_of_link(n, image)
+            name = yolo_data.link_name(n, image)
             (image_folder / name).symlink_to(image.absolute())
-            label = yolo_data.label_of(image)
+            label = yolo_data.label_path(image)
             if label.is_file():
                 (labels / name).with_suffix(".txt").symlink_to(label.absolute())
     path = folder / "data.yaml"
@@ -364,30 +371,30 @@ def few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) ->
     values["names"] = dict(enumerate(data.names))
     if data.keypoints is not None:
         values["kpt_shape"] = list(data.keypoints)
-    path.write_text(json.dumps(values))  # JSON is YAML, and quotes names as they must be
+    path.write_text(json.dumps(values))  # JSON is valid YAML, and quotes names correctly
     return path
 
 
-def _path(plan: Plan, name: str) -> Path:
+def _resolve(plan: Plan, name: str) -> Path:
     path = Path(name)
     return path if path.is_absolute() else Path(plan.cwd) / path
 
 
-def _existing(plan: Plan, name: str) -> str:
-    """A file of the user's by its full path; anything else is Ultralytics' to find."""
-    path = _path(plan, name)
+def _find_model(plan: Plan, name: str) -> str:
+    """Return the full path of an existing file; Ultralytics resolves any other name."""
+    path = _resolve(plan, name)
     return os.fspath(path) if path.is_file() else name
 
 
 def main(plan: str, folder: str) -> int:
-    """Supervise one trial; nothing is shown, checked or reported."""
+    """Supervise one short run, without output, checks and reports."""
     from holdfast.supervisor import supervisor  # noqa: PLC0415 - only this process supervises
 
-    threading.Thread(target=_ends_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     return supervisor.start(RunFolder(Path(folder)), from_toml(Path(plan).read_text())).exit_status
 
 
-def _ends_with(parent: int) -> None:
+def _stop_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,6 @@
-"""From the journal of a short trial to its figures: what it held, and how long each part of a training takes.
+"""Computes the metrics of a short run from its journal: the memory it used, and how long each part of a training takes.
 
-Times are read off a clock: that of the wall, or that of the processors (seconds that all of its processes computed), which tells the same
-on a machine where others compute too.
+Times use one of two clocks: wall time, or CPU time (of all its processes), which does not depend on the other load of the machine.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 WARM_UP = 2
-"""Steps at the beginning of a training that allocate and fill caches."""
+"""Steps at the start of a training that allocate memory and fill caches."""
 
-TRIMMED_FROM = 4
+TRIM_ABOVE = 4
 
 
 @dataclass(frozen=True)
@@ -28,106 +27,108 @@ class ShortRunTiming:
     """Seconds by one clock."""
 
     start: float = 0.0
-    """Until the first batch, and what that took longer than others."""
+    """The time until the first batch, and the extra time of the first batch."""
     batch: float = 0.0
-    """A typical batch, as it is for most of the training."""
+    """A typical batch during most of the training."""
     closed: float = 0.0
-    """A typical batch after mosaic was closed; as `batch` where nothing else was seen."""
+    """A typical batch after mosaic is closed; the same as `batch` if nothing else was measured."""
     spread: float = 0.0
-    """How far batches are from the typical one, as a part of it: half of them are nearer."""
+    """The median deviation of batches from the typical one, as a share of it."""
     validation: float = 0.0
-    """One, of all images of the trial."""
+    """One validation with all images of the short run."""
     saving: float = 0.0
-    """After each epoch."""
+    """Saving after each epoch."""
     after: float = 0.0
-    """What comes after the last epoch: best.pt is validated again, plots are drawn."""
+    """The time after the last epoch: best.pt is validated again, plots are drawn."""
 
 
 @dataclass(frozen=True)
 class ShortRunMetrics:
     training: int
-    """Bytes that all of its processes held at most while it trained, with the driver's where that is the same memory."""
+    """Peak memory of all its processes during training in bytes, including the driver's if that is the same memory."""
     validation: int
-    """The same while it validated, and at the end; 0 where it did not come to that."""
+    """The same during validation and at the end; 0 if there was no validation."""
     wall: ShortRunTiming
     processor: ShortRunTiming
     batches: int
     epochs: int
     device: tuple[str, int, int | None] | None = None
-    """A device with memory of its own: its name, what was reserved there at most, what it can hold."""
+    """A device with its own memory: its name, the peak of reserved memory, its capacity."""
     snapshot: int = 0
-    """Bytes on disk of the largest."""
+    """Size of the largest snapshot on disk in bytes."""
     checkpoint: int = 0
 
 
-def metrics_of(entries: Iterable[events.Event], *, alike: bool = True) -> ShortRunMetrics | None:
-    """None where not even a step was made. `alike`: all epochs were trained in the same way."""
-    told = list(entries)
-    steps = [event for event in told if isinstance(event, events.Step)]
+def compute_metrics(entries: Iterable[events.Event], *, alike: bool = True) -> ShortRunMetrics | None:
+    """Compute the metrics; None if there was no step. `alike`: all epochs were trained in the same way."""
+    recorded = list(entries)
+    steps = [event for event in recorded if isinstance(event, events.Step)]
     if not steps:
         return None
-    seen = _Seen(told, steps)
-    samples = seen.samples
+    timeline = _Timeline(recorded, steps)
+    samples = timeline.samples
     return ShortRunMetrics(
-        training=_most(samples, seen, lambda at: not seen.validates(at)),
-        validation=_most(samples, seen, seen.validates),
-        wall=_pace(seen, lambda at: at, alike=alike),
-        processor=_pace(seen, _processors(samples), alike=alike),
+        training=_find_peak(samples, timeline, lambda at: not timeline.validates(at)),
+        validation=_find_peak(samples, timeline, timeline.validates),
+        wall=_measure_timing(timeline, lambda at: at, alike=alike),
+        processor=_measure_timing(timeline, _cpu_clock(samples), alike=alike),
         batches=sum(step.backwards for step in steps),
-        epochs=len(seen.epochs),
-        device=_device(seen.memory),
-        snapshot=max((event.bytes for event in told if isinstance(event, events.Snapshot)), default=0),
-        checkpoint=max((event.bytes or 0 for event in told if isinstance(event, events.Saved)), default=0),
+        epochs=len(timeline.epochs),
+        device=_find_device(timeline.memory),
+        snapshot=max((event.bytes for event in recorded if isinstance(event, events.Snapshot)), default=0),
+        checkpoint=max((event.bytes or 0 for event in recorded if isinstance(event, events.Saved)), default=0),
     )
 
 
-class _Seen:
-    """The events of one attempt by their kinds, and the epochs that they fall into."""
+class _Timeline:
+    """The events of one attempt by type, and its epochs."""
 
-    def __init__(self, told: Sequence[events.Event], steps: list[events.Step]) -> None:
+    def __init__(self, recorded: Sequence[events.Event], steps: list[events.Step]) -> None:
         self.steps = steps
-        self.epochs = [event for event in told if isinstance(event, events.Epoch)]
-        self.samples = [event for event in told if isinstance(event, events.Sample)]
-        self.saves = [event.at for event in told if isinstance(event, events.Saved)]
-        self.memory = [event for event in told if isinstance(event, events.Memory)]
-        self.started = next((event.at for event in told if isinstance(event, events.AttemptStarted)), steps[0].at)
-        ends = [event.at for event in told if isinstance(event, events.AttemptEnded)]
-        self.ended = ends[0] if ends else max(event.at for event in told)
+        self.epochs = [event for event in recorded if isinstance(event, events.Epoch)]
+        self.samples = [event for event in recorded if isinstance(event, events.Sample)]
+        self.saves = [event.at for event in recorded if isinstance(event, events.Saved)]
+        self.memory = [event for event in recorded if isinstance(event, events.Memory)]
+        self.started = next((event.at for event in recorded if isinstance(event, events.AttemptStarted)), steps[0].at)
+        ends = [event.at for event in recorded if isinstance(event, events.AttemptEnded)]
+        self.ended = ends[0] if ends else max(event.at for event in recorded)
         self.finished = bool(ends)
         began = [epoch.at - epoch.seconds for epoch in self.epochs]
         self.began = began or [steps[0].at - steps[0].seconds]
         self.between = list(
             zip([epoch.at for epoch in self.epochs], [*began[1:], max(self.ended, self.began[-1])], strict=False)
         )
-        """From the last batch of each epoch to what comes next."""
+        """The intervals from the last batch of each epoch to the start of the next epoch, or to the end."""
 
     def validates(self, at: float) -> bool:
         return any(since <= at <= until for since, until in self.between)
 
     def batches_of(self, number: int, clock: Callable[[float], float]) -> list[float]:
-        """Of one epoch, counted from 0; the first steps of all are left out where there are others."""
+        """Return the batch times of one epoch, counted from 0. The warm-up steps are excluded if there are others."""
         last = self.epochs[number].at if number < len(self.epochs) else self.ended
-        own = [step for step in self.steps if self.began[number] < step.at <= last]
-        pairs = pairwise(own)
-        each = [(clock(b.at) - clock(a.at)) / b.backwards for a, b in pairs if b.backwards]
-        each = each[WARM_UP - 1 :] if number == 0 and len(each) > WARM_UP else each
-        return each or [(clock(step.at) - clock(step.at - step.seconds)) / max(1, step.backwards) for step in own[-1:]]
+        steps = [step for step in self.steps if self.began[number] < step.at <= last]
+        pairs = pairwise(steps)
+        durations = [(clock(b.at) - clock(a.at)) / b.backwards for a, b in pairs if b.backwards]
+        durations = durations[WARM_UP - 1 :] if number == 0 and len(durations) > WARM_UP else durations
+        return durations or [
+            (clock(step.at) - clock(step.at - step.seconds)) / max(1, step.backwards) for step in steps[-1:]
+        ]
 
 
-def _pace(seen: _Seen, clock: Callable[[float], float], *, alike: bool) -> ShortRunTiming:
-    first = seen.batches_of(0, clock)
-    later = seen.batches_of(1, clock) if len(seen.epochs) > 1 else []
+def _measure_timing(timeline: _Timeline, clock: Callable[[float], float], *, alike: bool) -> ShortRunTiming:
+    first = timeline.batches_of(0, clock)
+    later = timeline.batches_of(1, clock) if len(timeline.epochs) > 1 else []
     if alike:
         first, later = first + later, []
-    batch = typical(first)
-    off = [abs(one - batch) for one in first]
-    began = clock(seen.began[0])
-    beyond = clock(seen.steps[0].at) - began - batch * max(1, seen.steps[0].backwards)
-    validations, savings, after = _between_epochs(seen, clock)
+    batch = trimmed_mean(first)
+    off = [abs(duration - batch) for duration in first]
+    began = clock(timeline.began[0])
+    extra = clock(timeline.steps[0].at) - began - batch * max(1, timeline.steps[0].backwards)
+    validations, savings, after = _between_epochs(timeline, clock)
     return ShortRunTiming(
-        start=began - clock(seen.started) + max(0.0, beyond),
+        start=began - clock(timeline.started) + max(0.0, extra),
         batch=batch,
-        closed=typical(later) if later else batch,
+        closed=trimmed_mean(later) if later else batch,
         spread=median(off) / batch if batch else 0.0,
         validation=median(validations) if validations else 0.0,
         saving=median(savings) if savings else 0.0,
@@ -135,22 +136,22 @@ def _pace(seen: _Seen, clock: Callable[[float], float], *, alike: bool) -> Short
     )
 
 
-def typical(values: Sequence[float]) -> float:
-    """The mean without the least and the most: what comes now and then (a snapshot) counts in, what came once does not."""
-    inner = sorted(values)[1:-1] if len(values) > TRIMMED_FROM else values
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean without the minimum and the maximum: regular costs (a snapshot) are included, a single outlier is not."""
+    inner = sorted(values)[1:-1] if len(values) > TRIM_ABOVE else values
     return fmean(inner)
 
 
-def _between_epochs(seen: _Seen, clock: Callable[[float], float]) -> tuple[list[float], list[float], float]:
-    """Validations end where the checkpoint is saved. After the last of them comes the end of the training."""
+def _between_epochs(timeline: _Timeline, clock: Callable[[float], float]) -> tuple[list[float], list[float], float]:
+    """Return the times of validations, of saving, and of the end of the training. A validation ends when the checkpoint is saved."""
     validations: list[float] = []
     savings: list[float] = []
     after = 0.0
-    for number, (since, until) in enumerate(seen.between):
-        last = number == len(seen.epochs) - 1
-        saves = [at for at in seen.saves if since <= at <= until]
+    for number, (since, until) in enumerate(timeline.between):
+        last = number == len(timeline.epochs) - 1
+        saves = [at for at in timeline.saves if since <= at <= until]
         validated = saves[0] if saves else until
-        if last and not seen.finished:
+        if last and not timeline.finished:
             continue
         if saves or not last:
             validations.append(clock(validated) - clock(since))
@@ -161,8 +162,8 @@ def _between_epochs(seen: _Seen, clock: Callable[[float], float]) -> tuple[list[
     return validations, savings, after
 
 
-def _processors(samples: Sequence[events.Sample]) -> Callable[[float], float]:
-    """Seconds that the processes had computed by then, between two looks in proportion."""
+def _cpu_clock(samples: Sequence[events.Sample]) -> Callable[[float], float]:
+    """Return a clock of the CPU time of the processes, interpolated between two samples."""
     known = [(sample.at, sample.cpu) for sample in samples if sample.cpu is not None]
     times = [at for at, _ in known]
 
@@ -180,15 +181,15 @@ def _processors(samples: Sequence[events.Sample]) -> Callable[[float], float]:
     return clock
 
 
-def _most(samples: Sequence[events.Sample], seen: _Seen, counts: Callable[[float], bool]) -> int:
-    """On a Mac the driver's memory is the machine's own, and resident memory does not hold it."""
-    resident = max((sample.rss for sample in samples if counts(sample.at)), default=0)
-    shared = [event.driver or 0 for event in seen.memory if event.device.startswith("mps") and counts(event.at)]
+def _find_peak(samples: Sequence[events.Sample], timeline: _Timeline, is_counted: Callable[[float], bool]) -> int:
+    """Return the peak memory. On a Mac the driver uses main memory, which resident memory does not include."""
+    resident = max((sample.rss for sample in samples if is_counted(sample.at)), default=0)
+    shared = [event.driver or 0 for event in timeline.memory if event.device.startswith("mps") and is_counted(event.at)]
     return resident + max(shared, default=0)
 
 
-def _device(memory: Sequence[events.Memory]) -> tuple[str, int, int | None] | None:
-    apart = [event for event in memory if event.reserved is not None and not event.device.startswith("mps")]
-    if not apart:
+def _find_device(memory: Sequence[events.Memory]) -> tuple[str, int, int | None] | None:
+    separate = [event for event in memory if event.reserved is not None and not event.device.startswith("mps")]
+    if not separate:
         return None
-    return apart[-1].device, max(event.reserved or 0 for event in apart), apart[-1].limit
+    return separate[-1].device, max(event.reserved or 0 for event in separate), separate[-1].limit

@@ -1,4 +1,4 @@
-"""Writes a split that was proposed: two lists of images, and a data yaml that uses them. Nothing there is overwritten."""
+"""Writes a proposed split: two lists of images, and a data YAML file that uses them. Existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ YAML = "data.yaml"
 
 
 def write(split: Split, folder: Path, data: DataSet) -> str:
-    """What was written, and how to use it. Raises FolderNotWritable, before anything is written."""
+    """Write the split and return how to use it. Raises FolderNotWritable before anything is written."""
     lists = {"train": split.train, "val": split.val}
     if "test" in data.splits:
         lists["test"] = tuple(str(path.absolute()) for path in data.splits["test"])
     files = {f"{name}.txt": _list(paths) for name, paths in lists.items()}
     files[YAML] = _yaml(data, folder, list(lists))
-    there = [name for name in files if os.path.lexists(folder / name)]  # a link that leads nowhere, too
-    if there:
+    existing = [name for name in files if os.path.lexists(folder / name)]  # also finds dangling links
+    if existing:
         raise FolderNotWritable(
-            f"{folder} already has {', '.join(there)}, and nothing is overwritten.", next_step="name another folder"
+            f"{folder} already contains {', '.join(existing)}, which would be overwritten.",
+            next_step="use another folder",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,22 +40,22 @@ def write(split: Split, folder: Path, data: DataSet) -> str:
             write_new(folder / name, text, mode=0o666)
     except OSError as error:
         raise FolderNotWritable(f"The split cannot be written to {folder}: {error.strerror}.") from error
-    left_out = sum(not _listable(path) for paths in lists.values() for path in paths)
-    said = f"written to {folder}: train with data={shell_quoted(folder / YAML)}"
-    return said + (f" ({left_out:,} left out: a list cannot hold their names)" if left_out else "")
+    left_out = sum(not _is_listable(path) for paths in lists.values() for path in paths)
+    message = f"written to {folder}: train with data={shell_quoted(folder / YAML)}"
+    return message + (f" ({left_out:,} images omitted: their names cannot be listed)" if left_out else "")
 
 
 def _list(paths: Sequence[str]) -> str:
-    return "".join(f"{path}\n" for path in paths if _listable(path))
+    return "".join(f"{path}\n" for path in paths if _is_listable(path))
 
 
-def _listable(path: str) -> bool:
-    """One a line, and Ultralytics strips the ends of the file."""
+def _is_listable(path: str) -> bool:
+    """Return whether the path can be a line of a list. Ultralytics strips the start and end of the file."""
     return path.splitlines() == [path] and path == path.strip()
 
 
 def _yaml(data: DataSet, folder: Path, lists: list[str]) -> str:
-    """The data set's own yaml, with the new lists in the place of its folders: what else it says stays."""
+    """Return the YAML file of the data set with the new lists instead of its folders; other keys are kept."""
     import yaml  # noqa: PLC0415 - slow to import, and only needed here
 
     values: dict[str, Any] = load_yaml(read_bytes(data.path, MAX_BYTES))
@@ -64,5 +65,5 @@ def _yaml(data: DataSet, folder: Path, lists: list[str]) -> str:
         if name not in ("path", "train", "val", "validation", "test", "minival", "download")
     }
     new = {"path": str(folder.absolute()), **{name: f"{name}.txt" for name in lists}}
-    said = f"# The images of {data.path.name}, split by group: no video and no copy is on both sides.\n"
-    return said + str(yaml.safe_dump({**new, **kept}, sort_keys=False, allow_unicode=True))
+    header = f"# The images of {data.path.name}, split by group: no video and no copy is on both sides.\n"
+    return header + str(yaml.safe_dump({**new, **kept}, sort_keys=False, allow_unicode=True))

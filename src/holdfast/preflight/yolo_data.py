@@ -1,5 +1,5 @@
-"""What a YOLO data yaml names: its root, the images of each split, its classes. Read as Ultralytics reads it, except
-that nothing is ever downloaded, and that all that is missing is told at once, before a training starts.
+"""Reads a YOLO data set from its YAML file: its root, the images of each split, its classes. It is read as Ultralytics reads it,
+except that nothing is downloaded and that all problems are reported at once, before a training starts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAX_PATH = 4096
 MAX_IMAGES = 2_000_000
 MAX_FOLDERS = 100_000
 KERNEL_FOLDERS = ("/proc", "/sys")
-"""Below the one that a split names."""
+"""Not entered below the folder of a split."""
 MAX_CLASSES = 100_000
 MAX_CLASS_NAME = 1000
 MAX_YAMLS = 200
-"""Of one folder that are looked into."""
+"""YAML files of one folder that are read."""
 SPLITS = ("train", "val", "test")
-FORMAT = "a data yaml has train:, val: and names:, see https://docs.ultralytics.com/datasets/detect"
+FORMAT = "a data YAML file has train:, val: and names:, see https://docs.ultralytics.com/datasets/detect"
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class DataSet:
     root: Path
     names: list[str]
     splits: dict[str, list[Path]]
-    """Images of `train`, `val` and, where it is named, `test`, in the order of their names."""
+    """Images of `train`, `val` and `test` (if present), sorted by name."""
     keypoints: tuple[int, int] | None = None
-    """How many points a pose has, and how many numbers each: pose labels are as much longer."""
+    """The number of keypoints of a pose and the number of values per keypoint; each pose label has that many additional columns."""
     masks: bool = False
-    """The labels are images of their own."""
+    """Whether the labels are mask images."""
     cut: list[str] = field(default_factory=list)
-    """Splits that have more images than were counted."""
+    """Splits with more images than were counted."""
 
     @property
     def images(self) -> int:
@@ -60,24 +60,24 @@ class DataSet:
 
 
 def read(path: Path, *, cwd: Path | None = None) -> DataSet:
-    """The data set behind this yaml. `cwd`: where the training will run, which relative paths in the yaml count from.
+    """Read the data set of this YAML file. `cwd` is the working folder of the training; relative paths in the file start there.
 
-    Raises DataSetInvalid with a sentence for each thing that is missing.
+    Raises DataSetInvalid with one sentence per problem.
     """
-    values = _loaded(path)
+    values = _load(path)
     problems: list[str] = []
-    names = _names(values, path, problems)
-    root = _root(values, path, cwd or Path.cwd(), problems)
+    names = _parse_names(values, path, problems)
+    root = _find_root(values, path, cwd or Path.cwd(), problems)
     splits: dict[str, list[Path]] = {}
     cut: list[str] = []
     for split in SPLITS if root is not None else ():
         named = values.get(split, values.get("validation") if split == "val" else None)
         if not named:
             if split != "test":
-                problems.append(f"{path} does not say where the images for {split} are: add {split}: images/{split}.")
+                problems.append(f"{path} does not specify the images for {split}: add {split}: images/{split}.")
             continue
         assert root is not None
-        splits[split] = _images_of(split, named, root, path, problems)
+        splits[split] = _find_images(split, named, root, path, problems)
         if len(splits[split]) >= MAX_IMAGES:
             cut.append(split)
     if problems:
@@ -89,25 +89,25 @@ def read(path: Path, *, cwd: Path | None = None) -> DataSet:
     return DataSet(path=path, root=root, names=names, splits=splits, keypoints=points, masks=masks, cut=cut)
 
 
-def label_of(image: Path) -> Path:
-    """The last folder called `images` becomes `labels`, and the ending .txt."""
+def label_path(image: Path) -> Path:
+    """Return the label file of an image: the last folder named `images` becomes `labels`, and the suffix .txt."""
     text = str(image)
     head, found, tail = text.rpartition(f"{os.sep}images{os.sep}")
     return Path(f"{head}{os.sep}labels{os.sep}{tail}" if found else text).with_suffix(".txt")
 
 
-def name_of_link(number: int, image: Path) -> str:
-    """For a link to this image: its own name, or its end where that is long, with a number before it."""
+def link_name(number: int, image: Path) -> str:
+    """Return a name for a link to this image: a number and the (end of the) image's own name."""
     return f"{number:05d}-{image.name[-60:]}"
 
 
-def data_yamls_in(folder: Path) -> list[Path]:
-    """Files of this folder that look like data yamls."""
+def find_data_yamls(folder: Path) -> list[Path]:
+    """Return the files in this folder that look like data YAML files."""
     found = []
     yamls = [entry for entry in sorted(folder.iterdir()) if entry.suffix in (".yaml", ".yml") and is_file(entry)]
     for entry in yamls[:MAX_YAMLS]:
         try:
-            values = _loaded(entry)
+            values = _load(entry)
         except DataSetInvalid:
             continue
         if "train" in values and ("names" in values or "nc" in values):
@@ -116,7 +116,7 @@ def data_yamls_in(folder: Path) -> list[Path]:
 
 
 def config_folder() -> Path:
-    """Where Ultralytics keeps its own settings. Where no home is known, a folder that is not there."""
+    """Return the folder of Ultralytics' own settings. If the home folder is unknown, the result does not exist."""
     if given := os.environ.get("YOLO_CONFIG_DIR"):
         return expand_user(given) / "Ultralytics"
     if sys.platform == "darwin":
@@ -124,8 +124,8 @@ def config_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or expand_user("~/.config")) / "Ultralytics"
 
 
-def own_folder(name: str) -> Path | None:
-    """A folder that Ultralytics' own settings name, e.g. `datasets_dir`; None where it has not been started yet."""
+def find_ultralytics_folder(name: str) -> Path | None:
+    """Return a folder from Ultralytics' own settings, e.g. `datasets_dir`; None if Ultralytics was never started."""
     try:
         settings = json.loads(read_bytes(config_folder() / "settings.json", MAX_SETTINGS))
     except (OSError, ValueError, RecursionError):
@@ -134,50 +134,50 @@ def own_folder(name: str) -> Path | None:
     return Path(value) if isinstance(value, str) and value else None
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, Any]:
     try:
         data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
-        near = _near(path)
-        raise DataSetInvalid(f"There is no data set at {short(path)}.{near}", look_at=short(path.parent)) from None
+        near = _suggest(path)
+        raise DataSetInvalid(f"There is no data set at {shorten(path)}.{near}", look_at=shorten(path.parent)) from None
     except FileTooLarge:
-        raise DataSetInvalid(f"{path} is larger than {MAX_BYTES:,} bytes: that is no data yaml; {FORMAT}.") from None
+        raise DataSetInvalid(
+            f"{path} is larger than {MAX_BYTES:,} bytes and therefore not a data YAML file: {FORMAT}."
+        ) from None
     except OSError as error:
         if is_dir(path):
-            near = _near(path / "data.yaml")
-            raise DataSetInvalid(f"{path} is a folder: name the data yaml in it.{near}") from None
-        raise DataSetInvalid(f"The data set {short(path)} cannot be read: {error.strerror}.") from error
+            near = _suggest(path / "data.yaml")
+            raise DataSetInvalid(f"{path} is a folder: specify the data YAML file in it.{near}") from None
+        raise DataSetInvalid(f"The data set {shorten(path)} cannot be read: {error.strerror}.") from error
     try:
         values = load_yaml(data)
     except YamlRefused as error:
         line = f", line {error.line}" if error.line is not None else ""
-        raise DataSetInvalid(
-            f"{path}{line} is no YAML that can be read: {error}. Mend that, or name another file."
-        ) from None
+        raise DataSetInvalid(f"{path}{line} is not valid YAML: {error}. Fix it, or specify another file.") from None
     if not isinstance(values, dict):
-        raise DataSetInvalid(f"{path} is no data yaml: {FORMAT}.")
+        raise DataSetInvalid(f"{path} is not a data YAML file: {FORMAT}.")
     return values
 
 
-def short(path: Path | str) -> str:
-    """For a sentence."""
+def shorten(path: Path | str) -> str:
+    """Return the path, shortened for a message."""
     text = str(path)
     return text if len(text) <= MAX_PATH // 8 else f"{text[:200]} ... ({len(text):,} characters)"
 
 
-def _near(path: Path) -> str:
+def _suggest(path: Path) -> str:
     try:
         here = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")]
     except OSError:
-        return f" Nor is there a folder {short(path.parent)}." if not is_dir(path.parent) else ""
+        return f" The folder {shorten(path.parent)} does not exist either." if not is_dir(path.parent) else ""
     near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5) or (here if len(here) == 1 else [])
     return f" Did you mean {path.parent / near[0]}?" if near else ""
 
 
-def _names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[str]:
+def _parse_names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[str]:
     names, count = values.get("names"), values.get("nc")
     if isinstance(count, int) and count > MAX_CLASSES:
-        problems.append(f"{path} says nc: {count}: more than {MAX_CLASSES:,} classes are not read.")
+        problems.append(f"{path} has nc: {count}: more than {MAX_CLASSES:,} classes are not supported.")
         return []
     if names is None and isinstance(count, int) and count > 0:
         return [f"class_{number}" for number in range(count)]
@@ -185,9 +185,7 @@ def _names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[s
         try:
             by_number = {int(number): name for number, name in names.items()}
         except (TypeError, ValueError, OverflowError):
-            problems.append(
-                f"{path}: names has a class whose number is no number; write 0: first, 1: second, and so on."
-            )
+            problems.append(f"{path}: names has a key that is not a number; write 0: first, 1: second, and so on.")
             return []
         if by_number and sorted(by_number) != list(range(len(by_number))):
             problems.append(f"{path}: names must count from 0 to {len(by_number) - 1} without a gap.")
@@ -196,74 +194,74 @@ def _names(values: Mapping[str, Any], path: Path, problems: list[str]) -> list[s
         problems.append(f"{path} names no classes: add names: [first, second].")
         return []
     if isinstance(count, int) and count != len(names):
-        problems.append(f"{path} says nc: {count} but names {len(names)} classes: leave nc out, or make them agree.")
+        problems.append(f"{path} has nc: {count} but names {len(names)} classes: remove nc, or make them agree.")
     if any(isinstance(name, (list, dict, set)) or len(str(name)) > MAX_CLASS_NAME for name in names):
-        problems.append(
-            f"{path}: a class of names is no name, but a list of its own or very long: write one word for each."
-        )
+        problems.append(f"{path}: a class in names is a list or too long: write one word for each class.")
         return []
     return [str(name) for name in names]
 
 
-def _root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str]) -> Path | None:
-    """Ultralytics looks from the folder that it runs in, then from its own folder of data sets, never from the yaml's."""
+def _find_root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[str]) -> Path | None:
+    """Return the root folder. Ultralytics resolves it from its working folder, then from its datasets folder, never from the YAML file."""
     given = values.get("path")
     if not given:
         return path.absolute().parent
     if not isinstance(given, str):
-        problems.append(f"{path}: path: is no text; name the folder of the data set, or leave it out.")
+        problems.append(f"{path}: path: is not a string; write the folder of the data set, or remove it.")
         return None
     if exists(cwd / given):
         return cwd / given
-    own = own_folder("datasets_dir")
+    own = find_ultralytics_folder("datasets_dir")
     if not Path(given).is_absolute() and own is not None and exists(own / given):
         return own / given
-    said = f"{path}: the folder of the data set, path: {short(given)}, does not exist"
+    message = f"{path}: the folder of the data set, path: {shorten(given)}, does not exist"
     if not Path(given).is_absolute() and exists(path.absolute().parent / given):
-        said += f" as seen from {cwd}, where the training runs (Ultralytics does not count from the yaml's folder)"
-        mend = f"write path: {(path.absolute().parent / given).resolve()}"
+        message += f" relative to {cwd}, where the training runs (Ultralytics does not use the folder of the YAML file)"
+        fix = f"write path: {(path.absolute().parent / given).resolve()}"
     elif values.get("download"):
-        mend = f"Ultralytics would download it when it starts: do that first, with yolo train data={shell_quoted(path)} epochs=1"
+        fix = f"Ultralytics would download it at startup: do that first, with yolo train data={shell_quoted(path)} epochs=1"
     else:
-        mend = "mend it; without path:, folders count from the yaml's own"
-    problems.append(f"{said}: {mend}.")
+        fix = "fix it; without path:, folders are relative to the YAML file"
+    problems.append(f"{message}: {fix}.")
     return None
 
 
-def _images_of(split: str, named: Any, root: Path, path: Path, problems: list[str]) -> list[Path]:
+def _find_images(split: str, named: Any, root: Path, path: Path, problems: list[str]) -> list[Path]:
     images: list[Path] = []
     sources = named if isinstance(named, list) else [named]
     for source in sources:
         if not isinstance(source, str):
-            problems.append(f"{path}: {split}: is no path; write {split}: images/{split}.")
+            problems.append(f"{path}: {split}: is not a path; write {split}: images/{split}.")
             return []
         place = root / source
-        if not exists(place) and source.startswith("../"):  # as Ultralytics forgives it
+        if not exists(place) and source.startswith("../"):  # Ultralytics accepts this too
             place = root / source[3:]
         try:
-            found = sorted(_inside(place, MAX_IMAGES - len(images)))
+            found = sorted(_list_images(place, MAX_IMAGES - len(images)))
         except FileNotFoundError:
-            problems.append(f"The images for {split} are missing: {short(place)} does not exist, which {path} names.")
+            problems.append(
+                f"The images for {split} are missing: {shorten(place)} does not exist (specified in {path})."
+            )
             continue
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is neither a folder nor a list of images"
-            problems.append(f"The images for {split} cannot be listed: {short(place)}: {reason}.")
+            problems.append(f"The images for {split} cannot be listed: {shorten(place)}: {reason}.")
             continue
         if not found:
-            endings = "jpg, png and such" if is_dir(place) else "one path a line"
-            problems.append(f"There is no image for {split} in {place} ({endings}): put them there, or mend {path}.")
+            expected = "jpg, png etc." if is_dir(place) else "one path per line"
+            problems.append(f"There are no images for {split} in {place} ({expected}): add them, or fix {path}.")
         images += found
     return images
 
 
-def _inside(place: Path, most: int) -> Iterator[Path]:
+def _list_images(place: Path, limit: int) -> Iterator[Path]:
     if is_dir(place):
-        yield from _walked(place, most)
+        yield from _walk(place, limit)
         return
     read = 0
     with open_regular(place) as file:
-        while most > 0 and read < MAX_LIST and (raw := file.readline(MAX_PATH + 1)):
-            most -= 1
+        while limit > 0 and read < MAX_LIST and (raw := file.readline(MAX_PATH + 1)):
+            limit -= 1
             if len(raw) > MAX_PATH or b"\0" in raw:
                 raise OSError(errno.EINVAL, "it is neither a folder nor a list of images")
             line = raw.decode("utf-8" if read else "utf-8-sig")
@@ -272,13 +270,13 @@ def _inside(place: Path, most: int) -> Iterator[Path]:
                 yield place.parent / name[2:] if name.startswith("./") else Path(name)
 
 
-def _walked(folder: Path, most: int) -> Iterator[Path]:
-    """Links are followed, but no folder is entered twice; what begins with a dot is not looked at, as Ultralytics has it.
+def _walk(folder: Path, limit: int) -> Iterator[Path]:
+    """Yield the images in a folder. Links are followed, but no folder is entered twice. Hidden files are skipped, as in Ultralytics.
 
-    Nor are the kernel's own folders, which hold links to every other.
+    The kernel's own folders are skipped too, because they contain links to all others.
     """
     seen = set()
-    kernels = _devices_of(KERNEL_FOLDERS)
+    kernels = _find_devices(KERNEL_FOLDERS)
     for here, folders, files in os.walk(folder, followlinks=True):
         status = Path(here).stat()
         key = (status.st_dev, status.st_ino)
@@ -292,16 +290,16 @@ def _walked(folder: Path, most: int) -> Iterator[Path]:
         for name in files:
             if _is_image(name) and not name.startswith("."):
                 yield Path(here, name)
-                most -= 1
-                if most <= 0:
+                limit -= 1
+                if limit <= 0:
                     return
 
 
-def _devices_of(folders: Iterable[str]) -> set[int]:
+def _find_devices(folders: Iterable[str]) -> set[int]:
     found = set()
     for folder in folders:
         with contextlib.suppress(OSError):
-            found.add(os.stat(folder).st_dev)  # noqa: PTH116 - in one style with its neighbours
+            found.add(os.stat(folder).st_dev)  # noqa: PTH116 - the same style as the line below
     with contextlib.suppress(OSError):
         found.discard(os.stat("/").st_dev)  # noqa: PTH116
     return found

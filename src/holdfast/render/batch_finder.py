@@ -50,7 +50,7 @@ def _print(answer: Answer, values: dict[str, Any]) -> None:
             f"  without mosaic, batch {without.batch} at {without.size} px: {_compare(_used(answer, without) - _used(answer, kept))}"
             f" memory, {_time_per_batch(without)}"
         )
-    print_line(f"  {size(answer.limit)} of {answer.of} may be used; {size(answer.base)} is needed for any batch size")
+    print_line(f"  {size(answer.limit)} of {answer.memory_kind} may be used; {size(answer.base)} is needed for any batch size")
     for row in values["fits"]:
         batch = row["largest_batch"]
         needs = f"batch {batch}, about {size(row['peak'])}" if batch is not None else "even a batch of 1 does not fit"
@@ -71,7 +71,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
     best = answer.recommended
     return {
         "limit": answer.limit,
-        "of": answer.of,
+        "of": answer.memory_kind,
         "measured": [asdict(one) for one in answer.measured],
         "too_large": [{"batch": batch, "imgsz": side, "why": why} for batch, side, why in answer.too_large],
         "without_mosaic": asdict(answer.without_mosaic) if answer.without_mosaic is not None else None,
@@ -81,7 +81,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
 
 
 def _used(answer: Answer, one: Measurement) -> int:
-    return one.peak if one.device is None or answer.of == "memory" else one.device[1]
+    return one.peak if one.device is None or answer.memory_kind == "memory" else one.device[1]
 
 
 def _time_per_batch(one: Measurement) -> str:

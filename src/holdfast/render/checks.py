@@ -82,10 +82,10 @@ class ChecksProgress:
         self._cancel_timer()
         self._bar.stop()
 
-    def asks(self) -> None:
+    def on_query(self) -> None:
         self._begin("inspecting the training's Python")
 
-    def begins(self, check: Check) -> None:
+    def on_check_start(self, check: Check) -> None:
         self._begin(check.id)
 
     def update(self, done: int, total: int | None, what: str) -> None:
@@ -98,7 +98,7 @@ class ChecksProgress:
             self._reported = percent - percent % REPORT_EVERY
             _print(f"{self._what}: {done:,} of {total:,} {printable(what, 60)}")
 
-    def ends(self, result: Result) -> None:  # noqa: ARG002 - part of the protocol
+    def on_check_end(self, result: Result) -> None:  # noqa: ARG002 - part of the protocol
         self._cancel_timer()
 
     def _begin(self, what: str) -> None:

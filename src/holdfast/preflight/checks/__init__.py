@@ -1,6 +1,6 @@
-"""One check a file. A new check is a new file here with a `CHECK`; nothing else has to know of it.
+"""The checks, one per module. To add a check, add a module with a `CHECK` here; it needs no registration.
 
-frame.py says what a check is and what it is given, grounding.py finds that out, running.py runs them within their time.
+check.py defines a check and its context, context.py builds the context, runner.py runs the checks within their time limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cache
 def all_checks() -> tuple[Check, ...]:
-    """In the order in which they are run: by kind, and those that may take long last."""
+    """Return the checks in the order in which they run: by kind, the ones with the longest time limit last."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     checks = [replace(module.CHECK, page=page_of(module)) for module in modules if hasattr(module, "CHECK")]
     return tuple(sorted(checks, key=lambda check: (KINDS.index(check.kind), check.seconds, check.id)))

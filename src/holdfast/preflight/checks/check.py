@@ -1,11 +1,11 @@
-"""What a check is: one question to ask before hours are spent, with its page of documentation.
+"""The definition of a check: one question to answer before hours of training, with its documentation page.
 
-A check is a file with a `CHECK`. Its `run` gets the ground that a training would start on and gives an `Answer`: one line that
-says what holds ("2,000 images, all readable"), and a `Finding` for everything that does not. What it cannot look at it says
-with `NotChecked`; should it raise anything else, or take too long, that is said in its place and nobody's training suffers.
+A check is a module with a `CHECK`. Its `run` function gets the context that a training would start in and returns an `Answer`: one
+line with the result ("2,000 images, all readable") and a `Finding` for each problem. A check raises `NotChecked` if it cannot inspect
+something. Any other exception or a timeout is reported as that check's result and does not affect the other checks.
 
-Nothing here imports torch, or anything heavy, into this process. What needs it is asked of the user's own interpreter
-(`ground.ask`), as a program of its own that is ended when the time is over.
+Nothing here imports torch, or anything heavy, into this process. A check that needs torch runs a separate program under the user's
+own interpreter (`context.run_program`), which is killed when its time is over.
 """
 
 from __future__ import annotations
@@ -33,82 +33,85 @@ Status = Literal["passed", "warn", "fatal", "not checked"]
 Need = Literal["interpreter", "torch", "data", "command", "plan"]
 
 
-Asks = Callable[[Path, list[str], str, float, "Callable[[dict[str, Any]], None] | None"], "Reply"]
+PythonRunner = Callable[[Path, list[str], str, float, "Callable[[dict[str, Any]], None] | None"], "Reply"]
 
 
 class NotChecked(Exception):
-    """Raised by a check that has nothing to look at, or cannot; its text is the reason."""
+    """Raised by a check that has nothing to inspect or cannot inspect it; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Answer:
     message: str
-    """One line, true whatever was found: what was looked at, with its numbers."""
+    """One line that is true regardless of the findings: what was inspected, with figures."""
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What a training would start on. Everything in it is known before the first check, or asked for by a function, so
-    that a check can be held to recorded grounds.
+    """What a training would start with. Every value is known before the first check or comes from a function, so that a check can
+    be tested with recorded contexts.
     """
 
     cwd: Path
     machine: Machine
     environment: Mapping[str, str]
-    """The variables that the training would get."""
+    """The environment variables of the training."""
     interpreter: Interpreter | None = None
-    """Facts of the Python that the training would run under; None where there was none to ask."""
+    """Facts about the Python that the training would run under; None if no interpreter could be queried."""
     no_interpreter: str = ""
-    """Why not."""
-    guessed: bool = False
-    """The training may well run under another Python: its command does not tell."""
+    """Why there is no interpreter."""
+    is_guessed: bool = False
+    """The command does not name its Python, so the training may run under another one."""
     command: tuple[str, ...] = ()
     plan: Plan | None = None
     device: str | None = None
-    """As asked for: "cpu", "mps", "cuda", "cuda:1", "auto", ...; None where nobody said."""
+    """As requested: "cpu", "mps", "cuda", "cuda:1", "auto", ...; None if no device was requested."""
     imports: frozenset[str] = frozenset()
-    """Packages that the training's own script imports, where it can be read."""
+    """Packages that the training's own script imports, if the script can be read."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the framework, as far as plan or command tell: data, model, imgsz, batch, workers, cache, ..."""
+    """Framework settings found in the plan or the command: data, model, imgsz, batch, workers, cache, ..."""
     data: Path | None = None
-    """The YAML file of a YOLO data set, where one is known; it need not exist."""
+    """The YAML file of a YOLO data set, if one is known; the file may not exist."""
     write_split: Path | None = None
-    """A folder into which a better split may be written; None: only tell of it."""
-    asks: Asks | None = None
-    """How the user's interpreter is asked; `ask` is the way to it."""
-    confines: bool = True
-    """Whether a dry run is kept from writing outside of its scratch, where the system can."""
-    dry_runs: Callable[[CheckContext], DryRunResult] | None = None
-    """How the dry run is made, in recorded contexts; None: for real."""
+    """A folder to write a better split to; None: only report the split."""
+    run_python: PythonRunner | None = None
+    """Runs a program under the user's interpreter. Checks call `run_program` instead."""
+    confine_writes: bool = True
+    """Whether to prevent the dry run from writing outside its scratch folder, if the system can."""
+    make_dry_run: Callable[[CheckContext], DryRunResult] | None = None
+    """Returns the dry run of a recorded context; None: make a real dry run."""
     deadline: Callable[[], float] = lambda: 60.0
     notify: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
-    """For what takes long: how many of how many, and of what; total None where that is not known."""
-    short_run_of: ShortRun | None = None
-    """What a short trial of the plan measured, where one was made already."""
+    """Reports progress: done, total and the unit; total is None if it is unknown."""
+    short_run: ShortRun | None = None
+    """The measurements of a short run of the plan, if one was already made."""
     free_disk: Callable[[Path], int] = free_disk
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     @property
     def seconds_left(self) -> float:
-        """For this check; what it starts has to end within them."""
+        """The time left for this check and everything that it starts."""
         return self.deadline()
 
-    def ask(
+    def run_program(
         self,
         program: Path,
         *arguments: str,
-        given: str = "",
+        stdin: str = "",
         seconds: float | None = None,
         on_line: Callable[[dict[str, Any]], None] | None = None,
     ) -> Reply:
-        """Runs a program (a file of the standard library and theirs, Python 3.9) under the user's interpreter, with their
-        environment, in the folder of the command; `given` is its standard input. It prints JSON, an object a line: they
-        are in what is returned, and `on_line` gets each as it comes. Never raises, ends it in time, and may be called
-        from several threads.
+        """Run a program under the user's interpreter, with their environment, in the folder of the command.
+
+        `program` is a Python 3.9 file that imports only the standard library and the user's packages. It prints one JSON object
+        per line. The reply contains all of them, and `on_line` gets each one as it arrives. Never raises, kills the program in
+        time, and may be called from several threads.
         """
-        assert self.asks is not None, "a check that asks says so in its needs"
-        return self.asks(program, list(arguments), given, min(self.seconds_left, seconds or self.seconds_left), on_line)
+        assert self.run_python is not None, "a check that runs programs must declare it in its needs"
+        return self.run_python(
+            program, list(arguments), stdin, min(self.seconds_left, seconds or self.seconds_left), on_line
+        )
 
     @property
     def on_mac(self) -> bool:
@@ -116,7 +119,7 @@ class CheckContext:
 
     @property
     def uses_ultralytics(self) -> bool:
-        """As far as is known: by the plan, by the command, by the script's own imports."""
+        """Whether the plan, the command or the script's own imports show that Ultralytics trains."""
         if self.plan is not None and self.plan.trainer == "ultralytics":
             return True
         return "ultralytics" in self.imports or any(
@@ -124,13 +127,13 @@ class CheckContext:
         )
 
     def trains_on(self, kind: str) -> bool | None:
-        """Whether it will train on this kind of device ("mps", "cuda", "cpu"); None where that is not known."""
+        """Return whether the training will use this kind of device ("mps", "cuda", "cpu"); None if that is unknown."""
         return None if self.device in (None, "auto") else device_kind(self.device) == kind
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded context, and what the check must make of it."""
+    """A recorded context and the status that the check must return for it."""
 
     description: str
     context: CheckContext
@@ -140,15 +143,15 @@ class Case:
 @dataclass(frozen=True)
 class Check:
     id: str
-    """Stable, kebab-case, the file's name."""
+    """Stable; the module's name in kebab-case."""
     kind: Kind
     run: Callable[[CheckContext], Answer]
     page: str
-    """The module's docstring: what it asks, why, what to do, sources."""
+    """The module's docstring: what the check asks, why, what to do, sources."""
     needs: tuple[Need, ...] = ()
-    """Without these it is not run, and says so."""
+    """If one of these is missing, the check does not run and reports that."""
     seconds: float = 30.0
-    """It is given up after that."""
+    """The time limit."""
     cases: tuple[Case, ...] = ()
 
 
@@ -171,25 +174,25 @@ def finding(
     )
 
 
-def missing(check: Check, context: CheckContext) -> str | None:
-    """Why the check cannot be run on this ground, or None."""
+def find_missing_need(check: Check, context: CheckContext) -> str | None:
+    """Return why the check cannot run in this context, or None if it can."""
     python = context.interpreter
     for need in check.needs:
-        if need in ("interpreter", "torch") and (python is None or context.asks is None):
-            return context.no_interpreter or "there is no Python to ask"
+        if need in ("interpreter", "torch") and (python is None or context.run_python is None):
+            return context.no_interpreter or "no Python interpreter was found"
         if need == "torch" and python is not None and python.torch is None:
             return python.no_torch
         if need == "data" and context.data is None:
             return "no data set is known: name it with --data DATA.yaml, or check a plan"
         if need == "plan" and context.plan is None:
-            return "it is about a plan: holdfast check PLAN.toml"
+            return "this check needs a plan: holdfast check PLAN.toml"
         if need == "command" and not context.command and context.plan is None:
-            return "it needs a training to look at: holdfast check -- COMMAND, or a plan"
+            return "this check needs a training: holdfast check -- COMMAND, or a plan"
     return None
 
 
 def device_kind(device: str | None) -> str:
-    """What "0", "0,1" and "cuda:1" have in common is "cuda"; "mps:0" is "mps"."""
+    """Return the type of a device: "cuda" for "0", "0,1" and "cuda:1", "mps" for "mps:0"."""
     text = str(device if device is not None else "").strip().lower().strip("[]() ")
     if text.lstrip("-").replace(",", "").replace(" ", "").isdigit():
         return "cuda"

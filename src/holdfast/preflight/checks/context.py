@@ -1,4 +1,4 @@
-"""From what the user typed to the ground that the checks look at."""
+"""The context of the checks, built from the command line or the plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.machine import this_machine
 from holdfast.preflight.checks.check import CheckContext
-from holdfast.preflight.checks.interpreter import FACTS, PythonClient, facts_in
+from holdfast.preflight.checks.interpreter import FACTS, PythonClient, parse_facts
 from holdfast.process.launch_errors import not_runnable
 from holdfast.process.python_discovery import default_python, imports_of, program_on_path, python_of, script_of
 from holdfast.schema.errors import CommandNotRunnable
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
 
 FACTS_SECONDS = 90.0
-"""Importing torch from a cold, busy disk takes long."""
-SHARES_A_PROCESS = ("faiss", "sklearn", "xgboost", "lightgbm")
-"""Libraries that bring an OpenMP runtime of their own."""
+"""Importing torch from a cold, busy disk takes a long time."""
+OPENMP_LIBRARIES = ("faiss", "sklearn", "xgboost", "lightgbm")
+"""Libraries that bring their own OpenMP runtime."""
 _NAMES = {
     "batch-size": "batch",
     "batch_size": "batch",
@@ -40,7 +40,7 @@ _NAMES = {
     "img_size": "imgsz",
     "weights": "model",
 }
-"""What other trainers call Ultralytics' settings."""
+"""Other trainers' names of Ultralytics settings."""
 _SETTINGS = frozenset(
     (
         *("batch", "cache", "close_mosaic", "data", "device", "epochs", "imgsz", "model", "optimizer", "project"),
@@ -56,21 +56,21 @@ def build_context(
     device: str | None = None,
     data: Path | None = None,
     write_split: Path | None = None,
-    confines: bool = True,
+    confine_writes: bool = True,
     machine: Machine | None = None,
     environment: Mapping[str, str] = os.environ,
     seconds: float = FACTS_SECONDS,
 ) -> tuple[CheckContext, PythonClient | None]:
-    """The ground, and what asks the interpreter: to be closed when all is done."""
+    """Return the context, and the client that queries the interpreter. The caller must close the client."""
     cwd = Path(plan.cwd) if plan is not None else working_folder()
-    words = tuple(command) or tuple(plan.command if plan is not None else ())
+    command_words = tuple(command) or tuple(plan.command if plan is not None else ())
     variables = {**environment, **(plan.environment if plan is not None else {})}
-    settings = {**settings_in(words), **_planned(plan)}
-    imports = imports_of(script) if (script := script_of(words, cwd)) is not None else frozenset[str]()
+    settings = {**parse_settings(command_words), **_merge_plan_settings(plan)}
+    imports = imports_of(script) if (script := script_of(command_words, cwd)) is not None else frozenset[str]()
     _check_command(tuple(command), cwd, variables)
-    python = _python(words, plan, cwd, variables)
-    asker = None if python is None else PythonClient(python, cwd, variables)
-    known, why = (None, _NO_PYTHON) if asker is None else _asked(asker, imports, python or [], seconds)
+    python = _find_python(command_words, plan, cwd, variables)
+    client = None if python is None else PythonClient(python, cwd, variables)
+    known, why = (None, _NO_PYTHON) if client is None else _query_facts(client, imports, python or [], seconds)
     named = data if data is not None else settings.get("data")
     return CheckContext(
         cwd=cwd,
@@ -78,21 +78,21 @@ def build_context(
         environment=variables,
         interpreter=known,
         no_interpreter=why,
-        guessed=plan is None and python_of(words, cwd, variables) is None,
-        command=words,
+        is_guessed=plan is None and python_of(command_words, cwd, variables) is None,
+        command=command_words,
         plan=plan,
         device=_device(device, plan, settings),
         imports=imports,
         settings=settings,
         data=cwd / str(named) if named and str(named).endswith((".yaml", ".yml")) else None,
         write_split=write_split,
-        confines=confines,
-        asks=asker,
-    ), asker
+        confine_writes=confine_writes,
+        run_python=client,
+    ), client
 
 
 def _check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
-    """Raises CommandNotRunnable where the first second of the training would."""
+    """Raise CommandNotRunnable if the command cannot even start."""
     if not command:
         return
     if program_on_path(command[0], cwd, environment) is None:
@@ -101,20 +101,22 @@ def _check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, 
     script = command[len(python)] if list(command[: len(python)]) == python and len(command) > len(python) else ""
     if script.endswith(".py") and not is_file(cwd / script):
         raise CommandNotRunnable(
-            f"There is no {script} in {cwd}.", next_step="check the spelling, or go to the folder that it is in."
+            f"There is no {script} in {cwd}.", next_step="check the spelling, or change to the folder that contains it."
         )
 
 
-_NO_PYTHON = "which Python the training runs under is not known, and there is none on the PATH"
+_NO_PYTHON = "the Python of the training is unknown, and there is no Python on the PATH"
 
 
-def _python(words: Sequence[str], plan: Plan | None, cwd: Path, environment: Mapping[str, str]) -> list[str] | None:
-    """The command's own; the plan's; Holdfast's own where it has torch; what `python` means here."""
+def _find_python(
+    command_words: Sequence[str], plan: Plan | None, cwd: Path, environment: Mapping[str, str]
+) -> list[str] | None:
+    """Return the interpreter of the plan or the command, else Holdfast's own if it has torch, else `python` on the PATH."""
     if plan is not None and plan.python:
         found = program_on_path(plan.python, cwd, environment)
         return [str(found)] if found is not None else None
-    if words:
-        return python_of(words, cwd, environment) or default_python(environment)
+    if command_words:
+        return python_of(command_words, cwd, environment) or default_python(environment)
     if plan is not None:
         with contextlib.suppress(CommandNotRunnable):
             return python_of(yolo(None), cwd, environment)
@@ -123,21 +125,21 @@ def _python(words: Sequence[str], plan: Plan | None, cwd: Path, environment: Map
     return default_python(environment) or [sys.executable]
 
 
-def _asked(
-    asker: PythonClient, imports: frozenset[str], python: list[str], seconds: float
+def _query_facts(
+    client: PythonClient, imports: frozenset[str], python: list[str], seconds: float
 ) -> tuple[Interpreter | None, str]:
-    # Where the script cannot be read, the one library that is known to crash beside torch.
-    beside = [name for name in SHARES_A_PROCESS if name in imports] if imports else ["faiss"]
-    said = asker(FACTS, beside, "", seconds)
-    known = facts_in(said)
+    # If the script cannot be read, try the one library that is known to crash together with torch.
+    libraries = [name for name in OPENMP_LIBRARIES if name in imports] if imports else ["faiss"]
+    reply = client(FACTS, libraries, "", seconds)
+    known = parse_facts(reply)
     if known is not None:
         return known, ""
-    how = said.how_it_ended or "it said nothing"
-    return None, f"{' '.join(python)} could not be asked: {said.last_line or how}"
+    why = reply.failure or "it printed nothing"
+    return None, f"{' '.join(python)} could not be queried: {reply.last_line or why}"
 
 
-def _planned(plan: Plan | None) -> dict[str, Any]:
-    """Of the first stage, with what is set over it."""
+def _merge_plan_settings(plan: Plan | None) -> dict[str, Any]:
+    """Return the settings of the first stage, with the plan's overrides."""
     if plan is None:
         return {}
     first = plan.stages[0].settings if plan.stages else {}
@@ -155,23 +157,23 @@ def _device(asked: str | None, plan: Plan | None, settings: Mapping[str, Any]) -
     return ",".join(map(str, named)) if isinstance(named, list) else str(named)
 
 
-def settings_in(command: Sequence[str]) -> dict[str, Any]:
-    """Settings in the words of a command: `imgsz=640` as Ultralytics has them, `--img 640` and `--img=640` as others do."""
+def parse_settings(command: Sequence[str]) -> dict[str, Any]:
+    """Parse settings from a command: `imgsz=640` in Ultralytics' style, `--img 640` and `--img=640` in the style of others."""
     found: dict[str, Any] = {}
     for n, word in enumerate(command):
-        name, given, value = word.partition("=")
+        name, equals, value = word.partition("=")
         plain = name.removeprefix("--") if name.startswith("--") else name
         plain = _NAMES.get(plain, plain)
         if plain not in _SETTINGS:
             continue
-        if given:
-            found[plain] = value_of(value)
+        if equals:
+            found[plain] = parse_value(value)
         elif name.startswith("--") and n + 1 < len(command) and not command[n + 1].startswith("--"):
-            found[plain] = value_of(command[n + 1])
+            found[plain] = parse_value(command[n + 1])
     return found
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     lower = text.strip().lower()
     if lower in ("true", "false"):
         return lower == "true"

@@ -1,12 +1,12 @@
-"""Is every class shown often enough, in training and in validation?
+"""Does every class occur often enough, in training and in validation?
 
-**What it asks.** How often each class occurs in train and in val: classes that are named and never shown, classes that validation
-asks for and training never shows, classes with hardly an object, and how uneven they are.
+**What it asks.** How often each class occurs in train and in val: classes that have a name but no objects, classes that occur in
+validation but never in training, classes with very few objects, and how imbalanced the classes are.
 
-**Why.** mAP is the mean over the classes that validation shows: a class that is never trained on holds it down for ever, and a
-class with three objects in validation moves it by luck.
+**Why.** mAP is the mean over the classes that occur in validation. A class without training objects lowers it permanently, and a
+class with three objects in validation changes it by chance.
 
-**What to do.** Another split, more images of the rare classes, or fewer names; and read each class's own AP.
+**What to do.** Use another split, add images of the rare classes, or remove unused names; and look at the AP of each class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import classes
 from holdfast.preflight.checks.check import Answer, Check
-from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -24,7 +24,7 @@ ID = "data-classes-shown"
 
 
 def run(context: CheckContext) -> Answer:
-    return Answer(*classes.judge(surveyed(context), ID))
+    return Answer(*classes.judge(get_survey(context), ID))
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

@@ -1,19 +1,19 @@
 """Can every image of the data set be decoded?
 
-**What it asks.** Each image of train, val and test is really decoded, a JPEG at an eighth of its size, which reads every byte of
-it: a file that is cut off, damaged, empty, no image at all, too small (Ultralytics leaves out what is under 10 pixels) or too
-large to be opened is named. Beside that, what is unusual: names that say another format, CMYK, 16 bits a pixel, JPEGs that
-go on after their end.
+**What it asks.** Decodes each image of train, val and test. A JPEG is decoded at one eighth of its size, which still reads every byte.
+The check reports files that are truncated, corrupt, empty, not an image, too small (Ultralytics skips images under 10 pixels) or too
+large to open. It also reports unusual files: a name with the suffix of another format, CMYK, 16 bits per pixel, JPEGs with
+data after their end marker.
 
-**Why.** When it starts, Ultralytics looks at headers, the checksums of a PNG and the last two bytes of a JPEG. What it finds wrong
-there it leaves out, with one line among hundreds. A BMP, TIFF, WebP or JPEG 2000 that is cut off or damaged it does not find:
-that ends the training, in the middle of an epoch. A JPEG that goes on after its end it **rewrites in place**, at another quality.
+**Why.** At startup, Ultralytics checks the headers, the checksums of a PNG and the last two bytes of a JPEG. It skips a file that fails
+this check, with one line among hundreds. It does not notice a truncated or corrupt BMP, TIFF, WebP or JPEG 2000 file, which stops the
+training in the middle of an epoch. It **rewrites in place** a JPEG with data after its end marker, at another quality.
 
-**What to do.** Fetch the files again, or remove them; delete the `*.cache` files beside the labels, which remember the old state.
+**What to do.** Download the files again, or remove them. Then delete the `*.cache` files next to the labels, which contain the old state.
 
-Images are decoded by the training's own Python, with its Pillow; without one, only labels are looked at. Nothing is written.
+Images are decoded by the training's own Python, with its Pillow. Without Pillow, only labels are checked. Nothing is written.
 
-**When it stays silent.** A JPEG or BMP into whose middle other bytes were written decodes without complaint, to a wrong image.
+**When it stays silent.** A JPEG or BMP with overwritten bytes in its middle decodes without an error, to a wrong image.
 
 Sources: `ultralytics/data/utils.py` (`verify_image_label`, `check_image`).
 """
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import readable
 from holdfast.preflight.checks.check import Answer, Check, NotChecked, finding
-from holdfast.preflight.checks.dataset_scan import SECONDS, data_of, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey, read_data
 from holdfast.schema.errors import DataSetInvalid
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ ID = "data-images-readable"
 
 def run(context: CheckContext) -> Answer:
     try:
-        data_of(context)
+        read_data(context)
     except DataSetInvalid as error:
         problems = error.what.splitlines()
         return Answer(
@@ -46,11 +46,11 @@ def run(context: CheckContext) -> Answer:
                     "fatal",
                     problems[0],
                     evidence=problems[1:],
-                    remedies=["mend the data set's yaml, or its folders"],
+                    remedies=["fix the YAML file of the data set, or its folders"],
                 ),
             ),
         )
-    survey = surveyed(context)
+    survey = get_survey(context)
     judged = readable.judge(survey, ID)
     if not survey.decoded:
         raise NotChecked(judged.message)

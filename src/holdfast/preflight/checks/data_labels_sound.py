@@ -1,14 +1,14 @@
-"""Does every image have labels, and can every line of them be used?
+"""Does every image have labels, and is every label line valid?
 
-**What it asks.** Label files that are missing or empty, label files without an image, lines that are no numbers or have too few or
-too many of them, classes that the data set does not name, coordinates outside of 0 to 1, boxes without area, lines that are there
-twice. Boxes and polygons are both understood, poses where the yaml says `kpt_shape`.
+**What it asks.** Reports missing or empty label files, label files without an image, lines that are not numbers or have too few or
+too many of them, classes that the data set does not name, coordinates outside 0 to 1, boxes without area, and duplicate
+lines. Boxes and polygons are supported; poses if the YAML file has `kpt_shape`.
 
-**Why.** One bad line, and Ultralytics leaves out the image **with all of its labels**; it says so once, among hundreds of lines. A
-image without a label file counts as background: where its labels were only lost, the model learns not to see what is there.
-No label in train or in val at all means hours for nothing: that is fatal here.
+**Why.** One invalid line makes Ultralytics skip the image **with all of its labels**; it reports this once, among hundreds of lines. An
+image without a label file counts as background: if its labels were lost, the model learns to ignore the objects in it.
+A data set without any label in train or in val wastes hours, so it is fatal here.
 
-**What to do.** What the finding says; then delete the `*.cache` files beside the labels.
+**What to do.** Follow the finding; then delete the `*.cache` files next to the labels.
 
 Sources: `ultralytics/data/utils.py` (`verify_image_label`).
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import labels
 from holdfast.preflight.checks.check import Answer, Check
-from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -28,7 +28,7 @@ ID = "data-labels-sound"
 
 
 def run(context: CheckContext) -> Answer:
-    return Answer(*labels.judge(surveyed(context), ID))
+    return Answer(*labels.judge(get_survey(context), ID))
 
 
 CHECK = Check(id=ID, kind="data", run=run, page=__doc__ or "", needs=("data",), seconds=SECONDS)

@@ -1,13 +1,13 @@
-"""Are objects large enough to be seen at the image size of the training?
+"""Are objects large enough at the image size of the training?
 
-**What it asks.** Ultralytics scales each image so that its longer side is `imgsz`. How many pixels does an object have then, as the
-side of a square of its area: the median, the share under 8 and under 16, and for which class it is worst.
+**What it asks.** Ultralytics scales each image so that its longer side is `imgsz`. The check computes the size of the objects in pixels at
+that scale, as the side of a square of the same area: the median, the share under 8 and under 16 pixels, and the worst class.
 
-**Why.** The finest map of a YOLO has one cell for 8 x 8 pixels. An object under 8 pixels is less than a cell: it is hardly ever
-learned, and no number of epochs changes that.
+**Why.** The finest feature map of a YOLO model has one cell per 8 x 8 pixels. An object under 8 pixels is smaller than a cell: it is rarely
+learned, and more epochs do not change that.
 
-**What to do.** The finding names the smallest `imgsz` at which the median has 16 pixels, with what it costs, or, where that is over
-1280, the tiles to cut the images into.
+**What to do.** The finding names the smallest `imgsz` at which the median is 16 pixels, with its cost. If that is above
+1280, it names the tile size to cut the images into.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.dataset import sizes
 from holdfast.preflight.checks.check import Answer, Check, NotChecked
-from holdfast.preflight.checks.dataset_scan import SECONDS, surveyed
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_survey
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-objects-visible"
-USUAL = 640
-"""Ultralytics' own."""
+DEFAULT = 640
+"""The default of Ultralytics."""
 
 
 def run(context: CheckContext) -> Answer:
-    survey = surveyed(context)
+    survey = get_survey(context)
     if not survey.decoded:
-        raise NotChecked("no image's size is known: this Python has no Pillow (pip install pillow)")
+        raise NotChecked("image sizes are unknown: this Python has no Pillow (pip install pillow)")
     return Answer(*sizes.judge(survey, image_size(context), ID))
 
 
 def image_size(context: CheckContext) -> int:
-    """The one that counts: the largest of all stages."""
+    """Return the largest image size of all stages."""
     stages = context.plan.stages if context.plan is not None else []
-    asked = [_number(stage.settings["imgsz"]) for stage in stages if "imgsz" in stage.settings]
-    return max((size for size in asked if size), default=0) or _number(context.settings.get("imgsz")) or USUAL
+    sizes = [_parse_size(stage.settings["imgsz"]) for stage in stages if "imgsz" in stage.settings]
+    return max((size for size in sizes if size), default=0) or _parse_size(context.settings.get("imgsz")) or DEFAULT
 
 
-def _number(value: Any) -> int:
-    """The larger side of `640`, `"640"`, `[480, 640]`; 0 where it is none of these."""
+def _parse_size(value: Any) -> int:
+    """Return the larger side of `640`, `"640"` or `[480, 640]`; 0 for anything else."""
     return max((int(number) for number in re.findall(r"\d{1,6}", str(value))), default=0)
 
 

@@ -1,19 +1,19 @@
-"""Is validation apart from training, or does the model already know it?
+"""Are validation and training images independent, or does the training set leak into validation?
 
-**What it asks.** For every image of val and test: is the same file, a near copy, another export of the same image, or a
-neighbouring frame of the same video in train? Copies are found by their bytes, near copies by a look of 128 bits that survives
-saving again and resizing, videos by the names of the files, which are believed only where they say so or where neighbours look
-clearly more alike than any two images.
+**What it asks.** For every image of val and test: does train contain the same file, a near-duplicate, another export of the same image, or a
+neighbouring frame of the same video? Copies are found by their bytes, near-duplicates by a 128-bit perceptual hash that survives
+re-encoding and resizing, videos by their file names. File names count only if they are explicit, or if neighbouring frames are
+clearly more similar than two arbitrary images.
 
-**Why.** Frames of one video that are dealt out at random put nearly the same image on both sides. The metric then measures
-memory: 98% on such a split has been seen to mean nothing on new images.
+**Why.** A random split of video frames puts nearly identical images on both sides. The metric then measures
+memorization: a score of 98% on such a split has meant nothing for new images.
 
-**What to do.** Split by group: `--write-split DIR` writes `train.txt`, `val.txt` and a `data.yaml` that uses them, with every group on
-one side, the old share of validation and of each class as near as groups allow. Without it the split is only told of, in numbers.
-The metric will be lower, and true.
+**What to do.** Split by group: `--write-split DIR` writes `train.txt`, `val.txt` and a `data.yaml` that uses them. Every group is on
+one side, and the shares of validation and of each class stay as close as the groups allow. Without the option, the split is only
+reported, in numbers. The metric will be lower, but correct.
 
-**When it stays silent.** A frame of a video that moves so fast that neighbours look unlike, under names that do not say so, is not
-known as one.
+**When it stays silent.** Video frames are not recognized if the video moves so fast that neighbouring frames look different and the
+file names do not show the video.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset import leakage
 from holdfast.preflight.checks.check import Answer, Check, finding
-from holdfast.preflight.checks.dataset_scan import SECONDS, with_data
+from holdfast.preflight.checks.dataset_scan import SECONDS, get_data_and_survey
 from holdfast.preflight.write_split import write
 from holdfast.schema.errors import FolderNotWritable
 
@@ -33,7 +33,7 @@ ID = "data-validation-apart"
 
 
 def run(context: CheckContext) -> Answer:
-    data, survey = with_data(context)
+    data, survey = get_data_and_survey(context)
     judged, split = leakage.judge(survey, ID, always_split=context.write_split is not None)
     if context.write_split is None:
         return Answer(*judged)
@@ -42,8 +42,8 @@ def run(context: CheckContext) -> Answer:
     try:
         written = write(split, context.cwd / context.write_split, data)
     except FolderNotWritable as error:
-        unwritten = finding(ID, "warn", error.what, remedies=["name another folder with --write-split"])
-        return Answer(judged.message, (*judged.findings, unwritten))
+        warning = finding(ID, "warn", error.what, remedies=["specify another folder with --write-split"])
+        return Answer(judged.message, (*judged.findings, warning))
     return Answer(f"{judged.message}; a split by group is {written}", judged.findings)
 
 

@@ -1,4 +1,4 @@
-"""One look at the data set for all checks that ask about it: the first of them takes it, within its time."""
+"""A scan of the data set that all data checks share. The first check makes it, within its time limit."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     from holdfast.schema.images import Survey
 
 SECONDS = 240.0
-"""For the check that comes first: 10,000 images take about ten on two cores, a hundred thousand a few minutes."""
-FOR_THE_REST_S = 10.0
-"""Of a check's time, for what comes after the look."""
+"""For the first check: 10,000 images take about 10 s on two cores, 100,000 images a few minutes."""
+RESERVED_S = 10.0
+"""Part of a check's time that is reserved for the work after the scan."""
 
 _lock = threading.Lock()
-_taken: dict[tuple[Path, str], tuple[DataSet, Survey]] = {}
+_scans: dict[tuple[Path, str], tuple[DataSet, Survey]] = {}
 
 
-def data_of(context: CheckContext) -> DataSet:
-    """Raises DataSetInvalid, in sentences for the user."""
-    assert context.data is not None, "the check must say that it needs the data"
+def read_data(context: CheckContext) -> DataSet:
+    """Read the data set. Raises DataSetInvalid with messages for the user."""
+    assert context.data is not None, "the check must declare that it needs the data"
     return read(context.data, cwd=context.cwd)
 
 
-def surveyed(context: CheckContext) -> Survey:
-    """What is seen of the data set. Raises NotChecked where nothing can be seen."""
-    return with_data(context)[1]
+def get_survey(context: CheckContext) -> Survey:
+    """Return the scan of the data set. Raises NotChecked if it cannot be scanned."""
+    return get_data_and_survey(context)[1]
 
 
-def with_data(context: CheckContext) -> tuple[DataSet, Survey]:
-    assert context.data is not None, "the check must say that it needs the data"
+def get_data_and_survey(context: CheckContext) -> tuple[DataSet, Survey]:
+    assert context.data is not None, "the check must declare that it needs the data"
     python = context.interpreter.executable if context.interpreter is not None else sys.executable
     with _lock:
         key = (context.data, python)
-        if key not in _taken:
-            _taken.clear()
-            _taken[key] = _look(context, python)
-        return _taken[key]
+        if key not in _scans:
+            _scans.clear()
+            _scans[key] = _scan(context, python)
+        return _scans[key]
 
 
-def forget() -> None:
-    """The next check looks again."""
+def clear() -> None:
+    """Make the next check scan again."""
     with _lock:
-        _taken.clear()
+        _scans.clear()
 
 
-def _look(context: CheckContext, python: str) -> tuple[DataSet, Survey]:
+def _scan(context: CheckContext, python: str) -> tuple[DataSet, Survey]:
     try:
-        data = data_of(context)
+        data = read_data(context)
     except DataSetInvalid as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     if data.masks:
-        raise NotChecked("its labels are images of their own (masks): only boxes, polygons and poses are checked")
+        raise NotChecked("the labels are mask images: only boxes, polygons and poses are checked")
     points = data.keypoints
-    seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
+    seconds = max(1.0, context.seconds_left - min(RESERVED_S, context.seconds_left / 4))
     try:
         seen = survey(
             str(data.root),
@@ -77,7 +77,7 @@ def _look(context: CheckContext, python: str) -> tuple[DataSet, Survey]:
             notify=lambda done, total: context.notify(done, total, "images"),
         )
     except ReadersFailed as error:
-        raise NotChecked(f"images cannot be looked at with {python}: {error}") from None
+        raise NotChecked(f"images cannot be read with {python}: {error}") from None
     if not seen.images:
-        raise NotChecked(f"no image could be looked at within {seconds:.0f} s: give more with --seconds")
+        raise NotChecked(f"no image could be read within {seconds:.0f} s: increase --seconds")
     return data, seen

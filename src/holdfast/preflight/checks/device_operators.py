@@ -1,16 +1,16 @@
-"""Does the device compute what the CPU computes, operator by operator?
+"""Does the device compute the same results as the CPU, operator by operator?
 
-**What it asks.** In the dry run's first steps every operator of forward, backward and optimizer that runs on a device is run once more
-on the CPU, from the same memory with the same strides, and results and in-place effects are compared. How far they may be apart is
-measured for each call, by moving its inputs by rounding: low precision passes, a wrong result does not.
+**What it asks.** In the first steps of the dry run, every operator of the forward pass, the backward pass and the optimizer that runs on a
+device is run again on the CPU, on the same memory with the same strides. Results and in-place changes are compared. The tolerance is
+measured for each call by perturbing its inputs by rounding errors: low precision passes, a wrong result does not.
 
-**Why.** Devices have lied for months at a time: a scalar write that lands elsewhere, a gradient that is zero through an expanded tensor, an
-update that never arrives. The loss goes on looking like a loss.
+**Why.** Devices have computed wrong results for months without an error: a scalar write to the wrong element, a zero gradient through an
+expanded tensor, an update that is never written. The loss still looks plausible.
 
-**What to do.** The smallest workaround is in the finding: contiguous tensors, that operator on the CPU, a newer version, another device.
+**What to do.** The finding contains the smallest workaround: contiguous tensors, this operator on the CPU, a newer version, another device.
 
-**When it stays silent.** On the CPU there is nothing to compare. Comparing waits for each operator and so hides races: device-steps-agree
-looks for these. docs/op_check.md says how it is done and what it cannot see.
+**When it stays silent.** On the CPU there is nothing to compare. The comparison synchronizes after each operator and therefore hides races;
+device-steps-agree checks for those. docs/op_check.md describes the method and its limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, no_steps
+from holdfast.preflight.dry_run.cache import SECONDS, explain_no_steps, get_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,64 +32,66 @@ ID = "device-operators"
 
 
 def run(context: CheckContext) -> Answer:
-    come = dry_run_result(context)
-    wrong = [line for line in come.op_check if line.get("event") == "op-check-operator"]
-    ended = next((line for line in come.op_check if line.get("event") == "op-check-ended"), None)
+    dry_run = get_dry_run(context)
+    wrong = [line for line in dry_run.op_check if line.get("event") == "op-check-operator"]
+    ended = next((line for line in dry_run.op_check if line.get("event") == "op-check-ended"), None)
     if ended is None and not wrong:
-        raise NotChecked(no_steps(come) if not come.steps else "it was ended before operators were compared")
-    return Answer(_message(ended, come), tuple(_found(line, come) for line in wrong))
+        raise NotChecked(
+            explain_no_steps(dry_run) if not dry_run.steps else "the dry run was stopped before operators were compared"
+        )
+    return Answer(_message(ended, dry_run), tuple(_make_finding(line, dry_run) for line in wrong))
 
 
-def _message(ended: Mapping[str, Any] | None, come: DryRunResult) -> str:
+def _message(ended: Mapping[str, Any] | None, dry_run: DryRunResult) -> str:
     if ended is None:
-        return "it was ended before all of its first steps were compared"
+        return "the dry run was stopped before all of its first steps were compared"
     if not ended["calls"]:
         return "nothing to compare: everything ran on the CPU"
-    said = (
+    summary = (
         f"{ended['compared']:,} of {ended['calls']:,} calls on {', '.join(ended['devices']) or 'a device'} in "
         f"{ended['steps']} steps were compared with the CPU, {ended['signatures_compared']:,} of {ended['signatures']:,} "
-        "kinds of them (operator, shapes, strides, types) at least once"
+        "signatures (operator, shapes, strides, dtypes) at least once"
     )
-    notes = [*ended["notes"], *([] if come.steps else ["no step was made"])]
-    return "; ".join([said, *notes])
+    notes = [*ended["notes"], *([] if dry_run.steps else ["no step was completed"])]
+    return "; ".join([summary, *notes])
 
 
-def _found(line: Mapping[str, Any], come: DryRunResult) -> Finding:
+def _make_finding(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
     known = line.get("known")
     place = line.get("place") or {}
     where = place.get("yours") or place.get("called") or ""
     return finding(
         ID,
-        _severity(line, come),
-        f"{line['operator']} is wrong on {_device(line)} ({line['phase']}, step {line['step']}): {line['message']}"
-        + (f". Known as {_issue(known)}" if known else "")
+        _choose_severity(line, dry_run),
+        f"{line['operator']} is wrong on {_find_device(line)} ({line['phase']}, step {line['step']}): {line['message']}"
+        + (f". Known as {_format_issue(known)}" if known else "")
         + ".",
         evidence=[
-            *(_tensor(tensor) for tensor in line["tensors"]),
+            *(_describe_tensor(tensor) for tensor in line["tensors"]),
             *([f"{name}: {value}" for name, value in line["figures"].items()]),
             *([f"called at {where}"] if where else []),
-            *(["the same call was right when it was repeated"] if line.get("steady") is False else []),
+            *(["the same call was correct when it was repeated"] if line.get("steady") is False else []),
         ],
         remedies=[str(line["workaround"])],
         confidence="likely" if line.get("steady") is False else "proven",
     )
 
 
-def _severity(line: Mapping[str, Any], come: DryRunResult) -> Severity:
-    """What the device cannot do at all may be caught, or done by the CPU in its place."""
-    return "warn" if line["kind"] == "raises" and come.steps else "fatal"
+def _choose_severity(line: Mapping[str, Any], dry_run: DryRunResult) -> Severity:
+    """Return "warn" for a missing operator: the training may catch the error, or the CPU may run the operator instead."""
+    return "warn" if line["kind"] == "raises" and dry_run.steps else "fatal"
 
 
-def _issue(known: Mapping[str, Any]) -> str:
+def _format_issue(known: Mapping[str, Any]) -> str:
     return ", ".join([str(known.get("id", "")), *map(str, known.get("issues", []))]).strip(", ")
 
 
-def _device(line: Mapping[str, Any]) -> str:
+def _find_device(line: Mapping[str, Any]) -> str:
     devices = [str(tensor["device"]) for tensor in line["tensors"] if not str(tensor["device"]).startswith("cpu")]
     return devices[0] if devices else "the device"
 
 
-def _tensor(tensor: Mapping[str, Any]) -> str:
+def _describe_tensor(tensor: Mapping[str, Any]) -> str:
     offset = f", offset {tensor['offset']}" if tensor.get("offset") else ""
     return f"{tensor['argument']}: {tensor['dtype']} {tensor['shape']}, strides {tensor['stride']}{offset}, on {tensor['device']}"
 
@@ -117,14 +119,16 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("the device agrees", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
-        Case("all on the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
+        Case("the device agrees with the CPU", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
+        Case("everything on the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
         Case("an update is lost", on_mps(recorded_dry_run(op_check=[_WRONG, _ENDED])), "fatal"),
         Case(
-            "it was killed, and said something before", on_mps(recorded_dry_run(op_check=[_WRONG], code=None)), "fatal"
+            "the dry run was killed after it reported a wrong result",
+            on_mps(recorded_dry_run(op_check=[_WRONG], code=None)),
+            "fatal",
         ),
         Case(
-            "an operator that is missing, and not missed",
+            "a missing operator that does not stop the training",
             on_mps(recorded_dry_run(op_check=[{**_WRONG, "kind": "raises"}, _ENDED])),
             "warn",
         ),

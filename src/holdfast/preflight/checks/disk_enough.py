@@ -1,13 +1,13 @@
-"""Is there room on the disk for what the run will write?
+"""Is there enough disk space for what the run will write?
 
-**What it asks.** The free space where checkpoints and the run's record go, and whether that folder may be written, against
-what this model will need: its checkpoints, those that are kept of every attempt, snapshots, plots and logs.
+**What it asks.** Compares the free space for checkpoints and the run folder with what this model will need: its checkpoints, the
+copies that are kept of each attempt, snapshots, plots and logs. Also checks that the folders are writable.
 
-**Why.** A disk that fills up ends a training in the middle of writing its checkpoint, and the file from before is gone with
-it: Ultralytics and `torch.save` write in place.
+**Why.** A full disk stops a training while it writes its checkpoint, and the previous file is lost too: Ultralytics and
+`torch.save` write in place.
 
-**What to do.** Make room, or send the results elsewhere (`project=`, `--dir`). `save_period` keeps a further file every so
-many epochs.
+**What to do.** Free disk space, or write the results elsewhere (`project=`, `--dir`). With `save_period`, one more file is kept
+every N epochs.
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ ID = "disk-enough"
 
 
 def run(context: CheckContext) -> Answer:
-    least, needed, why = estimates.disk(context)
+    least, needed, why = estimates.estimate_disk(context)
     folders = _folders(context)
     tightest = min(folders, key=context.free_disk)
     free = context.free_disk(tightest)
-    message = f"{size(free)} free in {tightest}; about {size(needed)} are needed"
-    return Answer(message, (*_locked(folders), *_full(tightest, free, least, needed, why)))
+    message = f"{size(free)} free in {tightest}; about {size(needed)} needed"
+    return Answer(message, (*_check_writable(folders), *_check_space(tightest, free, least, needed, why)))
 
 
 def _folders(context: CheckContext) -> list[Path]:
-    """Where the run's record goes, and where the trainer writes."""
+    """Return the folders that the run and the trainer write to."""
     project = context.settings.get("project")
     return [context.cwd, *([context.cwd / project] if isinstance(project, str) and project else [])]
 
 
-def _locked(folders: list[Path]) -> Iterator[Finding]:
+def _check_writable(folders: list[Path]) -> Iterator[Finding]:
     for folder in folders:
-        there = next((place for place in (folder, *folder.parents) if exists(place)), folder)
-        if not os.access(there, os.W_OK):
+        existing = next((place for place in (folder, *folder.parents) if exists(place)), folder)
+        if not os.access(existing, os.W_OK):
             yield finding(
                 ID,
                 "fatal",
-                f"{folder} cannot be written: neither checkpoints nor the record would be kept.",
-                evidence=[f"no permission to write into {there}"],
-                remedies=["start it in a folder of yours, or set project= and --dir to one"],
+                f"{folder} is not writable: checkpoints and the run folder cannot be saved.",
+                evidence=[f"no permission to write to {existing}"],
+                remedies=["start it in a folder that you can write to, or set project= and --dir to one"],
             )
 
 
-def _full(folder: Path, free: int, least: float, needed: float, why: str) -> Iterator[Finding]:
+def _check_space(folder: Path, free: int, least: float, needed: float, why: str) -> Iterator[Finding]:
     if free < needed:
         yield finding(
             ID,
             "fatal" if free < least else "warn",
-            f"{size(free)} are free in {folder}, and the run will write about {size(needed)}.",
+            f"{size(free)} is free in {folder}, but the run will write about {size(needed)}.",
             evidence=[why, f"one checkpoint and its copy: {size(least)}"],
             remedies=[
-                f"make room: {size(needed - free)} more",
-                "or send results elsewhere: project=DIR, holdfast run --dir DIR",
+                f"free disk space: {size(needed - free)} more",
+                "or write the results elsewhere: project=DIR, holdfast run --dir DIR",
             ],
             confidence="proven" if free < least else "likely",
         )
 
 
-def _with(amount: float, **settings: Any) -> CheckContext:
+def _make_case(amount: float, **settings: Any) -> CheckContext:
     return linux(free_disk=lambda _: int(amount), cwd=Path.cwd(), settings=settings)
 
 
@@ -84,11 +84,15 @@ CHECK = Check(
     run=run,
     page=__doc__ or "",
     cases=(
-        Case("room enough", _with(50 * GIB), "passed"),
-        Case("room for a small model", _with(3 * GIB, model="yolo11n.pt"), "passed"),
-        Case("not for a large one", _with(3 * GIB, model="yolo11x.yaml"), "warn"),
-        Case("nor for a file every epoch", _with(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1), "warn"),
-        Case("not even one checkpoint", _with(GIB // 2, model="yolo11x.yaml"), "fatal"),
-        Case("a full disk", _with(0), "fatal"),
+        Case("enough space", _make_case(50 * GIB), "passed"),
+        Case("enough space for a small model", _make_case(3 * GIB, model="yolo11n.pt"), "passed"),
+        Case("not enough space for a large model", _make_case(3 * GIB, model="yolo11x.yaml"), "warn"),
+        Case(
+            "not enough space for a file every epoch",
+            _make_case(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1),
+            "warn",
+        ),
+        Case("not enough space for one checkpoint", _make_case(GIB // 2, model="yolo11x.yaml"), "fatal"),
+        Case("a full disk", _make_case(0), "fatal"),
     ),
 )

@@ -1,12 +1,12 @@
-"""How much will it write?
+"""How much disk space will the training need?
 
-**What it asks.** The sizes of the checkpoints and snapshots that a short trial really wrote, times how many of them are kept: three
-snapshots while the next is written, best.pt and last.pt of each stage and their copies, a file for each `save_period`, all images
-unpacked beside them under `cache = "disk"`; against what is free where they go.
+**What it asks.** Multiplies the sizes of the checkpoints and snapshots of a short run by the number that is kept: three
+snapshots while the next one is written, best.pt and last.pt of each stage and their copies, a file for each `save_period`, and all
+uncompressed images with `cache = "disk"`. The total is compared with the free space in the target folder.
 
-**Why.** A disk that fills up ends a training in the middle of writing its checkpoint, and the file from before is gone with it.
+**Why.** A full disk stops a training while it writes its checkpoint, and the previous file is lost too.
 
-**What to do.** Make room, or send results elsewhere (`project`), keep fewer files (`save_period`), no `cache = "disk"`.
+**What to do.** Free disk space, write the results elsewhere (`project`), keep fewer files (`save_period`), or avoid `cache = "disk"`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from holdfast.diagnosis.units import size
 from holdfast.preflight.case_contexts import GIB, linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, short_run_of
-from holdfast.preflight.cost_estimate import settings_of
-from holdfast.preflight.short_run import request_for
+from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, get_short_run
+from holdfast.preflight.cost_estimate import merge_settings
+from holdfast.preflight.short_run import make_request
 from holdfast.supervisor.stage_command import stages_of
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 ID = "forecast-disk"
 SNAPSHOTS = 4
-"""Three are kept while the next is written."""
-LOGS_GROW = 64 << 20
-"""Most that the record of a very long run takes."""
+"""Three are kept while the next one is written."""
+MAX_LOGS = 64 << 20
+"""The maximum size of the logs of a very long run."""
 
 
 def run(context: CheckContext) -> Answer:
-    found = short_run_of(context)
-    parts = written(found)
+    found = get_short_run(context)
+    parts = estimate_written(found)
     total = sum(parts.values())
     folder = context.cwd / str(found.settings.get("project") or "")
     free = context.free_disk(folder)
     why = ", ".join(f"{size(amount)} {what}" for what, amount in parts.items())
-    message = f"about {size(total)} will be written ({why}); {size(free)} are free in {folder}"
+    message = f"about {size(total)} will be written ({why}); {size(free)} is free in {folder}"
     if free >= total:
         return Answer(message)
     least = found.measured.checkpoint + found.measured.snapshot
@@ -50,41 +50,44 @@ def run(context: CheckContext) -> Answer:
             finding(
                 ID,
                 "fatal" if free < 2 * least else "warn",
-                f"About {size(total)} will be written, and {size(free)} are free in {folder}.",
+                f"About {size(total)} will be written, but only {size(free)} is free in {folder}.",
                 evidence=[why],
-                remedies=[f"make room: {size(total - free)} more", "or send results elsewhere: project in [settings]"],
+                remedies=[
+                    f"free disk space: {size(total - free)} more",
+                    "or write the results elsewhere: project in [settings]",
+                ],
                 confidence="likely",
             ),
         ),
     )
 
 
-def written(found: ShortRun) -> dict[str, int]:
-    """Bytes, by what they are for."""
-    one = found.measured
+def estimate_written(found: ShortRun) -> dict[str, int]:
+    """Return the bytes that will be written, by purpose."""
+    measured = found.measured
     stages = stages_of(found.plan)
     parts = {
-        "snapshots": SNAPSHOTS * one.snapshot,
-        # Both and their copies in the vault.
-        "weights": 4 * len(stages) * one.checkpoint,
-        "plots and records": len(stages) * one.beside + LOGS_GROW,
+        "snapshots": SNAPSHOTS * measured.snapshot,
+        # best.pt, last.pt and their backups.
+        "weights": 4 * len(stages) * measured.checkpoint,
+        "plots and logs": len(stages) * measured.beside + MAX_LOGS,
     }
     kept = 0
     for stage in stages:
-        settings = settings_of(found.plan, stage)
+        settings = merge_settings(found.plan, stage)
         every = settings.get("save_period", -1)
         if isinstance(every, int) and every > 0:
-            kept += request_for(settings).epochs // every
+            kept += make_request(settings).epochs // every
     if kept:
-        parts[f"{kept} files by save_period"] = kept * one.checkpoint
+        parts[f"{kept} files by save_period"] = kept * measured.checkpoint
     if found.unpacked:
-        parts["images, unpacked beside them (cache = disk)"] = found.unpacked
+        parts["uncompressed images (cache = disk)"] = found.unpacked
     return {what: amount for what, amount in parts.items() if amount}
 
 
-def _on(free: float, **settings: object) -> CheckContext:
+def _make_case(free: float, **settings: object) -> CheckContext:
     found = recorded(**settings)  # type: ignore[arg-type]
-    return linux(free_disk=lambda _: int(free * GIB), short_run_of=found, plan=found.plan, cwd=Path("/"))
+    return linux(free_disk=lambda _: int(free * GIB), short_run=found, plan=found.plan, cwd=Path("/"))
 
 
 CHECK = Check(
@@ -95,9 +98,9 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("room enough", _on(10.0), "passed"),
-        Case("a file every epoch", _on(1.0, save_period=1), "warn"),
-        Case("too little for two files", _on(0.1), "fatal"),
-        Case("the trial did not run", _on(10.0, failed="no module"), "not checked"),
+        Case("enough space", _make_case(10.0), "passed"),
+        Case("a file every epoch", _make_case(1.0, save_period=1), "warn"),
+        Case("not enough space for two files", _make_case(0.1), "fatal"),
+        Case("the short run failed", _make_case(10.0, failed="no module"), "not checked"),
     ),
 )

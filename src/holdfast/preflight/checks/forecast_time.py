@@ -1,15 +1,14 @@
-"""How long will it take?
+"""How long will the training take?
 
-**What it asks.** From the same short trial as the forecast of memory: the time of a typical batch with and without mosaic, of a
-validation, of the start and the end. That times the plan's images, epochs and validations is the whole; stages that were not tried
-are reckoned from the one that was, by the pixels of their batches, and have wider bounds.
+**What it asks.** Uses the same short run as forecast-memory: the time of a typical batch with and without mosaic, of a
+validation, of the start and of the end. These are multiplied by the plan's images, epochs and validations. Stages that were not run
+are extrapolated from the one that was, by the pixels of their batches, with wider bounds.
 
-**Why.** Whether it is done tomorrow or next week is known in a minute instead of after the first epoch; a budget of hours that ends a
-training in its middle is seen before it is spent.
+**Why.** You know within a minute, not after the first epoch, whether the training is done tomorrow or next week. A budget of hours that
+would stop the training halfway is noticed before it is spent.
 
-**What to do.** Fewer epochs, smaller images first (stages), `[validation] every = 5`; or a larger budget. A training that stops
-early (`patience`) takes less than this. A machine that others use too is slower than it could be: the bounds hold for a trial under
-the same load.
+**What to do.** Use fewer epochs, smaller images first (stages), `[validation] every = 5`, or a larger budget. A training that stops
+early (`patience`) takes less time. On a shared machine, the bounds hold for the same load as during the short run.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from holdfast.diagnosis.units import duration
 from holdfast.preflight.case_contexts import linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, short_run_of
-from holdfast.preflight.cost_estimate import Span, StageTime, times_of, total_of
+from holdfast.preflight.checks.forecast_trial import SECONDS, ShortRun, get_short_run
+from holdfast.preflight.cost_estimate import Span, StageTime, estimate_times, sum_times
 from holdfast.schema.plan import Budget
 
 if TYPE_CHECKING:
@@ -38,16 +37,18 @@ HOUR = 3600.0
 
 
 def run(context: CheckContext) -> Answer:
-    found = short_run_of(context)
-    times = times_of(found.plan, found.measured, found.counted)
-    total = total_of(times)
-    stages = ", ".join(f"{one.name}: {_stage(one)}" if len(times) > 1 else _stage(one) for one in times)
-    message = f"{_span(total)} in all; {stages}"
+    found = get_short_run(context)
+    times = estimate_times(found.plan, found.measured, found.counted)
+    total = sum_times(times)
+    stages = ", ".join(
+        f"{stage.name}: {_format_stage(stage)}" if len(times) > 1 else _format_stage(stage) for stage in times
+    )
+    message = f"{_format_span(total)} in total; {stages}"
     if not found.measured.validated:
-        message += "; the trial did not come to a validation: theirs is not counted"
+        message += "; the short run did not reach a validation, so validation is not included"
     hours = found.settings.get("time")
     if hours:
-        message = f"Ultralytics itself ends it after {hours} h (time); {stages}"
+        message = f"Ultralytics itself stops after {hours} h (time); {stages}"
         return Answer(message)
     return Answer(message, tuple(_findings(found, times, total)))
 
@@ -57,34 +58,34 @@ def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[
     if hours is None or total.high <= hours * HOUR:
         return
     sure = total.low > hours * HOUR
-    epochs = max(1, int(sum(one.epochs for one in times) * min(1.0, hours * HOUR / total.expected)))
+    epochs = max(1, int(sum(stage.epochs for stage in times) * min(1.0, hours * HOUR / total.expected)))
     yield finding(
         ID,
         "warn",
-        f"It will take {_span(total)}, and the budget ends it after {duration(hours * HOUR)}.",
-        evidence=[f"{one.name}: {one.epochs} epochs, {_span(one.epoch)} each" for one in times],
+        f"It will take {_format_span(total)}, but the budget stops it after {duration(hours * HOUR)}.",
+        evidence=[f"{stage.name}: {stage.epochs} epochs, {_format_span(stage.epoch)} each" for stage in times],
         remedies=[
-            f"plan about {epochs} epochs in all, or allow hours = {total.high / HOUR:.1f}",
-            "it can be gone on with afterwards: holdfast resume",
+            f"plan about {epochs} epochs in total, or set hours = {total.high / HOUR:.1f}",
+            "you can continue it afterwards: holdfast resume",
         ],
         confidence="proven" if sure else "likely",
     )
 
 
-def _stage(one: StageTime) -> str:
-    reckoned = ", reckoned from another stage" if one.scaled else ""
-    epochs = "1 epoch" if one.epochs == 1 else f"{one.epochs} epochs"
-    return f"{epochs} of {one.batches:,} batches, {_span(one.epoch)} each{reckoned}"
+def _format_stage(stage: StageTime) -> str:
+    suffix = ", extrapolated from another stage" if stage.scaled else ""
+    epochs = "1 epoch" if stage.epochs == 1 else f"{stage.epochs} epochs"
+    return f"{epochs} of {stage.batches:,} batches, {_format_span(stage.epoch)} each{suffix}"
 
 
-def _span(span: Span) -> str:
+def _format_span(span: Span) -> str:
     return f"about {duration(span.expected)} ({duration(span.low)} to {duration(span.high)})"
 
 
-def _on(hours: float | None = None, failed: str = "", **settings: object) -> CheckContext:
+def _make_case(hours: float | None = None, failed: str = "", **settings: object) -> CheckContext:
     found = recorded(failed=failed, **settings)  # type: ignore[arg-type]
     plan = msgspec.structs.replace(found.plan, budget=Budget(hours=hours))
-    return linux(short_run_of=ShortRun(plan, plan, found.measured, found.counted), plan=plan, cwd=Path("/"))
+    return linux(short_run=ShortRun(plan, plan, found.measured, found.counted), plan=plan, cwd=Path("/"))
 
 
 CHECK = Check(
@@ -95,11 +96,11 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("no budget of hours", _on(), "passed"),
-        Case("done within its hours", _on(hours=2.0), "passed"),
-        Case("ended in its middle", _on(hours=0.3), "warn"),
-        Case("it may be just too long", _on(hours=0.7), "warn"),
-        Case("Ultralytics ends it by itself", _on(hours=0.3, time=0.2), "passed"),
-        Case("the trial did not run", _on(failed="no module"), "not checked"),
+        Case("no time budget", _make_case(), "passed"),
+        Case("within the time budget", _make_case(hours=2.0), "passed"),
+        Case("the budget stops it halfway", _make_case(hours=0.3), "warn"),
+        Case("it may take slightly too long", _make_case(hours=0.7), "warn"),
+        Case("Ultralytics itself stops it", _make_case(hours=0.3, time=0.2), "passed"),
+        Case("the short run failed", _make_case(failed="no module"), "not checked"),
     ),
 )

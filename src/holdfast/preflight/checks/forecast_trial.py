@@ -1,6 +1,6 @@
-"""One short trial for all checks that foretell what Ultralytics will need: the first of them makes it, within its time.
+"""A short run that all forecasts of an Ultralytics training share. The first check makes it, within its time limit.
 
-What is tried is the largest stage of a plan; a command of Ultralytics' own (`yolo detect train ...`) is a plan of one stage.
+The short run uses the largest stage of a plan. An Ultralytics command (`yolo detect train ...`) is a plan with one stage.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight import yolo_data
 from holdfast.preflight.checks.check import NotChecked
-from holdfast.preflight.checks.context import value_of
-from holdfast.preflight.cost_estimate import Counted, largest_of, settings_of
-from holdfast.preflight.short_run import EPOCHS, FULL, measure, request_for
+from holdfast.preflight.checks.context import parse_value
+from holdfast.preflight.cost_estimate import ImageCounts, find_largest_stage, merge_settings
+from holdfast.preflight.short_run import EPOCHS, FULL, make_request, measure
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.plan import Plan, to_toml
 from holdfast.storage.safe_files import is_file
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from holdfast.preflight.yolo_data import DataSet
 
 SECONDS = 200.0
-"""For the check that comes first."""
-FOR_THE_REST_S = 12.0
-WORTH = 5
-"""Times as long as a trial: a training that is shorter tells by itself, and as soon."""
-OF_AN_EARLIER_RUN = frozenset(("resume", "save_dir", "cfg"))
-"""A trial of such a command would write to the folder of the run that it goes on with, or train something else."""
+"""For the first check."""
+RESERVED_S = 12.0
+MIN_RATIO = 5
+"""A training must be at least this many times as long as the short run: a shorter one gives the answer itself, equally soon."""
+RESUMING = frozenset(("resume", "save_dir", "cfg"))
+"""A short run with one of these settings would write to the folder of the resumed run, or train something else."""
 TASKS = ("detect", "segment", "classify", "pose", "obb")
 OUT_OF_MEMORY = (
     "out of memory",
-    "of memory were left",
+    "of memory was left",
     "sigkill",
     "bad_alloc",
     "cannot allocate",
@@ -45,55 +45,55 @@ OUT_OF_MEMORY = (
 )
 
 _lock = threading.Lock()
-_made: dict[str, ShortRun] = {}
+_short_runs: dict[str, ShortRun] = {}
 
 
 @dataclass(frozen=True)
 class ShortRun:
     plan: Plan
-    """All of it."""
+    """The whole plan."""
     stage: Plan
-    """The stage that was tried, as a plan of its own."""
+    """The stage that was run, as a separate plan."""
     measured: Measurement
-    counted: tuple[Counted, ...]
+    counted: tuple[ImageCounts, ...]
     """Images of each stage."""
     unpacked: int = 0
-    """Bytes of all images, unpacked beside them; 0 unless that is asked for."""
+    """Bytes of all uncompressed images; 0 unless cache = "disk"."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        return settings_of(self.plan, stages_of(self.plan)[largest_of(self.plan)])
+        return merge_settings(self.plan, stages_of(self.plan)[find_largest_stage(self.plan)])
 
     @property
-    def images(self) -> Counted:
-        return self.counted[largest_of(self.plan)]
+    def images(self) -> ImageCounts:
+        return self.counted[find_largest_stage(self.plan)]
 
 
-def short_run_of(context: CheckContext) -> ShortRun:
-    """Raises NotChecked where there is nothing to try, or where the trial did not run."""
-    found = was_tried(context)
+def get_short_run(context: CheckContext) -> ShortRun:
+    """Return the short run. Raises NotChecked if there is nothing to run, or if the short run failed."""
+    found = get_short_run_or_failure(context)
     if found.measured.failed:
-        raise NotChecked(f"a short trial did not run: {found.measured.failed}")
+        raise NotChecked(f"the short run failed: {found.measured.failed}")
     return found
 
 
-def was_tried(context: CheckContext) -> ShortRun:
-    """Also where the trial did not run: `measured.failed` says why."""
-    if context.short_run_of is not None:
-        return context.short_run_of
-    plan = plan_of(context)
+def get_short_run_or_failure(context: CheckContext) -> ShortRun:
+    """Return the short run, even if it failed: `measured.failed` is the reason. Raises NotChecked if there is nothing to run."""
+    if context.short_run is not None:
+        return context.short_run
+    plan = get_ultralytics_plan(context)
     if plan is None:
-        raise NotChecked("it is no training of Ultralytics: forecast-pace tells what can be told")
+        raise NotChecked("this is not an Ultralytics training: see forecast-pace")
     with _lock:
         key = f"{to_toml(plan)}\n{context.device}"
-        if key not in _made:
-            _made.clear()
-            _made[key] = _try(context, plan)
-        return _made[key]
+        if key not in _short_runs:
+            _short_runs.clear()
+            _short_runs[key] = _make_short_run(context, plan)
+        return _short_runs[key]
 
 
-def plan_of(context: CheckContext) -> Plan | None:
-    """The plan, or the command as one, where Ultralytics trains by its own command line."""
+def get_ultralytics_plan(context: CheckContext) -> Plan | None:
+    """Return the plan, or an Ultralytics command converted to a plan; None for other trainings."""
     if context.plan is not None:
         return context.plan if context.plan.trainer == "ultralytics" else None
     words = list(context.command)
@@ -101,68 +101,70 @@ def plan_of(context: CheckContext) -> Plan | None:
     if at is None or ("train" not in words[at:] and "mode=train" not in words[at:]):
         return None
     settings = {
-        name: value_of(value) for name, given, value in (word.partition("=") for word in words[at + 1 :]) if given
+        name: parse_value(value) for name, equals, value in (word.partition("=") for word in words[at + 1 :]) if equals
     }
     settings.pop("mode", None)
     settings.setdefault("task", next((word for word in words[at + 1 :] if word in TASKS), task_of(settings)))
     settings = {name: value for name, value in settings.items() if value is not None}
-    if not {"data", "model"} <= settings.keys() or OF_AN_EARLIER_RUN & settings.keys():
+    if not {"data", "model"} <= settings.keys() or RESUMING & settings.keys():
         return None
     python = context.interpreter.executable if context.interpreter is not None else None
     return Plan(cwd=str(context.cwd), trainer="ultralytics", python=python, settings=settings)
 
 
 def task_of(settings: Mapping[str, Any]) -> str:
-    """By the name of the model, as Ultralytics does it: yolo11n-seg.yaml."""
+    """Return the task, derived from the model name as Ultralytics does: yolo11n-seg.yaml."""
     endings = {"-seg": "segment", "-cls": "classify", "-pose": "pose", "-obb": "obb"}
     name = Path(str(settings.get("model", ""))).stem
     return next((task for ending, task in endings.items() if name.endswith(ending)), "detect")
 
 
-def forget() -> None:
-    """The next check tries again."""
+def clear() -> None:
+    """Make the next check run it again."""
     with _lock:
-        _made.clear()
+        _short_runs.clear()
 
 
-def _try(context: CheckContext, plan: Plan) -> ShortRun:
+def _make_short_run(context: CheckContext, plan: Plan) -> ShortRun:
     try:
         data = {
             name: yolo_data.read(context.cwd / name, cwd=context.cwd)
-            for name in {str(settings_of(plan, stage).get("data", "")) for stage in stages_of(plan)}
+            for name in {str(merge_settings(plan, stage).get("data", "")) for stage in stages_of(plan)}
         }
     except HoldfastError as error:
         raise NotChecked(error.what.splitlines()[0]) from None
     stages = stages_of(plan)
-    counted = tuple(images_of(settings_of(plan, stage), data) for stage in stages)
+    counted = tuple(count_images(merge_settings(plan, stage), data) for stage in stages)
     planned = sum(
-        asked.epochs * -(-one.train // asked.batch)
-        for asked, one in zip((request_for(settings_of(plan, stage)) for stage in stages), counted, strict=True)
+        request.epochs * -(-images.train // request.batch)
+        for request, images in zip(
+            (make_request(merge_settings(plan, stage)) for stage in stages), counted, strict=True
+        )
     )
-    if planned < WORTH * EPOCHS * FULL.batches:
-        raise NotChecked(f"all of it is {planned} batches, which take little longer than a trial would")
-    stage = stage_plan(plan, stages[largest_of(plan)])
-    seconds = max(1.0, context.seconds_left - min(FOR_THE_REST_S, context.seconds_left / 4))
+    if planned < MIN_RATIO * EPOCHS * FULL.batches:
+        raise NotChecked(f"the whole training is {planned} batches, which take little longer than a short run would")
+    stage = stage_plan(plan, stages[find_largest_stage(plan)])
+    seconds = max(1.0, context.seconds_left - min(RESERVED_S, context.seconds_left / 4))
     over: dict[str, Any] = {"device": context.device} if context.device not in (None, "auto") else {}
     measured = measure(stage, seconds=seconds, notify=lambda what: context.notify(0, None, what), **over)
-    on_disk = any(settings_of(plan, stage).get("cache") == "disk" for stage in stages)
-    return ShortRun(plan, stage, measured, counted, sum(map(unpacked, data.values())) if on_disk else 0)
+    on_disk = any(merge_settings(plan, stage).get("cache") == "disk" for stage in stages)
+    return ShortRun(plan, stage, measured, counted, sum(map(estimate_unpacked, data.values())) if on_disk else 0)
 
 
-def images_of(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> Counted:
-    """`fraction` is a share of the images or a number of them, for training alone or for each split."""
+def count_images(settings: Mapping[str, Any], data: Mapping[str, DataSet]) -> ImageCounts:
+    """Count the images of a stage. `fraction` is a share or a number of images, for training only or for each split."""
     splits = data[str(settings.get("data", ""))].splits
-    given = settings.get("fraction", 1.0)
-    shares = list(given) if isinstance(given, (list, tuple)) else [given]
+    fraction = settings.get("fraction", 1.0)
+    shares = list(fraction) if isinstance(fraction, (list, tuple)) else [fraction]
     counts = []
     for split, share in zip(("train", "val"), [*shares, 1.0], strict=False):
-        there = len(splits[split])
-        counts.append(min(there, share) if isinstance(share, int) and share > 1 else max(1, round(there * share)))
-    return Counted(*counts)
+        total = len(splits[split])
+        counts.append(min(total, share) if isinstance(share, int) and share > 1 else max(1, round(total * share)))
+    return ImageCounts(*counts)
 
 
-def unpacked(data: DataSet) -> int:
-    """A JPEG takes about a tenth of its pixels."""
+def estimate_unpacked(data: DataSet) -> int:
+    """Return the bytes of all uncompressed images. A JPEG takes about a tenth of its pixels."""
     images = [*data.splits.get("train", []), *data.splits.get("val", [])]
     sample = [path.stat().st_size for path in images[:: max(1, len(images) // 200)] if is_file(Path(path))]
     return int(10 * len(images) * sum(sample) / len(sample)) if sample else 0

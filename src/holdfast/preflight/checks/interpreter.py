@@ -1,4 +1,4 @@
-"""The Python that a training would run under: what it is, told by itself, and how it is asked for more."""
+"""The Python that a training would run under: facts that it reports about itself, and a client that runs programs under it."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 FACTS = Path(facts.__file__)
-MAX_WORDS = 4000
-"""Characters of what a program printed on stderr that are kept, from its end."""
-_HIDDEN = "HOLDFAST_"
+MAX_STDERR = 4000
+"""Characters at the end of a program's stderr that are kept."""
+_HIDDEN_PREFIX = "HOLDFAST_"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of asking: the JSON lines, and how the program ended."""
+    """The result of a program: its JSON lines and how it exited."""
 
     lines: tuple[dict[str, Any], ...] = ()
     code: int | None = 0
-    """None where it had to be ended, because the time was over."""
-    words: str = ""
-    """The end of its stderr."""
+    """None if the program was killed because its time was over."""
+    stderr: str = ""
+    """The end of the program's stderr."""
 
     @property
-    def how_it_ended(self) -> str | None:
-        """None where it ended well."""
+    def failure(self) -> str | None:
+        """How the program failed; None if it succeeded."""
         if self.code is None:
-            return "it had not ended in time"
+            return "it did not finish in time"
         if self.code < 0:
             with contextlib.suppress(ValueError):
-                return f"it was ended by {signal.Signals(-self.code).name}"
-            return f"it was ended by signal {-self.code}"
-        return f"it ended with exit code {self.code}" if self.code else None
+                return f"it was killed by {signal.Signals(-self.code).name}"
+            return f"it was killed by signal {-self.code}"
+        return f"it exited with code {self.code}" if self.code else None
 
     @property
     def last_line(self) -> str:
-        lines = [line.strip() for line in self.words.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return lines[-1][:300] if lines else ""
 
 
 class Torch(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     cuda_build: str | None = None
-    """The CUDA (or ROCm) that it was built for."""
+    """The CUDA (or ROCm) version that torch was built for."""
     mps_built: bool = False
     devices: list[str] = msgspec.field(default_factory=lambda: ["cpu"])
-    """Those that it can see, the most capable first."""
+    """The devices that torch sees, the most capable first."""
     names: dict[str, str] = {}
     cuda_error: str | None = None
     numpy_error: str | None = None
@@ -70,7 +70,7 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts. What it was not asked, or died before it could say, is None."""
+    """Facts about an interpreter. A fact that was not queried, or that a crash prevented, is None."""
 
     executable: str
     python: str = ""
@@ -79,16 +79,16 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     chip: str | None = None
     packages: dict[str, str] = {}
-    """Of those that matter here, by the name they are installed under."""
+    """Versions of the relevant packages, by the name of their distribution."""
     torch: Torch | None = None
     no_torch: str = ""
-    """Why there is none, as a sentence's end: "torch is not installed in ..."."""
+    """Why torch is missing, as the end of a sentence: "torch is not installed in ..."."""
     torchvision: str | None = None
-    """"loads", or what its operators said; None where it is not there or was not tried."""
+    """"loads", or the error of its operators; None if it is not installed or was not tried."""
     openmp: dict[str, list[str]] = {}
-    """The OpenMP runtimes in the process after each of torch and the libraries beside it was loaded."""
+    """The OpenMP runtimes in the process after importing torch and after importing each other library."""
     died: str = ""
-    """What it did not survive, and how: "faiss: it was ended by SIGABRT"."""
+    """What crashed it, and how: "faiss: it was killed by SIGABRT"."""
     last_words: str = ""
 
     @property
@@ -112,11 +112,11 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         return next((f"{name} {self.packages[name]}" for name in self.packages if name.startswith("faiss")), None)
 
 
-def facts_in(said: Reply) -> Interpreter | None:
-    """What the program of facts said; None where it did not even say what Python it is."""
+def parse_facts(reply: Reply) -> Interpreter | None:
+    """Parse the reply of the facts program; None if it did not even report which Python it is."""
     known: dict[str, Any] = {}
     trying, failed, done, openmp = "", "", False, {}
-    for line in said.lines:
+    for line in reply.lines:
         fact = line.get("fact")
         values = {name: value for name, value in line.items() if name != "fact"}
         if fact == "python":
@@ -134,33 +134,33 @@ def facts_in(said: Reply) -> Interpreter | None:
         done = done or fact == "done"
     if "executable" not in known:
         return None
-    died = "" if done or failed or not said.how_it_ended else f"{trying or 'Python'}: {said.how_it_ended}"
+    died = "" if done or failed or not reply.failure else f"{trying or 'Python'}: {reply.failure}"
     if "torch" not in known:
-        known["no_torch"] = _why_no_torch(known, failed, said)
-    known.update(openmp=openmp, died=died, last_words=said.last_line if died else "")
+        known["no_torch"] = _why_no_torch(known, failed, reply)
+    known.update(openmp=openmp, died=died, last_words=reply.last_line if died else "")
     return msgspec.convert(known, Interpreter, strict=False)
 
 
-def _why_no_torch(known: dict[str, Any], failed: str, said: Reply) -> str:
+def _why_no_torch(known: dict[str, Any], failed: str, reply: Reply) -> str:
     where = known["executable"]
     if "torch" not in known.get("packages", {}) and (not failed or failed.startswith("ModuleNotFoundError")):
         return f"torch is not installed in {where}"
     if failed:
         return f"torch cannot be imported in {where}: {failed}"
-    return f"torch cannot be imported in {where}: {said.how_it_ended or 'it said nothing'}"
+    return f"torch cannot be imported in {where}: {reply.failure or 'it printed nothing'}"
 
 
 class PythonClient:
-    """Runs programs under one interpreter. What it has started ends with it."""
+    """Runs programs under one interpreter. `close` kills the programs that are still running."""
 
     def __init__(self, python: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
         self._python = list(python)
         self._cwd = cwd
         self._environment = {
-            **{name: value for name, value in environment.items() if not name.startswith(_HIDDEN)},
-            "PYTHONSAFEPATH": "1",  # the folder's own files are not the packages that they may be named like
+            **{name: value for name, value in environment.items() if not name.startswith(_HIDDEN_PREFIX)},
+            "PYTHONSAFEPATH": "1",  # a file in the folder must not shadow a package of the same name
             "PYTHONUNBUFFERED": "1",
-            "SYSTEM_VERSION_COMPAT": "0",  # or macOS calls itself 10.16 to a Python that was built long ago
+            "SYSTEM_VERSION_COMPAT": "0",  # otherwise macOS reports version 10.16 to an old Python build
         }
         self._environment.pop("PYTHONPATH", None)
         self._environment.update(python_path(environment))
@@ -171,21 +171,21 @@ class PythonClient:
         self,
         program: Path,
         arguments: list[str],
-        given: str,
+        stdin: str,
         seconds: float,
         on_line: Callable[[dict[str, Any]], None] | None = None,
     ) -> Reply:
         try:
             with helpers.session() as mark:
-                return self._asked(program, arguments, given, seconds, on_line, mark)
+                return self._run(program, arguments, stdin, seconds, on_line, mark)
         except BeingEnded:
             return Reply(code=None)
 
-    def _asked(
+    def _run(
         self,
         program: Path,
         arguments: list[str],
-        given: str,
+        stdin: str,
         seconds: float,
         on_line: Callable[[dict[str, Any]], None] | None,
         mark: dict[str, str],
@@ -198,53 +198,53 @@ class PythonClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us: we end it, and all that it started
+                start_new_session=True,  # Holdfast handles Ctrl-C and kills the program with all its children
             )
         except (OSError, ValueError) as error:
-            return Reply(code=127, words=f"{self._python[0]} could not be started: {error}")
+            return Reply(code=127, stderr=f"{self._python[0]} could not be started: {error}")
         self._alive.add(process)
         if self._closed:
-            _end(process)
+            _kill(process)
         with process:
             try:
-                return _followed(process, given, seconds, on_line)
+                return _communicate(process, stdin, seconds, on_line)
             finally:
-                _end(process)
+                _kill(process)
                 self._alive.discard(process)
 
     def close(self) -> None:
         self._closed = True
         for process in list(self._alive):
-            _end(process)
+            _kill(process)
 
 
-def _followed(
-    process: subprocess.Popen[bytes], given: str, seconds: float, on_line: Callable[[dict[str, Any]], None] | None
+def _communicate(
+    process: subprocess.Popen[bytes], stdin: str, seconds: float, on_line: Callable[[dict[str, Any]], None] | None
 ) -> Reply:
     lines: list[dict[str, Any]] = []
-    words = bytearray()
+    stderr = bytearray()
     late = threading.Event()
 
     def give_up() -> None:
         late.set()
-        _end(process)
+        _kill(process)
 
     def feed() -> None:
         assert process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            process.stdin.write(given.encode("utf-8", "surrogateescape"))
+            process.stdin.write(stdin.encode("utf-8", "surrogateescape"))
         with contextlib.suppress(OSError, ValueError):
             process.stdin.close()
 
-    def listen() -> None:
+    def read_stderr() -> None:
         assert process.stderr is not None
         with contextlib.suppress(OSError, ValueError):
             while piece := process.stderr.read1(8192):  # type: ignore[attr-defined]
-                words.extend(piece)
-                del words[:-MAX_WORDS]
+                stderr.extend(piece)
+                del stderr[:-MAX_STDERR]
 
     timer = threading.Timer(max(0.1, seconds), give_up)
-    helpers = [threading.Thread(target=feed, daemon=True), threading.Thread(target=listen, daemon=True)]
+    helpers = [threading.Thread(target=feed, daemon=True), threading.Thread(target=read_stderr, daemon=True)]
     for helper in (timer, *helpers):
         helper.daemon = True
         helper.start()
@@ -252,7 +252,7 @@ def _followed(
     try:
         with contextlib.suppress(OSError, ValueError):
             for raw in process.stdout:
-                line = _json(raw)
+                line = _parse_line(raw)
                 if line is not None:
                     lines.append(line)
                     if on_line is not None:
@@ -262,11 +262,11 @@ def _followed(
         timer.cancel()
     for helper in helpers:
         helper.join(1.0)
-    return Reply(tuple(lines), None if late.is_set() else code, bytes(words).decode("utf-8", "replace"))
+    return Reply(tuple(lines), None if late.is_set() else code, bytes(stderr).decode("utf-8", "replace"))
 
 
-def _json(raw: bytes) -> dict[str, Any] | None:
-    """Libraries print what they like: what is no object of JSON is none of ours."""
+def _parse_line(raw: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; return None for other lines, because libraries also print to stdout."""
     if not raw.startswith(b"{"):
         return None
     try:
@@ -276,8 +276,8 @@ def _json(raw: bytes) -> dict[str, Any] | None:
     return line if isinstance(line, dict) else None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """With its whole session. A group whose leader was not yet waited for cannot be another's by now."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process with its whole process group. Until the leader is reaped, no other group can reuse its id."""
     if process.returncode is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,14 +1,14 @@
-"""Does every weight that gets a gradient move?
+"""Does every parameter that gets a gradient change?
 
-**What it asks.** In the dry run, while one batch is learned: of the tensors that the optimizer holds, which got a gradient that is not
-zero, and which of those are bit by bit what they were?
+**What it asks.** While the dry run overfits one batch: which tensors of the optimizer got a nonzero gradient, and which of
+those are still bitwise identical?
 
-**Why.** A gradient without a change means that the update went elsewhere: in-place operators that lose their result on a device where a
-tensor is not contiguous, an optimizer that works on copies. The rest of the model learns around the dead part, and the loss falls.
+**Why.** A gradient without a change means that the update was written elsewhere: in-place operators that lose their result for
+non-contiguous tensors on a device, or an optimizer that updates copies. The rest of the model compensates, and the loss still falls.
 
-**What to do.** On a device, look at device-operators, or make that weight contiguous; else look at what the optimizer writes to.
+**What to do.** On a device, see device-operators, or make the parameter contiguous. Otherwise check which tensors the optimizer updates.
 
-**When it stays silent.** About weights in half precision, and about updates so small that rounding would swallow them.
+**When it stays silent.** Parameters in half precision, and updates so small that rounding would remove them, are not judged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -26,21 +26,23 @@ ID = "learning-all-move"
 
 
 def run(context: CheckContext) -> Answer:
-    curves = [line["moved"] for line in with_experiments(context).of("curve") if line["mode"] == "again"]
-    # One rate may be too small to show: what moved at any of them does move.
-    moved = min(curves, key=lambda it: int(it["still"]))
+    curves = [
+        line["moved"] for line in get_dry_run_with_experiments(context).select("curve") if line["mode"] == "again"
+    ]
+    # One learning rate may be too small to show a change: a tensor that changed at any rate counts as changed.
+    moved = min(curves, key=lambda curve: int(curve["still"]))
     still, count = int(moved["still"]), int(moved["moved"])
     if not still and not count:
-        raise NotChecked("no tensor got a gradient whose update must show")
+        raise NotChecked("no tensor got a gradient with an update large enough to show")
     rest = [
         f"{number} {why}"
         for number, why in (
-            (moved["without_gradient"], "got none"),
-            (moved["too_small"], "are too coarse for such small updates"),
+            (moved["without_gradient"], "got no gradient"),
+            (moved["too_small"], "have too little precision for such small updates"),
         )
         if number
     ]
-    message = f"{count:,} of {count + still:,} tensors that got a gradient moved" + (
+    message = f"{count:,} of {count + still:,} tensors that got a gradient changed" + (
         f"; {', '.join(rest)}" if rest else ""
     )
     if not still:
@@ -55,8 +57,8 @@ def run(context: CheckContext) -> Answer:
                 f"{'A tensor gets' if still == 1 else f'{still} tensors get'} gradients and never change{'s' if still == 1 else ''}: {names}.",
                 evidence=[message, *moved["names"]],
                 remedies=[
-                    "make these weights contiguous: parameter.data = parameter.data.contiguous()",
-                    "look at what the optimizer writes to: a copy of a weight is not the weight",
+                    "make these parameters contiguous: parameter.data = parameter.data.contiguous()",
+                    "check that the optimizer updates the parameters themselves, not copies of them",
                 ],
             ),
         ),
@@ -76,15 +78,19 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("all move", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
-        Case("one does not", on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)))), "fatal"),
+        Case("all tensors change", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
         Case(
-            "it moves at a higher rate",
+            "one tensor does not change",
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)))),
+            "fatal",
+        ),
+        Case(
+            "it changes at a higher learning rate",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0))),
             "passed",
         ),
         Case(
-            "all in half precision",
+            "everything in half precision",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8)))),
             "not checked",
         ),

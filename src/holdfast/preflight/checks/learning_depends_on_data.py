@@ -1,16 +1,16 @@
-"""Does what is learned depend on the inputs?
+"""Does learning depend on the inputs?
 
-**What it asks.** In the dry run one batch is learned by heart twice from the same weights and random numbers: as it is, and with its
-inputs set to 0. If the loss goes the same way both times, the inputs do not matter.
+**What it asks.** The dry run overfits one batch twice from the same weights and random state: once as it is, and once with its
+inputs set to 0. If both loss curves are the same, the inputs do not matter.
 
-**Why.** Images that are divided to 0 as whole numbers, a collate function that gives the same thing always, a mask over everything:
-the loss falls all the same, to what can be said without looking, and the model is worth nothing.
+**Why.** Images that become 0 in an integer division, a collate function that always returns the same batch, or a mask over everything:
+the loss still falls, to the level of a constant prediction, and the model is useless.
 
-**What to do.** Print the inputs where the model gets them. Fatal is a loss that is the same in every digit; one that is nearly so is
+**What to do.** Print the inputs that the model receives. Identical loss curves are fatal; nearly identical ones are
 a warning.
 
-**When it stays silent.** Where one batch cannot be learned by heart in the first place: see learning-one-batch. What the input is, is
-taken from its name, or from its place: the first of a batch; where that is a guess, the finding is a warning.
+**When it stays silent.** The model cannot overfit one batch in the first place: see learning-one-batch. The input of a batch is
+identified by its name or its position (the first element). If that is a guess, the finding is a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.diagnosis.overfit import loss_curve, same_curve
 from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,54 +32,54 @@ MIN_LENGTH = 2
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_experiments(context)
-    if (come.one("experiments") or {}).get("drawn"):
-        raise NotChecked("it reads no DataLoader: what of a batch is the input is not known")
-    zeroed = next((line for line in come.of("curve") if line["mode"] == "zeroed"), None)
-    if zeroed is None and not any(line["given"] for line in come.of("curve")):
-        raise NotChecked("it reads its loader no more after its first steps: its inputs cannot be set to 0")
+    dry_run = get_dry_run_with_experiments(context)
+    if (dry_run.first("experiments") or {}).get("drawn"):
+        raise NotChecked("the training uses no DataLoader: it is unknown which part of a batch is the input")
+    zeroed = next((line for line in dry_run.select("curve") if line["mode"] == "zeroed"), None)
+    if zeroed is None and not any(line["given"] for line in dry_run.select("curve")):
+        raise NotChecked("the training stops reading its loader after its first steps: its inputs cannot be set to 0")
     if zeroed is None:
-        raise NotChecked("the loss does not move at all, or time was short: there is nothing to compare with")
+        raise NotChecked("the loss does not change at all, or there was too little time: there is nothing to compare")
     real = next(
-        line for line in come.of("curve") if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
+        line
+        for line in dry_run.select("curve")
+        if line["mode"] == "again" and float(line["factor"]) == zeroed["factor"]
     )
-    one, other = (_losses(line) for line in (real, zeroed))
-    if len(other) < MIN_LENGTH:
-        raise NotChecked("too few steps were made with the inputs at 0")
-    here, there = loss_curve(one), loss_curve(other[: len(one)])
-    message = (
-        f"one batch: {here.first:.4g} to {here.late:.4g}; with its inputs at 0: {there.first:.4g} to {there.late:.4g}"
-    )
-    how = same_curve(one, other)
-    if how == "different":
+    real_losses, zeroed_losses = (_get_losses(line) for line in (real, zeroed))
+    if len(zeroed_losses) < MIN_LENGTH:
+        raise NotChecked("too few steps were completed with the inputs at 0")
+    real_curve, zeroed_curve = loss_curve(real_losses), loss_curve(zeroed_losses[: len(real_losses)])
+    message = f"one batch: {real_curve.first:.4g} to {real_curve.late:.4g}; with its inputs at 0: {zeroed_curve.first:.4g} to {zeroed_curve.late:.4g}"
+    similarity = same_curve(real_losses, zeroed_losses)
+    if similarity == "different":
         return Answer(message)
-    certain = bool((come.one("experiments") or {}).get("input_is_certain"))
+    certain = bool((dry_run.first("experiments") or {}).get("input_is_certain"))
     already = bool(zeroed.get("zero_already"))
     what = (
-        "The inputs of the first batch are all 0 already."
+        "The inputs of the first batch are already all 0."
         if already
-        else f"The loss goes {'exactly ' if how == 'equal' else 'nearly '}the same way when all inputs are 0: "
-        "what is learned does not depend on them."
+        else f"The loss curve is {'exactly ' if similarity == 'equal' else 'nearly '}the same when all inputs are 0: "
+        "learning does not depend on the inputs."
     )
     return Answer(
         message,
         (
             finding(
                 ID,
-                "fatal" if how == "equal" and certain and not (already and here.clear) else "warn",
+                "fatal" if similarity == "equal" and certain and not (already and real_curve.clear) else "warn",
                 what,
                 evidence=[message],
                 remedies=[
-                    "print the inputs just before the model gets them: whole-number division, a mask or a wrong name empties them",
-                    "look at what the loader yields, and at what of it the loop uses",
+                    "print the inputs just before the forward pass: an integer division, a mask or a wrong name can make them 0",
+                    "check what the loader yields, and which part of it the training loop uses",
                 ],
-                confidence="proven" if how == "equal" and certain else "likely",
+                confidence="proven" if similarity == "equal" and certain else "likely",
             ),
         ),
     )
 
 
-def _losses(line: Mapping[str, Any]) -> list[float]:
+def _get_losses(line: Mapping[str, Any]) -> list[float]:
     return [float(loss) for loss in line["losses"]]
 
 
@@ -94,7 +94,7 @@ CHECK = Check(
     seconds=SECONDS,
     cases=(
         Case(
-            "without inputs it learns less",
+            "the model learns less without inputs",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed"))),
             "passed",
         ),
@@ -104,30 +104,30 @@ CHECK = Check(
             "fatal",
         ),
         Case(
-            "the same where it is a guess what the input is",
+            "the same, but the input is a guess",
             on_cpu(recorded_dry_run(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed"))),
             "warn",
         ),
         Case(
-            "hardly",
+            "inputs hardly matter",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve([x + 0.001 for x in FALLING], mode="zeroed"))),
             "warn",
         ),
         Case(
-            "the first batch is empty",
+            "the inputs of the first batch are 0",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(FALLING, mode="zeroed", zero_already=True))),
             "warn",
         ),
         Case(
-            "without inputs it is not a number",
+            "the loss is NaN without inputs",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve([2.4, float("nan")], mode="zeroed"))),
             "passed",
         ),
         Case(
-            "one batch is kept from the start",
+            "the training keeps one batch from the start",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING, given=0))),
             "not checked",
         ),
-        Case("the loss stands still", on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24))), "not checked"),
+        Case("the loss is constant", on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24))), "not checked"),
     ),
 )

@@ -1,16 +1,16 @@
-"""Is the first loss what an untrained model's should be?
+"""Does the first loss have the value expected of an untrained model?
 
-**What it asks.** The loss of the very first batch, beside what theory says of a model that knows nothing: the logarithm of the number of
-classes for a cross entropy, of 2 for a binary one, the mean square of the targets for a squared error.
+**What it asks.** Compares the loss of the first batch with the theoretical value for an untrained model: the logarithm of the number of
+classes for cross entropy, the logarithm of 2 for binary cross entropy, the mean square of the targets for the squared error.
 
-**Why.** A first loss many times higher means outputs that are far too large: inputs that are not scaled, weights that are not
-initialised, targets of another scale. It costs epochs at best.
+**Why.** A first loss that is many times higher means that the outputs are far too large: unscaled inputs, uninitialized weights,
+targets on another scale. At best this wastes epochs.
 
-**What to do.** Scale inputs and targets, look at the last layer's weights. It is never fatal: some models begin badly and learn; where the
-loss comes down within the few steps of the dry run, it is a note.
+**What to do.** Scale inputs and targets, and check the weights of the last layer. This is never fatal: some models start badly and still
+learn. If the loss falls within the few steps of the dry run, the finding is a note.
 
-**When it stays silent.** Where the loss is none that theory knows, or has other terms in it. A loss below theory is a model that knows
-something already, or has been given how often each class occurs.
+**When it stays silent.** The loss function has no known theoretical value, or the loss contains other terms. A loss below the theoretical
+value is fine: the model is pretrained, or its biases were initialized with the class frequencies.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_steps
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_steps
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.run import DryRunResult
 
 ID = "learning-first-loss"
-TIMES = 4.0
-"""How many times theory a first loss may be."""
-FALLEN = 0.7
-"""Of the first loss: what it has come down to where that is plain to see."""
+MAX_RATIO = 4.0
+"""A first loss up to this many times the theoretical value passes."""
+FALLEN_SHARE = 0.7
+"""A loss below this share of the first loss has clearly fallen."""
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_steps(context)
-    told = come.one("first-loss")
-    if told is None:
-        raise NotChecked("no backward was seen")
-    if "why" in told:
-        raise NotChecked(str(told["why"]))
-    seen, expected = float(told["seen"]), float(told["expected"])
-    about = f"the {told['kind']} of an untrained model"
-    if "classes" in told:
-        about += f" with {told['classes']} classes"
+    dry_run = get_dry_run_with_steps(context)
+    event = dry_run.first("first-loss")
+    if event is None:
+        raise NotChecked("no backward pass was observed")
+    if "why" in event:
+        raise NotChecked(str(event["why"]))
+    seen, expected = float(event["seen"]), float(event["expected"])
+    about = f"the {event['kind']} of an untrained model"
+    if "classes" in event:
+        about += f" with {event['classes']} classes"
     message = f"the first loss is {seen:.4g}; {about} is near {expected:.4g}"
-    if math.isfinite(seen) and seen <= TIMES * expected + 1.0:
+    if math.isfinite(seen) and seen <= MAX_RATIO * expected + 1.0:
         return Answer(message)
     return Answer(
         message,
         (
             finding(
                 ID,
-                "note" if _falls(come) else "warn",
-                f"The first loss is {seen:.4g}, and {about} should be near {expected:.4g}: its outputs are far too large.",
+                "note" if _is_falling(dry_run) else "warn",
+                f"The first loss is {seen:.4g}, but {about} should be near {expected:.4g}: the outputs are far too large.",
                 evidence=[message],
                 remedies=[
                     "scale the inputs (images to 0..1 or mean 0), and for a regression the targets",
-                    "look at how the last layer's weights are initialised",
+                    "check how the weights of the last layer are initialized",
                 ],
                 confidence="likely",
             ),
@@ -65,10 +65,10 @@ def run(context: CheckContext) -> Answer:
     )
 
 
-def _falls(come: DryRunResult) -> bool:
-    """It finds its way down by itself within the few steps of the dry run."""
-    losses = [float(line["loss"]) for line in come.of("dry-run-step") if line["loss"] is not None]
-    return bool(losses) and min(losses) < FALLEN * losses[0]
+def _is_falling(dry_run: DryRunResult) -> bool:
+    """Return whether the loss falls within the few steps of the dry run."""
+    losses = [float(line["loss"]) for line in dry_run.select("dry-run-step") if line["loss"] is not None]
+    return bool(losses) and min(losses) < FALLEN_SHARE * losses[0]
 
 
 def _first(seen: float, expected: float, kind: str = "cross entropy") -> dict[str, object]:
@@ -84,13 +84,13 @@ CHECK = Check(
     seconds=SECONDS,
     cases=(
         Case("ten classes", on_cpu(recorded_dry_run(_first(2.35, 2.303))), "passed"),
-        Case("it knows something", on_cpu(recorded_dry_run(_first(0.2, 2.303))), "passed"),
-        Case("images of 0 to 255", on_cpu(recorded_dry_run(_first(41.0, 2.303))), "warn"),
+        Case("a pretrained model", on_cpu(recorded_dry_run(_first(0.2, 2.303))), "passed"),
+        Case("images scaled 0 to 255", on_cpu(recorded_dry_run(_first(41.0, 2.303))), "warn"),
         Case(
-            "tied embeddings that come down",
+            "tied embeddings with a falling loss",
             on_cpu(recorded_dry_run(_first(50.0, 3.7), losses=[50.0, 41.0, 30.0])),
             "passed",
         ),
-        Case("a loss of its own", on_cpu(recorded_dry_run({"event": "first-loss", "why": "none"})), "not checked"),
+        Case("a custom loss", on_cpu(recorded_dry_run({"event": "first-loss", "why": "none"})), "not checked"),
     ),
 )

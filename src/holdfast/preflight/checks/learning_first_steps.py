@@ -1,19 +1,19 @@
-"""Do the training's own first steps show anything that speaks against it?
+"""Do the first steps of the training show a problem?
 
-**What it asks.** The command is run for some twenty steps, in a scratch copy of its folder, and the rules that watch a run judge
-them: losses that are exactly 0, a part of the loss that is, gradients that are missing, zero or not finite, weights that the optimizer does not hold;
-and what an end before the first step was about.
+**What it asks.** Runs the command for about twenty steps in a scratch copy of its folder and applies the rules of a supervised run to them:
+losses or loss components that are exactly 0, gradients that are missing, zero or not finite, weights that are not in the optimizer.
+If the training crashes before its first step, the check reports why.
 
-**Why.** The first field report trained for hours with box and dfl losses of exactly 0. That shows in ten steps. So does an import that
-fails on the other machine, a missing operator, a label file in the wrong place.
+**Why.** The first field report trained for hours with box and dfl losses of exactly 0. Ten steps are enough to see that. The same holds for
+an import that fails on the other machine, a missing operator, or a label file in the wrong place.
 
-**What to do.** What the finding says; `holdfast rules` has a page for each rule.
+**What to do.** Follow the finding; `holdfast rules` has a page for each rule.
 
-The scratch holds copies of small files and links to large ones and to folders full of data (see docs/dry_run.md). Trackers are off. Files
-of yours are not written to, as far as this system lets that be prevented, which is told here; so is what the training was kept from
-writing outside of its folder.
+The scratch folder contains copies of small files, and links to large files and to folders full of data (see docs/dry_run.md). Trackers are
+off. Your files are protected from writes as far as this system allows. The check reports if they are not, and which writes outside the folder
+were blocked.
 
-**When it stays silent.** Where no step is made in time, or none can be seen.
+**When it stays silent.** No step is completed in time, or no step can be observed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import msgspec
 
 from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, dry_run_result, kept_from, no_steps
-from holdfast.preflight.dry_run.findings import findings_of
+from holdfast.preflight.dry_run.cache import SECONDS, explain_blocked_write, explain_no_steps, get_dry_run
+from holdfast.preflight.dry_run.findings import find_problems
 from holdfast.schema import events
 
 if TYPE_CHECKING:
@@ -39,115 +39,122 @@ MAX_NAMED = 5
 
 
 def run(context: CheckContext) -> Answer:
-    come = dry_run_result(context)
-    ended = died(come)
-    if ended and come.kept_from:
-        if not come.steps:
-            raise NotChecked(no_steps(come))
-        # What ended it is the dry run's own doing; its steps count all the same.
-        come, ended = replace(come, code=None), False
-        if not findings_of(come):
-            raise NotChecked(f"it ended after {come.steps} steps, {kept_from(come)}")
-    findings = [_as_ours(found) for found in findings_of(come) if found.severity != "note"]
-    if not come.steps and not come.steps_elsewhere and not (ended or findings):
-        raise NotChecked(no_steps(come))
+    dry_run = get_dry_run(context)
+    ended = crashed(dry_run)
+    if ended and dry_run.blocked_path:
+        if not dry_run.steps:
+            raise NotChecked(explain_no_steps(dry_run))
+        # The dry run itself caused the crash; its steps still count.
+        dry_run, ended = replace(dry_run, code=None), False
+        if not find_problems(dry_run):
+            raise NotChecked(f"the training stopped after {dry_run.steps} steps, {explain_blocked_write(dry_run)}")
+    findings = [_convert(found) for found in find_problems(dry_run) if found.severity != "note"]
+    if not dry_run.steps and not dry_run.steps_elsewhere and not (ended or findings):
+        raise NotChecked(explain_no_steps(dry_run))
     if ended and not any(found.severity == "fatal" for found in findings):
-        findings.append(_ended(come))
-    return Answer(_message(come), (*findings, *_files(come)))
+        findings.append(_report_exit(dry_run))
+    return Answer(_message(dry_run), (*findings, *_report_files(dry_run)))
 
 
-def died(come: DryRunResult) -> bool:
-    """By itself, and not of what was done to it."""
-    return come.by_itself and bool(come.code) and not _experimenting(come)
+def crashed(dry_run: DryRunResult) -> bool:
+    """Return whether the training crashed on its own, not because of an experiment of the dry run."""
+    return dry_run.ended_alone and bool(dry_run.code) and not _may_have_caused_it(dry_run)
 
 
-def _experimenting(come: DryRunResult) -> bool:
-    """Whether it may have died of what was done to it."""
-    told = come.one("experiments")
-    return told is not None and bool(told["possible"])
+def _may_have_caused_it(dry_run: DryRunResult) -> bool:
+    """Return whether an experiment of the dry run may have caused the crash."""
+    event = dry_run.first("experiments")
+    return event is not None and bool(event["possible"])
 
 
-def _as_ours(found: Finding) -> Finding:
+def _convert(found: Finding) -> Finding:
     message = found.message if found.message.endswith((".", "!", "?")) else f"{found.message}."
     return msgspec.structs.replace(
         found, rule=ID, message=message, evidence=[f"the rule {found.rule}", *found.evidence]
     )
 
 
-def _ended(come: DryRunResult) -> Finding:
-    when = f"after {come.steps} steps" if come.steps else "before its first step"
-    last = f": {come.words[-1][:300]}" if come.words else ""
+def _report_exit(dry_run: DryRunResult) -> Finding:
+    when = f"after {dry_run.steps} steps" if dry_run.steps else "before its first step"
+    last = f": {dry_run.last_lines[-1][:300]}" if dry_run.last_lines else ""
     return finding(
         ID,
         "fatal",
-        f"It ends {when}, with exit code {come.code}{last}.",
-        evidence=list(come.words[-MAX_NAMED:]),
-        remedies=["mend what it says, and check again"],
+        f"The training crashes {when}, with exit code {dry_run.code}{last}.",
+        evidence=list(dry_run.last_lines[-MAX_NAMED:]),
+        remedies=["fix this error, and check again"],
     )
 
 
-def _files(come: DryRunResult) -> list[Finding]:
-    told = []
-    if come.changed:
-        told.append(
+def _report_files(dry_run: DryRunResult) -> list[Finding]:
+    notes = []
+    if dry_run.changed:
+        notes.append(
             finding(
                 ID,
                 "note",
-                f"Files in its folder changed during the dry run: {_named(come.changed)}.",
-                evidence=list(come.changed),
-                remedies=["if nothing else runs there, it writes without Python, to a path of its own: look at them"],
+                f"Files in the working folder changed during the dry run: {_format_paths(dry_run.changed)}.",
+                evidence=list(dry_run.changed),
+                remedies=[
+                    "if nothing else runs there, the training writes to an absolute path without Python: check these files"
+                ],
                 confidence="possible",
             )
         )
-    if come.made:
-        told.append(
-            finding(ID, "note", f"It made files outside of its folder: {_named(come.made)}.", evidence=come.made)
-        )
-    if come.refused:
-        told.append(
+    if dry_run.created:
+        notes.append(
             finding(
                 ID,
                 "note",
-                f"It was kept from writing outside of its folder: {_named(come.refused)}.",
-                evidence=come.refused,
-                remedies=["a real run will write there: give it a place of its own if that is not meant"],
+                f"It created files outside its folder: {_format_paths(dry_run.created)}.",
+                evidence=dry_run.created,
             )
         )
-    if come.unconfined:
-        told.append(
+    if dry_run.refused_paths:
+        notes.append(
             finding(
                 ID,
                 "note",
-                "Not prevented on this system: that a library or another program changes files of yours"
-                f" ({come.unconfined}); what Python itself writes is."
-                + (f" It used: {_named(come.beyond_python)}." if come.beyond_python else ""),
-                evidence=come.beyond_python,
+                f"Writes outside its folder were blocked: {_format_paths(dry_run.refused_paths)}.",
+                evidence=dry_run.refused_paths,
+                remedies=["a real run will write there: change the path if this is not intended"],
             )
         )
-    elif died(come) and not come.kept_from:
-        told.append(
+    if dry_run.unconfined:
+        notes.append(
             finding(
                 ID,
                 "note",
-                "It could not write outside of its folder: if that is what it failed of, check again with --no-confine.",
-                evidence=[f"exit code {come.code}, and no write that was refused is known"],
+                "On this system, writes of a library or another program to your files were not prevented"
+                f" ({dry_run.unconfined}); writes of Python itself were."
+                + (f" It used: {_format_paths(dry_run.external_writers)}." if dry_run.external_writers else ""),
+                evidence=dry_run.external_writers,
             )
         )
-    return told
+    elif crashed(dry_run) and not dry_run.blocked_path:
+        notes.append(
+            finding(
+                ID,
+                "note",
+                "It could not write outside its folder: if that is the cause of the failure, check again with --no-confine.",
+                evidence=[f"exit code {dry_run.code}, and no blocked write was recorded"],
+            )
+        )
+    return notes
 
 
-def _named(paths: list[str] | tuple[str, ...] | object) -> str:
+def _format_paths(paths: list[str] | tuple[str, ...] | object) -> str:
     names = list(paths) if isinstance(paths, (list, tuple)) else []
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _message(come: DryRunResult) -> str:
-    losses = [line["loss"] for line in come.of("dry-run-step") if line["phase"] in ("first", "more")]
+def _message(dry_run: DryRunResult) -> str:
+    losses = [line["loss"] for line in dry_run.select("dry-run-step") if line["phase"] in ("first", "more")]
     seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
     loss_curve = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
-    kept = "" if come.changed else "; nothing in your folder was changed"
-    return f"{come.steps or come.steps_elsewhere} steps in {come.seconds:.0f} s{loss_curve}{kept}"
+    kept = "" if dry_run.changed else "; nothing in your folder changed"
+    return f"{dry_run.steps or dry_run.steps_elsewhere} steps in {dry_run.seconds:.0f} s{loss_curve}{kept}"
 
 
 _PARTS = {"box_loss": 0.0, "cls_loss": 3.4, "dfl_loss": 0.0}
@@ -163,32 +170,34 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("nothing is wrong", on_cpu(recorded_dry_run(experiments(False, "no DataLoader"))), "passed"),
+        Case("no problem", on_cpu(recorded_dry_run(experiments(False, "no DataLoader"))), "passed"),
         Case(
             "the first field report: no box loss", on_mps(recorded_dry_run(experiments(), events=_UNMATCHED)), "fatal"
         ),
         Case("all losses are 0", on_cpu(recorded_dry_run(losses=[0.0] * 27)), "fatal"),
         Case(
-            "it ends before its first step",
+            "the training crashes before its first step",
             on_cpu(
-                recorded_dry_run(losses=(), code=1, words=("Traceback (most recent call last):", "KeyError: 'label'"))
+                recorded_dry_run(
+                    losses=(), code=1, last_lines=("Traceback (most recent call last):", "KeyError: 'label'")
+                )
             ),
             "fatal",
         ),
-        Case("it never steps", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("the training never makes a step", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
         Case(
-            "its steps are made in processes that it starts",
+            "the steps are made in child processes",
             on_cpu(recorded_dry_run(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
             "passed",
         ),
-        Case("it is no training", on_cpu(recorded_dry_run(losses=(), code=0)), "not checked"),
+        Case("the command is not a training", on_cpu(recorded_dry_run(losses=(), code=0)), "not checked"),
         Case(
-            "it makes a file elsewhere",
+            "the training creates a file elsewhere",
             on_cpu(recorded_dry_run({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"})),
             "passed",
         ),
         Case(
-            "it ends because a file of yours would change",
+            "the training fails because a write was blocked",
             on_cpu(
                 recorded_dry_run(
                     {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1

@@ -1,16 +1,16 @@
-"""Can the model learn one batch by heart?
+"""Can the model overfit one batch?
 
-**What it asks.** In the dry run the first batch is given again and again, on the device that the training would use, from the
-weights that it starts with, at the rate that it is to reach: does the loss fall? Where it does not, lower or higher rates are tried.
+**What it asks.** The dry run repeats the first batch, on the device of the training, from its initial weights, at its peak learning
+rate: does the loss fall? If not, lower or higher learning rates are tried.
 
-**Why.** Whatever can learn at all learns one batch by heart in a few steps. What cannot will not learn a data set in ten hours:
-a loss that does not depend on the weights, gradients that do not arrive, a device that loses them, labels of another batch.
+**Why.** A model that can learn at all overfits one batch in a few steps. A model that cannot will not learn a data set in ten hours
+either: the loss does not depend on the weights, gradients do not arrive, the device loses them, or the labels belong to another batch.
 
-**What to do.** Fatal is a loss that no rate moves at all. One that moves and does not fall is a warning: look at the loss, at the
-labels of one batch, at what is frozen. Where it falls only at another rate than planned, think about that rate.
+**What to do.** A loss that does not change at any learning rate is fatal. A loss that changes but does not fall is a warning: check the loss,
+the labels of one batch, and the frozen layers. If the loss falls only at another learning rate than planned, reconsider the planned one.
 
-**When it stays silent.** Where several optimizers step (GANs), where losses are below 0 or exactly 0, where a batch cannot be given
-again (no DataLoader is read, and it is not drawn at random either), where the training ends before.
+**When it stays silent.** Several optimizers make steps (GANs), losses are below 0 or exactly 0, a batch cannot be repeated
+(there is no DataLoader, and the batch is not drawn at random either), or the training ends earlier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.overfit import MIN_COUNT, loss_curve
 from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.dry_run.cache import SECONDS, with_experiments
+from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.overfit import LossCurve
@@ -31,62 +31,66 @@ ID = "learning-one-batch"
 
 
 def run(context: CheckContext) -> Answer:
-    come = with_experiments(context)
-    short_run_of = [
-        (line, loss_curve([float(loss) for loss in line["losses"]])) for line in come.of("curve") if _again(line)
+    dry_run = get_dry_run_with_experiments(context)
+    curves = [
+        (line, loss_curve([float(loss) for loss in line["losses"]]))
+        for line in dry_run.select("curve")
+        if _repeats_batch(line)
     ]
-    courses = {float(line["factor"]): how for line, how in short_run_of}
-    if not courses:
-        raise NotChecked("one batch was never given again for long enough")
-    falling = {factor: how for factor, how in courses.items() if how.clear}
+    by_factor = {float(line["factor"]): curve for line, curve in curves}
+    if not by_factor:
+        raise NotChecked("one batch was never repeated for long enough")
+    falling = {factor: curve for factor, curve in by_factor.items() if curve.clear}
     if falling:
         factor = next(iter(falling))
-        return Answer(_fell(falling[factor], factor))
-    if not (come.one("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in short_run_of):
-        raise NotChecked("it reads its loader no more after its first steps: a batch cannot be given again")
-    most = max(how.steps for how in courses.values())
+        return Answer(_describe_fall(falling[factor], factor))
+    if not (dry_run.first("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in curves):
+        raise NotChecked("the training stops reading its loader after its first steps: a batch cannot be repeated")
+    most = max(curve.steps for curve in by_factor.values())
     if most < MIN_COUNT:
-        raise NotChecked(f"only {most} steps on one batch were made in their time: give more with --seconds")
-    return Answer(f"{most} steps on one batch", (_found(courses),))
+        raise NotChecked(f"only {most} steps on one batch were completed in time: increase --seconds")
+    return Answer(f"{most} steps on one batch", (_make_finding(by_factor),))
 
 
-def _again(line: object) -> bool:
+def _repeats_batch(line: object) -> bool:
     return isinstance(line, dict) and line["mode"] == "again"
 
 
-def _fell(how: LossCurve, factor: float) -> str:
-    at = "" if factor == 1.0 else f", at {factor:g} times the planned rate; at the planned one it did not"
-    return f"one batch again and again: the loss fell from {how.first:.4g} to {how.late:.4g} in {how.steps} steps{at}"
+def _describe_fall(curve: LossCurve, factor: float) -> str:
+    at = (
+        "" if factor == 1.0 else f", at {factor:g} times the planned learning rate; at the planned rate it did not fall"
+    )
+    return f"one repeated batch: the loss fell from {curve.first:.4g} to {curve.late:.4g} in {curve.steps} steps{at}"
 
 
-def _found(courses: dict[float, LossCurve]) -> Finding:
-    said = [
-        f"at {factor:g} times the planned rate: {how.first:.6g} at first, {how.late:.6g} after {how.steps} steps"
-        for factor, how in courses.items()
+def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
+    evidence = [
+        f"at {factor:g} times the planned learning rate: {curve.first:.6g} at first, {curve.late:.6g} after {curve.steps} steps"
+        for factor, curve in by_factor.items()
     ]
-    if all(how.constant for how in courses.values()):
+    if all(curve.constant for curve in by_factor.values()):
         return finding(
             ID,
             "fatal",
-            f"The loss stays at {next(iter(courses.values())).first:.6g} whatever is done: on one and the same batch, no step "
-            "changes it. Nothing can be learned like this.",
-            evidence=said,
+            f"The loss stays at {next(iter(by_factor.values())).first:.6g}: no step on the same batch "
+            "changes it. The model cannot learn.",
+            evidence=evidence,
             remedies=[
-                "look at how the loss is made from the model's output: detach(), argmax, .item() and a new tensor cut it off",
-                "look at which weights the optimizer holds",
-                "if it trains on a device, run a few steps on the CPU: if the loss moves there, the device is at fault",
+                "check how the loss is computed from the model's output: detach(), argmax, .item() or a new tensor breaks the graph",
+                "check which parameters the optimizer has",
+                "if it trains on a device, run a few steps on the CPU: if the loss changes there, the device is the cause",
             ],
         )
     return finding(
         ID,
         "warn",
-        "One batch was given again and again, and the loss did not fall clearly at any of the rates that were tried: "
-        f"{', '.join(f'{factor:g}' for factor in courses)} times the planned one.",
-        evidence=said,
+        "One batch was repeated, and the loss did not clearly fall at any of the learning rates that were tried: "
+        f"{', '.join(f'{factor:g}' for factor in by_factor)} times the planned learning rate.",
+        evidence=evidence,
         remedies=[
-            "look at the labels of one batch, beside its inputs",
+            "compare the labels of one batch with its inputs",
             "if it trains on a device, run a few steps on the CPU and compare",
-            "if this loss is not one that has to fall, skip this check: --skip learning-one-batch",
+            "if this loss is not supposed to fall, skip this check: --skip learning-one-batch",
         ],
         confidence="likely",
     )
@@ -102,21 +106,27 @@ CHECK = Check(
     cases=(
         Case("the loss falls", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
         Case(
-            "it falls at a tenth of the rate",
+            "the loss falls at a tenth of the learning rate",
             on_cpu(recorded_dry_run(experiments(), curve([2.0, 9.0, 40.0]), curve(FALLING, 0.1))),
             "passed",
         ),
         Case(
-            "it stands still",
+            "the loss is constant",
             on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0))),
             "fatal",
         ),
-        Case("it only wavers", on_cpu(recorded_dry_run(experiments(), curve(LEVEL), curve(LEVEL, 10.0))), "warn"),
         Case(
-            "it rises", on_cpu(recorded_dry_run(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1))), "warn"
+            "the loss only fluctuates",
+            on_cpu(recorded_dry_run(experiments(), curve(LEVEL), curve(LEVEL, 10.0))),
+            "warn",
         ),
         Case(
-            "a batch that is kept, and does not help",
+            "the loss rises",
+            on_cpu(recorded_dry_run(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1))),
+            "warn",
+        ),
+        Case(
+            "the training keeps one batch, and the loss does not fall",
             on_cpu(recorded_dry_run(experiments(), curve(LEVEL, given=0))),
             "not checked",
         ),

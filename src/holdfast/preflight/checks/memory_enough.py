@@ -1,14 +1,14 @@
-"""Is there memory for a training to begin?
+"""Is there enough memory to start a training?
 
-**What it asks.** What can still be had before something must be swapped or killed, by the tightest of physical memory and
-the limits of a container, against what a training takes before its first batch: torch itself, loader workers, images that
+**What it asks.** Compares the memory that is available without swapping or killing a process (the lower of physical memory and
+the limits of a container) with what a training needs before its first batch: torch itself, loader workers, and images that
 are cached in memory.
 
-**Why.** Memory that ends is the commonest death of a long run, and on a Mac it comes without an error. What does not fit before
-the first batch will not fit after it.
+**Why.** Running out of memory is the most common cause of a crash in a long run, and on a Mac there is no error message. What does not
+fit before the first batch will not fit after it.
 
-**What to do.** Close other programs; fewer workers; no `cache=ram`. What batches and validation need is measured by the
-forecast, not guessed here.
+**What to do.** Close other programs, use fewer workers, avoid `cache=ram`. The memory for batches and validation is measured by
+forecast-memory, not estimated here.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Finding
 
 ID = "memory-enough"
-HOPELESS = 0.4
-"""Of what is needed at the least: with less than that not even torch is imported without swapping."""
+MIN_SHARE = 0.4
+"""A share of the minimum. With less than this, even importing torch swaps."""
 
 
 def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
-    needed, why = estimates.memory(context)
+    needed, why = estimates.estimate_memory(context)
     limit = "" if memory.limited_by == "physical memory" else f" ({memory.limited_by})"
-    message = f"{size(memory.available)} of {size(memory.limit)}{limit} can be had; it begins with about {size(needed)}"
+    message = f"{size(memory.available)} of {size(memory.limit)}{limit} available; the training needs about {size(needed)} to start"
     return Answer(message, tuple(_findings(context, memory, needed, why)))
 
 
 def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: str) -> Iterator[Finding]:
     if memory.available < needed:
-        ever = memory.limit >= needed
-        remedies = [f"close other programs: {size(needed - memory.available)} more are needed"] if ever else []
+        is_possible = memory.limit >= needed
+        remedies = [f"close other programs: {size(needed - memory.available)} more needed"] if is_possible else []
         if context.settings.get("cache") in (True, "ram"):
             remedies.append("cache=False, or cache=disk")
         if "workers" in why:
             remedies.append("workers=2, or 0")
         yield finding(
             ID,
-            "fatal" if memory.available < HOPELESS * estimates.IMPORTED else "warn",
-            f"{size(memory.available)} of memory can be had, and the training begins with about {size(needed)}.",
-            evidence=[why, f"{size(memory.limit)} in all, by {memory.limited_by}"],
+            "fatal" if memory.available < MIN_SHARE * estimates.TORCH_BYTES else "warn",
+            f"{size(memory.available)} of memory is available, but the training needs about {size(needed)} to start.",
+            evidence=[why, f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
             remedies=remedies or ["use a machine with more memory, or give the container more"],
             confidence="likely",
         )
@@ -61,8 +61,8 @@ def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: s
         yield finding(
             ID,
             "warn",
-            f"The plan's budget is {size(budget)}, and {size(memory.available)} can be had now.",
-            evidence=[f"{size(memory.limit)} in all, by {memory.limited_by}"],
+            f"The plan's budget is {size(budget)}, but only {size(memory.available)} is available now.",
+            evidence=[f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
             remedies=["close other programs, or lower memory under [budget]"],
         )
 
@@ -76,9 +76,9 @@ CHECK = Check(
     run=run,
     page=__doc__ or "",
     cases=(
-        Case("a machine with room", mac(), "passed"),
-        Case("next to nothing is left", mac(machine=_FULL), "fatal"),
+        Case("enough memory", mac(), "passed"),
+        Case("almost no memory left", mac(machine=_FULL), "fatal"),
         Case("eight workers do not fit", linux(machine=_SHORT, settings={"workers": 8}), "warn"),
-        Case("two do", linux(machine=_SHORT, settings={"workers": 1}), "passed"),
+        Case("one worker fits", linux(machine=_SHORT, settings={"workers": 1}), "passed"),
     ),
 )

@@ -1,17 +1,16 @@
 """Are there two OpenMP runtimes in one process?
 
-**What it asks.** torch is imported in the training's own Python together with the libraries that the script imports beside it
-and that bring an OpenMP runtime of their own (FAISS, scikit-learn, xgboost, lightgbm); both work for a moment, and the
-runtimes that are then loaded are counted.
+**What it asks.** Imports torch in the training's own Python together with the libraries that the script also imports and that bring
+their own OpenMP runtime (FAISS, scikit-learn, xgboost, lightgbm). Each computes something small, and the loaded runtimes are counted.
 
-**Why.** On macOS every wheel carries its own `libomp.dylib`, and two of them take each other's memory: `OMP: Error #15` and exit
-134, or a segmentation fault at a moment of chance. Report 002 put that down to gradient accumulation. On Linux several copies
-of GNU's runtime live together; Intel's beside GNU's may not.
+**Why.** On macOS every wheel includes its own `libomp.dylib`, and two of them corrupt each other's memory: `OMP: Error #15` and exit
+code 134, or a segmentation fault at a random moment. Report 002 attributed this to gradient accumulation. On Linux several copies
+of the GNU runtime can coexist; the Intel runtime together with the GNU runtime may not.
 
-**What to do.** Run the other library in a process of its own, or with one thread (`faiss.omp_set_num_threads(1)`). Not
-`KMP_DUPLICATE_LIB_OK`, which only hides it.
+**What to do.** Run the other library in a separate process, or with one thread (`faiss.omp_set_num_threads(1)`). Do not set
+`KMP_DUPLICATE_LIB_OK`, which only hides the problem.
 
-**Confidence.** Fatal only where it crashed while it was tried; else a warning, because the crash is chance.
+**Confidence.** Fatal only if the process crashed during the test; otherwise a warning, because the crash is random.
 
 Sources: faiss-wheels#73, pytorch#149201.
 """
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Finding
 
 ID = "openmp-twice"
-APART = [
-    "run the other library in a process of its own",
+REMEDIES = [
+    "run the other library in a separate process",
     "or give it one thread: faiss.omp_set_num_threads(1), OMP_NUM_THREADS=1",
     "or install both from one source (conda-forge), so that they share a runtime",
 ]
@@ -42,13 +41,13 @@ APART = [
 def run(context: CheckContext) -> Answer:
     python = context.interpreter
     assert python is not None
-    culprit = _died_of(python)
+    culprit = _find_crashed_library(python)
     if not python.openmp and culprit is None:
-        raise NotChecked("which runtimes are loaded could not be told")
-    beside = [name for name in python.openmp if name != "torch"]
+        raise NotChecked("the loaded runtimes could not be determined")
+    others = [name for name in python.openmp if name != "torch"]
     files = sorted({file for found in python.openmp.values() for file in found})
-    together = f"torch with {', '.join(beside)}" if beside else "torch"
-    message = f"{together}: {_named(files)}"
+    together = f"torch with {', '.join(others)}" if others else "torch"
+    message = f"{together}: {_describe_runtimes(files)}"
     return Answer(message, tuple(_findings(context, python, culprit, files, together)))
 
 
@@ -60,17 +59,17 @@ def _findings(
         yield finding(
             ID,
             "fatal" if culprit in context.imports else "warn",
-            f"{culprit} and torch crash in one process: {python.died.partition(': ')[2]} while both were tried.",
+            f"{culprit} and torch crash in one process: {python.died.partition(': ')[2]} when both were used.",
             evidence=[python.died, *([python.last_words] if python.last_words else []), *files],
-            remedies=APART,
+            remedies=REMEDIES,
         )
     elif (python.on_mac and len(files) > 1) or len(families) > 1:
         yield finding(
             ID,
             "warn",
-            f"{together}: {len(files)} OpenMP runtimes in one process. It may crash at any moment (signal 6 or 11), or compute wrong numbers.",
+            f"{together}: {len(files)} OpenMP runtimes in one process. It can crash at any moment (signal 6 or 11) or compute wrong results.",
             evidence=files,
-            remedies=APART,
+            remedies=REMEDIES,
             confidence="likely",
         )
     elif python.on_mac and python.faiss and "faiss" in context.imports:
@@ -79,18 +78,18 @@ def _findings(
             "warn",
             f"The script uses {python.faiss} and torch in one process, which is known to crash on macOS.",
             evidence=[python.faiss],
-            remedies=APART,
+            remedies=REMEDIES,
             confidence="possible",
         )
 
 
-def _died_of(python: Interpreter) -> str | None:
-    """The library that the interpreter did not survive beside torch."""
+def _find_crashed_library(python: Interpreter) -> str | None:
+    """Return the library that crashed the interpreter when it was used together with torch."""
     what = python.died.partition(":")[0]
     return what if what in ("faiss", "sklearn", "xgboost", "lightgbm") else None
 
 
-def _named(files: list[str]) -> str:
+def _describe_runtimes(files: list[str]) -> str:
     if not files:
         return "no OpenMP runtime is loaded"
     names = ", ".join(sorted({PurePath(file).name for file in files}))
@@ -100,21 +99,21 @@ def _named(files: list[str]) -> str:
 
 
 def _family(file: str) -> str:
-    """LLVM's libomp and Intel's libiomp5 are one and the same by origin, but not GNU's."""
+    """Return the family of a runtime. LLVM's libomp and Intel's libiomp5 have the same origin; GNU's libgomp is different."""
     return "gnu" if PurePath(file).name.startswith("libgomp") else "llvm"
 
 
 _SITE = "/Users/me/venv/lib/python3.11/site-packages"
-_TORCHS = [f"{_SITE}/torch/lib/libomp.dylib"]
-_BOTH = {"torch": _TORCHS, "faiss": [*_TORCHS, f"{_SITE}/faiss/.dylibs/libomp.dylib"]}
+_TORCH_OMP = [f"{_SITE}/torch/lib/libomp.dylib"]
+_BOTH = {"torch": _TORCH_OMP, "faiss": [*_TORCH_OMP, f"{_SITE}/faiss/.dylibs/libomp.dylib"]}
 _GNU = {
     "torch": ["/v/torch/lib/libgomp.so.1"],
     "sklearn": ["/v/torch/lib/libgomp.so.1", "/v/sklearn.libs/libgomp-a34.so"],
 }
 _MIXED = {"torch": ["/v/torch/lib/libgomp.so.1"], "sklearn": ["/v/torch/lib/libgomp.so.1", "/c/lib/libiomp5.so"]}
 _CRASH = {
-    "openmp": {"torch": _TORCHS},
-    "died": "faiss: it was ended by SIGABRT",
+    "openmp": {"torch": _TORCH_OMP},
+    "died": "faiss: it was killed by SIGABRT",
     "last_words": "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
 }
 _USES = frozenset({"faiss", "torch"})
@@ -126,17 +125,17 @@ CHECK = Check(
     page=__doc__ or "",
     needs=("torch",),
     cases=(
-        Case("FAISS and torch crash when both are tried", mac(facts=_CRASH, imports=_USES), "fatal"),
-        Case("the same where the script is not known to use FAISS", mac(facts=_CRASH), "warn"),
-        Case("two libomp on a Mac", mac(facts={"openmp": _BOTH}, imports=_USES), "warn"),
+        Case("FAISS and torch crash when both are used", mac(facts=_CRASH, imports=_USES), "fatal"),
+        Case("the same, but it is unknown whether the script uses FAISS", mac(facts=_CRASH), "warn"),
+        Case("two libomp files on a Mac", mac(facts={"openmp": _BOTH}, imports=_USES), "warn"),
         Case(
             "FAISS that shares torch's runtime, on a Mac",
-            mac(facts={"openmp": {"torch": _TORCHS}}, packages={"faiss-cpu": "1.12.0"}, imports=_USES),
+            mac(facts={"openmp": {"torch": _TORCH_OMP}}, packages={"faiss-cpu": "1.12.0"}, imports=_USES),
             "warn",
         ),
         Case("torch alone on a Mac", mac(), "passed"),
-        Case("two copies of GNU's on Linux", linux(facts={"openmp": _GNU}), "passed"),
-        Case("Intel's beside GNU's", linux(facts={"openmp": _MIXED}), "warn"),
-        Case("not told", linux(facts={"openmp": {}}), "not checked"),
+        Case("two copies of the GNU runtime on Linux", linux(facts={"openmp": _GNU}), "passed"),
+        Case("the Intel and the GNU runtime", linux(facts={"openmp": _MIXED}), "warn"),
+        Case("the loaded runtimes are unknown", linux(facts={"openmp": {}}), "not checked"),
     ),
 )

@@ -1,11 +1,11 @@
-"""Can the plan be carried out at all?
+"""Can the plan run at all?
 
-**What it asks.** What `holdfast run PLAN.toml` itself asks before it starts: are the data set, the model, the interpreter and
-the folders there, is the disk large enough for what the plan will write, does the budget fit the machine.
+**What it asks.** The same questions as `holdfast run PLAN.toml` before it starts: do the data set, the model, the interpreter and
+the folders exist, is there enough disk space for what the plan will write, and does the budget fit the machine?
 
-**Why.** A model file that is missing in the third stage is found hours later otherwise.
+**Why.** Without this check, a model file that is missing in the third stage is only noticed hours later.
 
-**What to do.** Each finding is one thing to mend in the plan or beside it. Nothing is started while one of them stands.
+**What to do.** Fix each finding, in the plan or in the files that it names. The plan does not start until all of them are fixed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_contexts import linux
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
-from holdfast.preflight.validate_plan import survey
+from holdfast.preflight.validate_plan import validate
 from holdfast.schema.plan import Plan
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ ID = "plan-possible"
 
 def run(context: CheckContext) -> Answer:
     assert context.plan is not None
-    said = survey(context.plan)
-    problems = [finding(ID, "fatal", problem, evidence=[problem]) for problem in said.problems]
-    notes = [finding(ID, "note", note, evidence=[note]) for note in said.notes]
+    result = validate(context.plan)
+    problems = [finding(ID, "fatal", problem, evidence=[problem]) for problem in result.problems]
+    notes = [finding(ID, "note", note, evidence=[note]) for note in result.notes]
     stages = max(1, len(context.plan.stages))
-    return Answer(f"{stages} stage{'s' if stages > 1 else ''}, and all that they name is there", (*problems, *notes))
+    return Answer(f"{stages} stage{'s' if stages > 1 else ''}, and everything they need exists", (*problems, *notes))
 
 
 CHECK = Check(
@@ -41,10 +41,10 @@ CHECK = Check(
     seconds=60.0,
     cases=(
         Case(
-            "a folder that is not there",
+            "a folder that does not exist",
             linux(plan=Plan(cwd="/nowhere/at/all", command=["python", "train.py"])),
             "fatal",
         ),
-        Case("a command and no plan", linux(command=("python", "train.py")), "not checked"),
+        Case("a command without a plan", linux(command=("python", "train.py")), "not checked"),
     ),
 )

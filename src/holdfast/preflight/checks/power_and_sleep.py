@@ -1,12 +1,12 @@
 """Will the machine stay awake and powered for hours?
 
-**What it asks.** Whether it runs on battery, saves energy, would fall asleep without a user, and whether Holdfast can keep it
-awake (`caffeinate` on macOS, `systemd-inhibit` on Linux): that is tried, for a moment.
+**What it asks.** Whether the machine runs on battery, is in a low-power mode or would fall asleep when idle, and whether Holdfast can
+keep it awake (`caffeinate` on macOS, `systemd-inhibit` on Linux). The check tries this for a moment.
 
-**Why.** A sleeping machine looks like an epoch that took eight hours. Holdfast keeps the machine awake while a run lives, but a
-closed lid on battery sleeps all the same, and an empty battery ends every training.
+**Why.** A sleeping machine looks like an epoch that took eight hours. Holdfast keeps the machine awake during a run, but a
+laptop on battery still sleeps when its lid is closed, and an empty battery stops every training.
 
-**What to do.** Plug it in, leave the lid open, switch energy saving off.
+**What to do.** Plug it in, leave the lid open, and turn off the low-power mode.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def run(context: CheckContext) -> Answer:
     with context.machine.keep_awake() as sentence:
         pass
     if context.plan is not None and not context.plan.keep_awake:
-        sentence = f"{NOT_KEPT}: the plan says keep_awake = false."
-    source = {True: "on battery", False: "on mains power", None: "no battery is known of"}[power.on_battery]
+        sentence = f"{NOT_KEPT}: the plan has keep_awake = false."
+    source = {True: "on battery", False: "on mains power", None: "no battery detected"}[power.on_battery]
     message = f"{source}. {sentence.rstrip('.')}"
     return Answer(message, tuple(_findings(power, sentence, on_mac=context.on_mac)))
 
@@ -44,7 +44,7 @@ def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]
         yield finding(
             ID,
             "warn",
-            f"The machine runs on battery{charge}: a training empties it within an hour or two, and with the lid closed it sleeps.",
+            f"The machine runs on battery{charge}: a training drains it within an hour or two, and the machine sleeps when the lid is closed.",
             evidence=[f"power: battery{charge}"],
             remedies=["plug it in"],
         )
@@ -53,18 +53,18 @@ def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]
         yield finding(
             ID,
             "warn",
-            "The machine saves energy: it computes at a part of its speed.",
+            "Low-power mode is on: the machine computes at reduced speed.",
             evidence=["low power mode is on"],
             remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"],
         )
     if sentence.startswith(NOT_KEPT) and power.sleeps_after != 0:
-        after = f", and it falls asleep after {power.sleeps_after} min without a user" if power.sleeps_after else ""
+        after = f", and it falls asleep after {power.sleeps_after} min of inactivity" if power.sleeps_after else ""
         yield finding(
             ID,
             "warn" if power.sleeps_after else "note",
             f"{sentence.rstrip('.')}{after}.",
             evidence=[sentence],
-            remedies=["sudo pmset -c sleep 0" if on_mac else "switch automatic suspend off in the system's settings"],
+            remedies=["sudo pmset -c sleep 0" if on_mac else "turn off automatic suspend in the system settings"],
         )
 
 
@@ -81,9 +81,15 @@ CHECK = Check(
         Case("a MacBook on battery", mac(machine=_machine(on_battery=True, charge=78, sleeps_after=1)), "warn"),
         Case("plugged in", mac(machine=_machine(on_battery=False, charge=100, sleeps_after=1)), "passed"),
         Case("low power mode", mac(machine=_machine(on_battery=False, saving=True)), "warn"),
-        Case("it sleeps, and cannot be kept awake", mac(machine=_machine("no caffeinate", sleeps_after=10)), "warn"),
-        Case("it cannot be kept awake, and never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"),
+        Case(
+            "the machine sleeps, and Holdfast cannot keep it awake",
+            mac(machine=_machine("no caffeinate", sleeps_after=10)),
+            "warn",
+        ),
+        Case(
+            "Holdfast cannot keep it awake, but it never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"
+        ),
         Case("a server", linux(), "passed"),
-        Case("a laptop with Linux on battery", linux(machine=_machine(on_battery=True, charge=40)), "warn"),
+        Case("a Linux laptop on battery", linux(machine=_machine(on_battery=True, charge=40)), "warn"),
     ),
 )

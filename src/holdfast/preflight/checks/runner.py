@@ -1,4 +1,4 @@
-"""Runs checks one after the other, each within its time. None of them can stop the others."""
+"""Runs the checks one after the other, each within its time limit. A failing check does not stop the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.preflight.checks import all_checks
-from holdfast.preflight.checks.check import NotChecked, missing
+from holdfast.preflight.checks.check import NotChecked, find_missing_need
 from holdfast.preflight.checks.context import FACTS_SECONDS, build_context
 from holdfast.process.helper_processes import helpers
 from holdfast.schema.errors import UsageError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Finding
 
 SECONDS = 300.0
-"""For all checks together, where the user does not say."""
+"""The default time limit of all checks together."""
 MIN_SECONDS = 0.5
 GRACE_S = 3.0
-"""Beyond its time, for a check that is about to give up by itself."""
-FATAL_FOUND = 3
+"""Extra time for a check that is about to time out itself."""
+EXIT_FATAL = 3
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Result:
     check: Check
     status: Status
     message: str
-    """The check's own line, or why there is none."""
+    """The check's answer, or why there is none."""
     findings: tuple[Finding, ...] = ()
-    """The gravest first."""
+    """The most severe first."""
     seconds: float = 0.0
 
 
@@ -49,34 +49,34 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        return FATAL_FOUND if any(result.status == "fatal" for result in self.results) else 0
+        return EXIT_FATAL if any(result.status == "fatal" for result in self.results) else 0
 
 
 class CheckProgress(Protocol):
-    """Is told how it goes: `update` from the check's own thread."""
+    """Callbacks for progress. `update` is called from the check's own thread."""
 
-    def asks(self) -> None:
-        """The training's Python is asked what it has."""
+    def on_query(self) -> None:
+        """Called before the training's Python is queried."""
         ...
 
-    def begins(self, check: Check) -> None: ...
+    def on_check_start(self, check: Check) -> None: ...
 
     def update(self, done: int, total: int | None, what: str) -> None: ...
 
-    def ends(self, result: Result) -> None: ...
+    def on_check_end(self, result: Result) -> None: ...
 
 
 class SilentProgress:
-    def asks(self) -> None:
+    def on_query(self) -> None:
         pass
 
-    def begins(self, check: Check) -> None:
+    def on_check_start(self, check: Check) -> None:
         pass
 
     def update(self, done: int, total: int | None, what: str) -> None:
         pass
 
-    def ends(self, result: Result) -> None:
+    def on_check_end(self, result: Result) -> None:
         pass
 
 
@@ -85,28 +85,28 @@ def check(
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     seconds: float = SECONDS,
-    watcher: CheckProgress | None = None,
-    **asked: Any,
+    progress: CheckProgress | None = None,
+    **options: Any,
 ) -> Report:
-    """All of it: `asked` is what `build_context` takes (command or plan, device, data)."""
+    """Build the context, run the selected checks and return the report. `build_context` takes the `options` (command or plan, device, data)."""
     check_number("--seconds", seconds)
-    checks = chosen(only, skip)
-    watching = watcher if watcher is not None else SilentProgress()
+    checks = select_checks(only, skip)
+    progress = progress if progress is not None else SilentProgress()
     began = time.monotonic()
-    watching.asks()
-    with helpers.session():  # what a check left behind that was given up ends with it
-        context, asker = build_context(**asked, seconds=min(FACTS_SECONDS, seconds))
+    progress.on_query()
+    with helpers.session():  # kills what a check left behind when it timed out
+        context, client = build_context(**options, seconds=min(FACTS_SECONDS, seconds))
         try:
             left = seconds - (time.monotonic() - began)
-            results = tuple(run_all(checks, context, seconds=left, watcher=watching))
+            results = tuple(run_all(checks, context, seconds=left, progress=progress))
         finally:
-            if asker is not None:
-                asker.close()
-    return Report(context, _without_secrets(results, context), round(time.monotonic() - began, 1))
+            if client is not None:
+                client.close()
+    return Report(context, _redact(results, context), round(time.monotonic() - began, 1))
 
 
-def _without_secrets(results: tuple[Result, ...], context: CheckContext) -> tuple[Result, ...]:
-    """A training that is tried out may print what it was given."""
+def _redact(results: tuple[Result, ...], context: CheckContext) -> tuple[Result, ...]:
+    """Remove secrets from the results: a training in a dry run may print its arguments."""
     redactor = redactor_for(context.plan)
     redactor.command(context.command)
     return tuple(
@@ -119,15 +119,15 @@ def _without_secrets(results: tuple[Result, ...], context: CheckContext) -> tupl
     )
 
 
-def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The checks of these ids or kinds, without those. Raises UsageError for a name that nothing has."""
+def select_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, ...]:
+    """Return the checks with the ids or kinds in `only`, without those in `skip`. Raises UsageError for an unknown name."""
     known = {check.id for check in all_checks()} | {check.kind for check in all_checks()}
     for name in (*only, *skip):
         if name not in known:
             near = get_close_matches(name, sorted(known), n=3)
             raise UsageError(
                 f"There is no check called {name!r}.",
-                next_step=f"name one of these: {', '.join(near or sorted(known))}",
+                next_step=f"use one of these names: {', '.join(near or sorted(known))}",
             )
     return tuple(
         check
@@ -141,59 +141,59 @@ def run_all(
     context: CheckContext,
     *,
     seconds: float = SECONDS,
-    watcher: CheckProgress | None = None,
+    progress: CheckProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Result]:
-    """Each result as it comes."""
-    watching = watcher if watcher is not None else SilentProgress()
+    """Run the checks and yield each result when it is ready."""
+    progress = progress if progress is not None else SilentProgress()
     end = clock() + seconds
     stopped = ""
     for check in checks:
         left = end - clock()
-        why = missing(check, context)
+        why = find_missing_need(check, context)
         if why is None and check.kind == "forecast" and stopped:
-            why = f"what {stopped} found comes first: mend it, and check again"
+            why = f"{stopped} found a fatal problem: fix that first, and check again"
         if why is None and left < MIN_SECONDS:
-            why = "the time was over before its turn: give more with --seconds"
+            why = "there was no time left for this check: increase --seconds"
         if why is not None:
             result = Result(check, "not checked", why)
         else:
-            watching.begins(check)
-            result = _run(check, context, min(check.seconds, left), watching, clock)
+            progress.on_check_start(check)
+            result = _run(check, context, min(check.seconds, left), progress, clock)
         if result.status == "fatal" and check.kind != "forecast":
             stopped = stopped or check.id
-        watching.ends(result)
+        progress.on_check_end(result)
         yield result
 
 
 def _run(
-    check: Check, context: CheckContext, bound: float, watcher: CheckProgress, clock: Callable[[], float]
+    check: Check, context: CheckContext, limit: float, progress: CheckProgress, clock: Callable[[], float]
 ) -> Result:
     began = clock()
-    come: list[Answer | BaseException] = []
-    own = replace(context, deadline=lambda: max(0.0, bound - (clock() - began)), notify=watcher.update)
+    outcomes: list[Answer | BaseException] = []
+    own = replace(context, deadline=lambda: max(0.0, limit - (clock() - began)), notify=progress.update)
 
     def work() -> None:
         try:
-            come.append(check.run(own))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told as this check's own failure
-            come.append(error)
+            outcomes.append(check.run(own))
+        except BaseException as error:  # noqa: BLE001 - any exception is reported as a failure of this check
+            outcomes.append(error)
 
     thread = threading.Thread(target=work, name=f"check {check.id}", daemon=True)
     thread.start()
-    thread.join(bound + GRACE_S)
+    thread.join(limit + GRACE_S)
     took = round(clock() - began, 2)
-    return replace(_made_of(check, come[0] if come else None, bound), seconds=took)
+    return replace(_make_result(check, outcomes[0] if outcomes else None, limit), seconds=took)
 
 
-def _made_of(check: Check, come: Answer | BaseException | None, bound: float) -> Result:
-    if come is None:
-        return Result(check, "not checked", f"it had not ended after {bound:.0f} s")
-    if isinstance(come, NotChecked):
-        return Result(check, "not checked", str(come))
-    if isinstance(come, BaseException):
-        return Result(check, "not checked", f"the check itself failed ({type(come).__name__}: {come})")
-    findings = tuple(sorted(come.findings, key=lambda found: ("fatal", "warn", "note").index(found.severity)))
-    gravest = findings[0].severity if findings else "note"
-    status: Status = "passed" if gravest == "note" else gravest
-    return Result(check, status, come.message, findings)
+def _make_result(check: Check, outcome: Answer | BaseException | None, limit: float) -> Result:
+    if outcome is None:
+        return Result(check, "not checked", f"the check did not finish within {limit:.0f} s")
+    if isinstance(outcome, NotChecked):
+        return Result(check, "not checked", str(outcome))
+    if isinstance(outcome, BaseException):
+        return Result(check, "not checked", f"the check itself failed ({type(outcome).__name__}: {outcome})")
+    findings = tuple(sorted(outcome.findings, key=lambda found: ("fatal", "warn", "note").index(found.severity)))
+    worst = findings[0].severity if findings else "note"
+    status: Status = "passed" if worst == "note" else worst
+    return Result(check, status, outcome.message, findings)

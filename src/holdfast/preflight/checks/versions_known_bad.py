@@ -1,16 +1,16 @@
-"""Are the installed versions known to be bad together?
+"""Do the installed versions have known bugs in combination?
 
-**What it asks.** torch, macOS, ultralytics, NumPy and torchvision against the faults that are publicly known: versions that
-lose writes on Apple's GPU, so that every loss is exactly 0; that copy batches without waiting; that read past the end of a
+**What it asks.** Compares the versions of torch, macOS, ultralytics, NumPy and torchvision with publicly known bugs: versions that
+lose writes on Apple GPUs, so that every loss is exactly 0; that copy batches without synchronization; that read past the end of a
 matrix; that cannot exchange arrays.
 
-**Why.** The first field report trained for hours with all losses and metrics 0 and concluded "never use MPS for YOLO". It was
-a fault of two versions together, mended in the next. What versions tell costs a second.
+**Why.** The first field report trained for hours with all losses and metrics at 0 and concluded "never use MPS for YOLO". The cause
+was a bug in the combination of two versions, fixed in the next release. Comparing versions takes a second.
 
-**What to do.** Install what the finding names. A fault of Apple's GPU is fatal only where the training is to run on it: on
-the CPU of the same machine all is well; where nobody said which device, it is a warning.
+**What to do.** Install the version that the finding names. A bug on Apple GPUs is fatal only if the training uses the GPU. Training
+on the CPU of the same machine is not affected. If no device was requested, the finding is a warning.
 
-Sources: each finding names its own; pytorch#122016, ultralytics/hub#1199, pytorch#132179 among them.
+Sources: each finding names its own, among them pytorch#122016, ultralytics/hub#1199 and pytorch#132179.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIN_PYTHON = (3, 9)
 def run(context: CheckContext) -> Answer:
     python = context.interpreter
     assert python is not None
-    return Answer(f"{_have(python)}: no fault is known of these together", tuple(_findings(context, python)))
+    return Answer(f"{_format_versions(python)}: no known bugs in this combination", tuple(_findings(context, python)))
 
 
 def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
@@ -47,13 +47,13 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
     if versions.torch is None:
         yield finding(
             ID,
-            "warn" if context.guessed else "fatal",
-            f"There is no torch to train with: {python.no_torch}"
-            + (", which may not be the Python of the training." if context.guessed else "."),
+            "warn" if context.is_guessed else "fatal",
+            f"There is no usable torch: {python.no_torch}"
+            + (", which may not be the Python of the training." if context.is_guessed else "."),
             evidence=[python.executable],
             remedies=[
                 f"{shell_quoted(python.executable)} -m pip install torch",
-                "or name the Python that has it: holdfast check -- /path/to/python train.py",
+                "or specify the Python that has torch: holdfast check -- /path/to/python train.py",
             ],
         )
         return
@@ -61,19 +61,19 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
         yield finding(
             ID,
             "fatal",
-            f"torch is installed and does not work: {python.no_torch}.",
-            evidence=[_have(python), *(line for line in (python.died, python.last_words) if line)],
+            f"torch is installed but does not work: {python.no_torch}.",
+            evidence=[_format_versions(python), *(line for line in (python.died, python.last_words) if line)],
             remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):
-        if fault.variable is None and not _elsewhere(fault, context, python):
-            yield _known(fault, context, python)
-    yield from _twins(python)
-    yield from _too_old(python)
+        if fault.variable is None and not _is_irrelevant(fault, context, python):
+            yield _report_fault(fault, context, python)
+    yield from _check_torchvision(python)
+    yield from _check_minimums(python)
 
 
-def _elsewhere(fault: KnownFault, context: CheckContext, python: Interpreter) -> bool:
-    """Whether it is a fault of a device or chip that is not used here, or one that was tried and did not come."""
+def _is_irrelevant(fault: KnownFault, context: CheckContext, python: Interpreter) -> bool:
+    """Return whether the bug concerns a device or chip that is not used, or was tested and did not occur."""
     if fault.numpy is not None and python.torch is not None and python.torch.numpy_error is None:
         return True
     if fault.on_mps and context.trains_on("mps") is False:
@@ -81,20 +81,20 @@ def _elsewhere(fault: KnownFault, context: CheckContext, python: Interpreter) ->
     return bool(fault.chips and python.chip and not python.chip.startswith(fault.chips))
 
 
-def _known(fault: KnownFault, context: CheckContext, python: Interpreter) -> Finding:
+def _report_fault(fault: KnownFault, context: CheckContext, python: Interpreter) -> Finding:
     unsure = fault.on_mps and not context.trains_on("mps")
     error = python.torch.numpy_error if python.torch is not None and fault.numpy is not None else None
     return finding(
         ID,
         "warn" if unsure else fault.severity,
-        f"{fault.what}{'. Only if it trains on MPS, which nobody said' if unsure else ''}.",
-        evidence=[_have(python), *([error] if error else []), fault.sources],
+        f"{fault.what}{'. This applies only if it trains on MPS; no device was specified' if unsure else ''}.",
+        evidence=[_format_versions(python), *([error] if error else []), fault.sources],
         remedies=[fault.remedy, *(["train on the CPU until then: device=cpu"] if fault.on_mps else [])],
     )
 
 
-def _twins(python: Interpreter) -> Iterator[Finding]:
-    """Which torchvision belongs with this torch. Whether it loads is another check's question."""
+def _check_torchvision(python: Interpreter) -> Iterator[Finding]:
+    """Check that torchvision matches this torch. Another check tests whether it loads."""
     torch, have = python.versions.torch, python.versions.torchvision
     wanted = torchvision_for(torch)
     if torch is None or have is None or wanted is None or have[:2] == wanted:
@@ -102,40 +102,40 @@ def _twins(python: Interpreter) -> Iterator[Finding]:
     yield finding(
         ID,
         "warn",
-        f"torch {text_of(torch)} belongs with torchvision {text_of(wanted)}, and {text_of(have)} is installed.",
-        evidence=[_have(python)],
+        f"torch {text_of(torch)} requires torchvision {text_of(wanted)}, but {text_of(have)} is installed.",
+        evidence=[_format_versions(python)],
         remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={text_of(wanted)}.*"'],
     )
 
 
-def _too_old(python: Interpreter) -> Iterator[Finding]:
+def _check_minimums(python: Interpreter) -> Iterator[Finding]:
     torch, own = python.versions.torch, parsed(python.python)
     if torch is not None and torch < MIN_TORCH:
         yield finding(
             ID,
             "warn",
-            f"Holdfast watches torch 2.1 and newer; this is {text_of(torch)}: a run is supervised, but its steps are not seen.",
-            evidence=[_have(python)],
+            f"Holdfast supports torch 2.1 and newer; this is {text_of(torch)}: a run is supervised, but its steps are not recorded.",
+            evidence=[_format_versions(python)],
             remedies=["install a newer torch"],
         )
     if own is not None and own < MIN_PYTHON:
         yield finding(
             ID,
             "warn",
-            f"Holdfast watches Python 3.9 and newer; this is {python.python}: a run is supervised, but its steps are not seen.",
+            f"Holdfast supports Python 3.9 and newer; this is {python.python}: a run is supervised, but its steps are not recorded.",
             evidence=[python.executable],
             remedies=["use a newer Python"],
         )
 
 
-def _have(python: Interpreter) -> str:
+def _format_versions(python: Interpreter) -> str:
     named = ("torch", "torchvision", "ultralytics", "numpy")
     have = [f"{name} {python.packages[name]}" for name in named if name in python.packages]
     system = f"macOS {python.macos}" if python.macos else python.platform.partition("-")[0]
     return ", ".join([*have, f"Python {python.python}", *([system] if system else [])])
 
 
-_NOT_THERE = "torch is not installed in /usr/bin/python3"
+_NOT_INSTALLED = "torch is not installed in /usr/bin/python3"
 _OLD = {"torchvision": "0.17.1", "numpy": "1.26.4"}
 _NUMPY = Torch(version="2.2.2", numpy_error="RuntimeError: Numpy is not available")
 
@@ -152,7 +152,7 @@ CHECK = Check(
             "fatal",
         ),
         Case(
-            "the same where nobody said which device",
+            "the same without a requested device",
             mac(torch="2.2.1", macos="14.4.1", packages=_OLD, device=None),
             "warn",
         ),
@@ -162,23 +162,23 @@ CHECK = Check(
             "passed",
         ),
         Case("ultralytics 8.3.203 on a Mac", mac(packages={"ultralytics": "8.3.203"}), "fatal"),
-        Case("and on Linux", linux(packages={"ultralytics": "8.3.203"}), "passed"),
+        Case("ultralytics 8.3.203 on Linux", linux(packages={"ultralytics": "8.3.203"}), "passed"),
         Case(
             "NumPy 2 with an old torch",
             linux(torch="2.2.2", packages={"torchvision": "0.17.2"}, facts={"torch": _NUMPY}),
             "fatal",
         ),
         Case("gradients through expanded tensors", mac(macos="15.5"), "warn"),
-        Case("torchvision of another torch", linux(packages={"torchvision": "0.24.1"}), "warn"),
-        Case("no torch at all", linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}), "fatal"),
+        Case("torchvision for another torch version", linux(packages={"torchvision": "0.24.1"}), "warn"),
+        Case("no torch at all", linux(facts={"torch": None, "no_torch": _NOT_INSTALLED, "packages": {}}), "fatal"),
         Case(
-            "no torch where the training's Python was guessed",
-            linux(facts={"torch": None, "no_torch": _NOT_THERE, "packages": {}}, guessed=True),
+            "no torch, and the training's Python was guessed",
+            linux(facts={"torch": None, "no_torch": _NOT_INSTALLED, "packages": {}}, is_guessed=True),
             "warn",
         ),
         Case("torch that cannot be imported", linux(facts={"torch": None, "no_torch": "it crashed"}), "fatal"),
-        Case("a torch that Holdfast does not know", linux(torch="1.13.1", packages={"numpy": "1.26.4"}), "warn"),
-        Case("new versions on a Mac", mac(), "passed"),
-        Case("new versions on Linux", linux(), "passed"),
+        Case("a torch that Holdfast does not support", linux(torch="1.13.1", packages={"numpy": "1.26.4"}), "warn"),
+        Case("recent versions on a Mac", mac(), "passed"),
+        Case("recent versions on Linux", linux(), "passed"),
     ),
 )

@@ -1,10 +1,11 @@
-"""The user's own training for its first steps: in a scratch copy of its folder, with trackers off, ended after them.
+"""The dry run: the first steps of the user's own training, in a scratch copy of its folder, with trackers off.
 
-scratch     the copy of the working folder, and what of the original changed all the same
-surroundings  the environment that it runs in: the probe, no trackers, few images
-run         one dry run from its start to its end, and what it said
-judging     what the rules say of its steps
-cache       one dry run for all checks that ask about it
+scratch      the copy of the working folder, and a list of files of the original that changed
+environment  the environment variables: the probe, no trackers, few images
+landlock     prevents writes outside some folders
+run          one dry run from start to end, and its results
+findings     the findings of the rules for its steps
+cache        one dry run that all checks share
 
-What happens inside of it is `probe/holdfast_probe/dry_run`.
+The code that runs inside the training is in `probe/holdfast_probe/dry_run`.
 """

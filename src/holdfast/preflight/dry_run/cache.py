@@ -1,4 +1,4 @@
-"""One dry run for all checks that ask about it: the first of them holds it, within its time."""
+"""One dry run that all checks share. The first check makes it, within its time limit."""
 
 from __future__ import annotations
 
@@ -12,103 +12,103 @@ if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
 
 SECONDS = 150.0
-"""For the check that comes first."""
+"""For the first check."""
 STEPS = 3
 CURVE_STEPS = 24
-ASKED = {
+REQUEST = {
     "steps": STEPS,
     "op_check_seconds": 15.0,
     "curve_steps": CURVE_STEPS,
     "curve_seconds": 8.0,
     "seconds": 24.0,
 }
-"""See `holdfast_probe.dry_run`."""
-FOR_ITS_END_S = 4.0
-"""Of the check's time: processes are ended, the scratch is removed."""
+"""The request to the probe, see `holdfast_probe.dry_run`."""
+CLEANUP_S = 4.0
+"""Part of the check's time that is reserved for killing processes and removing the scratch folder."""
 
 _lock = threading.Lock()
-_held: list[tuple[object, DryRunResult]] = []
+_dry_runs: list[tuple[object, DryRunResult]] = []
 
 
-def dry_run_result(context: CheckContext) -> DryRunResult:
-    """Raises NotChecked where there is nothing to be told of, with the reason."""
-    come = context.dry_runs(context) if context.dry_runs is not None else _shared(context)
-    if come.trouble:
-        raise NotChecked(f"it could not be started: {come.trouble}")
-    return come
+def get_dry_run(context: CheckContext) -> DryRunResult:
+    """Return the dry run. Raises NotChecked with the reason if the training could not be started."""
+    result = context.make_dry_run(context) if context.make_dry_run is not None else _get_shared(context)
+    if result.start_error:
+        raise NotChecked(f"the training could not be started: {result.start_error}")
+    return result
 
 
-def with_steps(context: CheckContext) -> DryRunResult:
-    """One that made steps. Raises NotChecked."""
-    come = dry_run_result(context)
-    if not come.steps:
-        raise NotChecked(no_steps(come))
-    return come
+def get_dry_run_with_steps(context: CheckContext) -> DryRunResult:
+    """Return the dry run. Raises NotChecked if it made no steps."""
+    result = get_dry_run(context)
+    if not result.steps:
+        raise NotChecked(explain_no_steps(result))
+    return result
 
 
-def with_experiments(context: CheckContext) -> DryRunResult:
-    """One in which a batch was given again and again. Raises NotChecked."""
-    come = with_steps(context)
-    told = come.one("experiments")
-    if told is None:
-        raise NotChecked(f"it made {come.steps} steps, and none with one batch again: {_end_of(come)}")
-    if not told["possible"]:
-        raise NotChecked(str(told["why"]))
-    if not come.of("curve"):
-        raise NotChecked(f"one batch was given again, and no experiment came to its end: {_end_of(come)}")
-    return come
+def get_dry_run_with_experiments(context: CheckContext) -> DryRunResult:
+    """Return the dry run. Raises NotChecked if it did not repeat a batch."""
+    result = get_dry_run_with_steps(context)
+    event = result.first("experiments")
+    if event is None:
+        raise NotChecked(f"it made {result.steps} steps, but none with a repeated batch: {_explain_end(result)}")
+    if not event["possible"]:
+        raise NotChecked(str(event["why"]))
+    if not result.select("curve"):
+        raise NotChecked(f"one batch was repeated, but no experiment was completed: {_explain_end(result)}")
+    return result
 
 
-def _shared(context: CheckContext) -> DryRunResult:
+def _get_shared(context: CheckContext) -> DryRunResult:
     key = (context.command, context.cwd, context.plan, context.device)
     most = STEPS + 3 * CURVE_STEPS
     with _lock:
-        if not _held or _held[0][0] != key:
-            come = run_in_scratch(
+        if not _dry_runs or _dry_runs[0][0] != key:
+            result = run_in_scratch(
                 context,
-                {"dry_run": ASKED},
-                max(1.0, context.seconds_left - FOR_ITS_END_S),
+                {"dry_run": REQUEST},
+                max(1.0, context.seconds_left - CLEANUP_S),
                 device=context.device if context.device not in (None, "auto") else None,
                 notify=lambda done: context.notify(min(done, most), most, "steps"),
             )
-            _held[:] = [(key, come)]
-        return _held[0][1]
+            _dry_runs[:] = [(key, result)]
+        return _dry_runs[0][1]
 
 
-def forget() -> None:
-    """The next check holds another."""
+def clear() -> None:
+    """Make the next check run it again."""
     with _lock:
-        _held.clear()
+        _dry_runs.clear()
 
 
-def no_steps(come: DryRunResult) -> str:
-    """Why no step was seen."""
-    if come.one("first-loss") is not None:
-        return "gradients were computed, and no optimizer of torch's made a step"
-    if come.steps_elsewhere:
-        return "its steps are made in a process that it starts for them, which a dry run does not lead"
-    if come.code is None:
-        return f"it made no step in {come.seconds:.0f} s: give more with --seconds"
-    if come.kept_from:
-        return f"it ended before its first step, {kept_from(come)}"
-    if not come.python_started:
-        return "no Python was started by it that could be watched"
-    last = f" ({come.words[-1][:200]})" if come.words else ""
-    return f"it ended before its first step, with exit code {come.code}{last}"
+def explain_no_steps(result: DryRunResult) -> str:
+    """Return why no step was observed."""
+    if result.first("first-loss") is not None:
+        return "gradients were computed, but no torch optimizer made a step"
+    if result.steps_elsewhere:
+        return "the training makes its steps in a child process, which a dry run does not control"
+    if result.code is None:
+        return f"the training made no step in {result.seconds:.0f} s: increase --seconds"
+    if result.blocked_path:
+        return f"the training stopped before its first step, {explain_blocked_write(result)}"
+    if not result.python_started:
+        return "the command started no Python process that can be observed"
+    last = f" ({result.last_lines[-1][:200]})" if result.last_lines else ""
+    return f"the training stopped before its first step, with exit code {result.code}{last}"
 
 
-def kept_from(come: DryRunResult) -> str:
-    """Why it may have ended, where it was refused to write something."""
+def explain_blocked_write(result: DryRunResult) -> str:
+    """Return why the training may have stopped, if a write was blocked."""
     return (
-        f"and it was kept from writing outside of its folder: {come.kept_from}; nothing is said about it."
-        " Have it write below its folder, or check with --no-confine"
+        f"and a write outside its folder was blocked: {result.blocked_path}. The training is not judged for this."
+        " Let it write below its folder, or check with --no-confine"
     )
 
 
-def _end_of(come: DryRunResult) -> str:
-    if come.code is None:
-        return f"its time was over after {come.seconds:.0f} s"
-    if come.ended is not None and not come.by_itself:
-        return str(come.ended["why"])
-    last = f" ({come.words[-1][:200]})" if come.words else ""
-    return f"it ended by itself, with exit code {come.code}{last}"
+def _explain_end(result: DryRunResult) -> str:
+    if result.code is None:
+        return f"the time was over after {result.seconds:.0f} s"
+    if result.ended is not None and not result.ended_alone:
+        return str(result.ended["why"])
+    last = f" ({result.last_lines[-1][:200]})" if result.last_lines else ""
+    return f"the training exited with code {result.code}{last}"

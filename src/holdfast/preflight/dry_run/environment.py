@@ -1,4 +1,4 @@
-"""The environment of a dry run: the user's own, with the probe in it, trackers off, and all that is written in the scratch."""
+"""The environment of a dry run: the user's own, with the probe, trackers off, and all output in the scratch folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.preflight.dry_run.scratch import Scratch
     from holdfast.preflight.yolo_data import DataSet
 
-OFF = {
+TRACKERS_OFF = {
     "WANDB_MODE": "disabled",
     "WANDB_SILENT": "true",
     "COMET_MODE": "disabled",
@@ -34,15 +34,15 @@ OFF = {
     "RAY_DISABLE_REPORTING": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""Trackers that a variable can switch off. TensorBoard has none: its files go to the scratch."""
+"""Variables that turn trackers off. TensorBoard has no such variable: its files go to the scratch folder."""
 MANY_IMAGES = 2000
-"""From so many on, only some are looked at: Ultralytics reads every label before its first batch."""
-USUAL_BATCH = 16
-FEW = {"train": 96, "val": 16}
+"""From this number on, only a sample is used: Ultralytics reads every label before its first batch."""
+DEFAULT_BATCH = 16
+SAMPLE = {"train": 96, "val": 16}
 
 
 CACHES = ("~/.cache", "~/.nv", "~/.triton", "~/.torch", "~/.keras", "~/.config/Ultralytics", "~/.config/matplotlib")
-"""Folders of tools, not of work: what they keep there is of use again, such as weights that were downloaded."""
+"""Cache folders of tools. Their contents, such as downloaded weights, are useful again."""
 CACHE_VARIABLES = (
     *(
         "XDG_CACHE_HOME",
@@ -56,78 +56,78 @@ CACHE_VARIABLES = (
     *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR"),
     *("MPLCONFIGDIR", "YOLO_CONFIG_DIR"),
 )
-"""What puts such folders elsewhere."""
-INSTEAD = {
+"""Variables that set another location for these folders."""
+REPLACEMENTS = {
     "XDG_CACHE_HOME": "~/.cache",
     "CUDA_CACHE_PATH": "~/.nv",
     "TRITON_CACHE_DIR": "~/.triton",
     "YOLO_CONFIG_DIR": "~/.config/Ultralytics",
     "MPLCONFIGDIR": "~/.config/matplotlib",
 }
-"""Where such a folder is not there yet, it cannot be made in a home that is not written to: the variable names one in the scratch."""
-TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - folders that programs name by themselves
-SYSTEM = ("/dev", "/dev/shm", "/proc", "/sys")  # noqa: S108 - not files of anybody's
+"""If such a folder does not exist, it cannot be created in a write-protected home. The variable then names one in the scratch folder."""
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - folders that programs use by default
+SYSTEM = ("/dev", "/dev/shm", "/proc", "/sys")  # noqa: S108 - no user files
 
 
 @dataclass(frozen=True)
 class Writable:
-    """Where a dry run may write, where it is confined."""
+    """The folders that a confined dry run may write to."""
 
     folders: tuple[str, ...]
     """All of them."""
     caches: tuple[str, ...]
     variables: Mapping[str, str]
-    """That lead tools to folders in the scratch."""
+    """Environment variables that redirect tools to folders in the scratch folder."""
 
 
-def writable(context: CheckContext, root: Path) -> Writable:
-    """The scratch, the tools' own folders, and temporary folders that do not hold the training's own."""
+def find_writable(context: CheckContext, root: Path) -> Writable:
+    """Return the scratch folder, the cache folders of tools, and temporary folders that do not contain the training's own folder."""
     own, home = context.cwd.resolve(), expand_user("~")
-    given = [Path(context.environment[name]) for name in CACHE_VARIABLES if context.environment.get(name)]
+    configured = [Path(context.environment[name]) for name in CACHE_VARIABLES if context.environment.get(name)]
     caches = [
         str(folder)
-        for folder in (*map(expand_user, CACHES), *given)
+        for folder in (*map(expand_user, CACHES), *configured)
         if folder.is_absolute()
         and folder.is_dir()
         and not any(place.is_relative_to(folder.resolve()) for place in (own, home))
     ]
     variables = {}
-    for name, usual in INSTEAD.items():
+    for name, usual in REPLACEMENTS.items():
         if not context.environment.get(name) and not expand_user(usual).is_dir():
             variables[name] = str(root / "caches" / name.lower())
     temporary = [folder for folder in TEMPORARY if not own.is_relative_to(Path(folder).resolve())]
     return Writable((str(root), *caches, *temporary, *SYSTEM), tuple(caches), variables)
 
 
-def command_of(context: CheckContext) -> list[str]:
-    """The command, or that of a plan's first stage."""
+def get_command(context: CheckContext) -> list[str]:
+    """Return the command, or the command of the plan's first stage."""
     if context.plan is not None:
         return list(stage_plan(context.plan, stages_of(context.plan)[0]).command)
     return list(context.command)
 
 
-def environment(
+def build_environment(
     context: CheckContext,
     root: Path,
     attempt: Path,
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     settings: Mapping[str, Any],
     confined: Writable | None = None,
 ) -> dict[str, str]:
-    """`asked` is what the child is to do; `settings` are Ultralytics' over those of the command; `confined` where it can write, where
-    that is not everywhere.
+    """Return the environment variables. `request` tells the probe what to do. `settings` override the Ultralytics settings of the
+    command. `confined` lists the writable folders if writes are restricted.
     """
     files: dict[str, Any] = {"scratch": [str(root)]}
     if confined is not None:
         files |= {"caches": confined.caches, "writable": confined.folders}
-    kept = {name: value for name, value in context.environment.items() if not name.startswith("HOLDFAST_")}
-    wishes = overrides_for(context.plan) if context.plan is not None else {}
-    wishes["settings"] = {**(wishes.get("settings") or {}), **settings}
+    variables = {name: value for name, value in context.environment.items() if not name.startswith("HOLDFAST_")}
+    overrides = overrides_for(context.plan) if context.plan is not None else {}
+    overrides["settings"] = {**(overrides.get("settings") or {}), **settings}
     temporary = root / "tmp"
     temporary.mkdir(exist_ok=True)
     return {
-        **kept,
-        **OFF,
+        **variables,
+        **TRACKERS_OFF,
         **(confined.variables if confined is not None else {}),
         "MLFLOW_TRACKING_URI": f"file://{root / 'mlruns'}",
         "TMPDIR": str(temporary),
@@ -136,13 +136,13 @@ def environment(
         protocol.ATTEMPT_DIR: str(attempt),
         protocol.LOCK: str(root / "lock"),
         protocol.PROBE_PATH: str(PROBE_FOLDER),
-        protocol.ULTRALYTICS: json.dumps(wishes),
-        protocol.CHECK: json.dumps({"files": files, **asked}),
+        protocol.ULTRALYTICS: json.dumps(overrides),
+        protocol.CHECK: json.dumps({"files": files, **request}),
     }
 
 
 def ultralytics_settings(context: CheckContext, root: Path, scratch: Scratch) -> dict[str, Any]:
-    """What it writes goes to the scratch, and it does not validate. Other trainings take no notice of these."""
+    """Return settings that move the output to the scratch folder and turn validation off. Other trainings ignore them."""
     settings: dict[str, Any] = {
         "project": str(root / "results"),
         "name": "dry_run",
@@ -150,15 +150,15 @@ def ultralytics_settings(context: CheckContext, root: Path, scratch: Scratch) ->
         "plots": False,
         "val": False,
         "save": False,
-        # A step for every batch: what is accumulated over sixteen would take sixteen times as long to see.
-        "nbs": context.settings.get("batch", USUAL_BATCH),
+        # One step per batch: with gradients accumulated over 16 batches, a step would take 16 times as long.
+        "nbs": context.settings.get("batch", DEFAULT_BATCH),
     }
-    few = _few_images(context, root / "images", scratch)
-    return settings if few is None else {**settings, "data": str(few)}
+    sample = _link_sample(context, root / "images", scratch)
+    return settings if sample is None else {**settings, "data": str(sample)}
 
 
-def _few_images(context: CheckContext, folder: Path, scratch: Scratch) -> Path | None:
-    """Links to some images of a large data set; None where it is small, or none that can be read."""
+def _link_sample(context: CheckContext, folder: Path, scratch: Scratch) -> Path | None:
+    """Link a sample of a large data set and return its YAML file; None if the data set is small or cannot be read."""
     if context.data is None or not context.uses_ultralytics:
         return None
     try:
@@ -167,24 +167,24 @@ def _few_images(context: CheckContext, folder: Path, scratch: Scratch) -> Path |
         return None
     if data.images < MANY_IMAGES or data.masks or data.keypoints is not None:
         return None
-    for split, count in FEW.items():
-        _link_some(data, split, count, folder)
+    for split, count in SAMPLE.items():
+        _link_images(data, split, count, folder)
     path = folder / "data.yaml"
     names = dict(enumerate(data.names))
     path.write_text(json.dumps({"path": str(folder), "train": "images/train", "val": "images/val", "names": names}))
-    scratch.linked.append(f"{sum(FEW.values())} of {data.images:,} images")
+    scratch.linked.append(f"{sum(SAMPLE.values())} of {data.images:,} images")
     return path
 
 
-def _link_some(data: DataSet, split: str, count: int, folder: Path) -> None:
+def _link_images(data: DataSet, split: str, count: int, folder: Path) -> None:
     images = data.splits[split]
     image_folder, labels = folder / "images" / split, folder / "labels" / split
     image_folder.mkdir(parents=True)
     labels.mkdir(parents=True)
     for n in range(min(count, len(images))):
         image = images[n * len(images) // min(count, len(images))]
-        name = yolo_data.name_of_link(n, image)
+        name = yolo_data.link_name(n, image)
         (image_folder / name).symlink_to(image.absolute())
-        label = yolo_data.label_of(image)
+        label = yolo_data.label_path(image)
         if is_file(label):
             (labels / name).with_suffix(".txt").symlink_to(label.absolute())

@@ -1,4 +1,4 @@
-"""What the rules of a run say of a dry run's steps: those that a few steps can prove, and those about an end."""
+"""The findings of the rules for a dry run: rules that a few steps can prove, and rules about a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
-OF_STEPS = frozenset(
+STEP_RULES = frozenset(
     (
         *("loss-all-zero", "loss-component-zero", "loss-not-finite", "gradients-missing", "gradients-zero"),
         *("gradients-not-finite", "gradients-never-cleared", "weights-frozen", "weights-outside-optimizer"),
@@ -31,49 +31,49 @@ OF_STEPS = frozenset(
         ),
     )
 )
-"""Not those about repeated batches, curves or memory: a dry run repeats a batch on purpose, and is short."""
+"""Rules about repeated batches, curves or memory are excluded: a dry run is short and repeats a batch on purpose."""
 
 
-def findings_of(dry_run_result: DryRunResult) -> list[Finding]:
-    rules = [rule for rule in all_rules() if rule.id in OF_STEPS or rule.kind == "exit"]
+def find_problems(dry_run: DryRunResult) -> list[Finding]:
+    rules = [rule for rule in all_rules() if rule.id in STEP_RULES or rule.kind == "exit"]
     engine = Engine(RunState(), rules)
     found: dict[str, Finding] = {}
-    for event in _history(dry_run_result):
-        for finding in engine.take(Entry(event, 1, None if isinstance(event, _OURS) else 0)):
+    for event in _replay(dry_run):
+        for finding in engine.take(Entry(event, 1, None if isinstance(event, _SUPERVISOR_EVENTS) else 0)):
             found[finding.rule] = finding
             engine.state.fold(Entry(events.FindingMade(at=event.at, finding=finding), 1))
     return list(found.values())
 
 
-_OURS = (events.RunStarted, events.AttemptStarted, events.AttemptEnded)
+_SUPERVISOR_EVENTS = (events.RunStarted, events.AttemptStarted, events.AttemptEnded)
 
 
-def _of_the_training(dry_run_result: DryRunResult) -> float:
-    """Until when what the probe saw could have been seen in the training itself."""
-    told, curves = dry_run_result.one("experiments"), dry_run_result.of("curve")
-    if told is not None and told.get("drawn"):
-        return float(told["at"])  # the same random numbers for every step: the same dropout too
+def _find_cutoff(dry_run: DryRunResult) -> float:
+    """Return the time up to which the training itself would have behaved in the same way."""
+    event, curves = dry_run.first("experiments"), dry_run.select("curve")
+    if event is not None and event.get("drawn"):
+        return float(event["at"])  # from here each step uses the same random numbers, so also the same dropout mask
     return float(curves[0]["at"]) if curves else float("inf")
 
 
-def _history(dry_run_result: DryRunResult) -> Iterator[events.AnyEvent]:
-    """Up to the first experiment that the training itself would never make: another rate, or inputs zeroed."""
-    command = list(dry_run_result.command)
+def _replay(dry_run: DryRunResult) -> Iterator[events.AnyEvent]:
+    """Yield the events up to the first experiment that the training itself would never make: another learning rate or zeroed inputs."""
+    command = list(dry_run.command)
     yield events.RunStarted(
         at=0.0, schema=events.SCHEMA, run="dry_run", command=command, cwd="", holdfast="", platform="", python="",
         supervisor=0,
     )  # fmt: skip
     yield events.AttemptStarted(at=0.0, attempt=1, pid=0, command=command)
-    until = _of_the_training(dry_run_result)
+    until = _find_cutoff(dry_run)
     last = 0
-    for event in dry_run_result.events:
+    for event in dry_run.events:
         if event.at <= until:
             yield event
             last = getattr(event, "step", None) or last
-    if dry_run_result.by_itself and dry_run_result.code:
-        code = dry_run_result.code
+    if dry_run.ended_alone and dry_run.code:
+        code = dry_run.code
         name = signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else None
         yield events.AttemptEnded(
             at=float("inf"), attempt=1, code=None if name else code, signal=name, last_step=last,
-            seconds=dry_run_result.seconds, evidence=evidence_of(code, name, dry_run_result.words), last_words=list(dry_run_result.words),
+            seconds=dry_run.seconds, evidence=evidence_of(code, name, dry_run.last_lines), last_words=list(dry_run.last_lines),
         )  # fmt: skip

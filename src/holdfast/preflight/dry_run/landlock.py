@@ -1,10 +1,10 @@
-"""Keeps a program, and all that it starts, from writing outside of some folders: Landlock, which Linux has since 5.13.
+"""Prevents a program and everything that it starts from writing outside some folders, with Landlock (Linux 5.13 or newer).
 
-Reading stays as it is. It needs no rights, cannot be undone, and holds for whatever writes: C libraries, a shell, git, sqlite, `python -I`.
-What it does not know: changing a file's mode, owner, times and attributes.
+Reading is not restricted. Landlock needs no privileges, cannot be undone, and applies to everything that writes: C libraries, a shell, git,
+sqlite, `python -I`. It does not cover changes of a file's mode, owner, times and attributes.
 
-This file's text is also the program that does it: run under Holdfast's own Python, it confines itself, and then becomes the
-training's command (`exec`), under the same pid. Standard library only.
+The source of this module is also the program that does it: run under Holdfast's own Python, it confines itself and then becomes the
+training's command (`exec`), with the same pid. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import struct
 import sys
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""System calls: the same numbers on every architecture."""
+"""System call numbers, the same on every architecture."""
 VERSION = 1
 PATH_BENEATH = 1
 NO_NEW_PRIVS = 38
@@ -28,61 +28,63 @@ MAKE = sum(1 << bit for bit in range(6, 13))
 """Devices, folders, files, sockets, pipes, links."""
 REFER, TRUNCATE = 1 << 13, 1 << 14
 WITH_REFER, WITH_TRUNCATE = 2, 3
-"""The first versions that know them. Before REFER no file can be moved to another folder at all, which breaks programs."""
+"""The first versions that support them. Without REFER no file can be moved to another folder, which breaks programs."""
 OF_FILES = WRITE_FILE | TRUNCATE
 FAILED = "could-not-start"
 UNCONFINED = "not-confined"
 REACHED = "about-to-start"
-"""Files beside the scratch in which the program tells how far it came, and what went wrong."""
+"""Files next to the scratch copy in which the program reports how far it got, and what went wrong."""
 
 
-def why_not() -> str | None:
-    """Why nothing can be confined on this system; None where it can."""
+def why_unavailable() -> str | None:
+    """Return why writes cannot be restricted on this system; None if they can."""
     if not sys.platform.startswith("linux"):
         return "there is no Landlock on this system"
     known = version()
     if known >= WITH_REFER:
         return None
-    return "this kernel has no Landlock, or it is switched off" if known <= 0 else "this kernel's Landlock is too old"
+    return "this kernel has no Landlock, or it is disabled" if known <= 0 else "this kernel's Landlock is too old"
 
 
 def version() -> int:
-    """Of the kernel's Landlock; 0 or less where there is none."""
+    """Return the Landlock version of the kernel; 0 or less if there is none."""
     try:
         return int(_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION)))
     except (OSError, AttributeError):
         return 0
 
 
-def handled(known: int) -> int:
-    """All ways of writing that this version can forbid."""
+def write_rights(known: int) -> int:
+    """Return all kinds of writes that this version can forbid."""
     rights = WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE
     if known >= WITH_REFER:
         rights |= REFER
     return rights | TRUNCATE if known >= WITH_TRUNCATE else rights
 
 
-def allowed(path: str, mode: int, rights: int) -> int:
-    """What may be done beneath a path: all that is forbidden elsewhere; in /dev, /proc and /sys, writing to what is there."""
+def rights_beneath(path: str, mode: int, rights: int) -> int:
+    """Return the rights beneath a path: everything that is forbidden elsewhere; in /dev, /proc and /sys, writing to existing files."""
     if not stat.S_ISDIR(mode) or path in ("/dev", "/proc", "/sys"):
         return rights & OF_FILES
     return rights
 
 
-def rule(rights: int, handle: int) -> bytes:
+def pack_rule(rights: int, handle: int) -> bytes:
     return struct.pack("=Qi", rights, handle)
 
 
 def confine(folders: list[str]) -> None:
-    """This process and all that it will start write beneath these folders only. Raises OSError."""
-    libc, rights = _libc(), handled(version())
-    ruleset = _checked(libc.syscall(CREATE_RULESET, struct.pack("=Q", rights), ctypes.c_size_t(8), ctypes.c_uint32(0)))
+    """Restrict writes of this process and its future children to these folders. Raises OSError."""
+    libc, rights = _libc(), write_rights(version())
+    ruleset = _raise_on_error(
+        libc.syscall(CREATE_RULESET, struct.pack("=Q", rights), ctypes.c_size_t(8), ctypes.c_uint32(0))
+    )
     try:
         for folder in folders:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _allow(libc, ruleset, folder, rights)
-        _checked(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
-        _checked(libc.syscall(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        _raise_on_error(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
+        _raise_on_error(libc.syscall(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
         os.close(ruleset)
 
@@ -90,8 +92,8 @@ def confine(folders: list[str]) -> None:
 def _allow(libc: ctypes.CDLL, ruleset: int, folder: str, rights: int) -> None:
     handle = os.open(folder, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
     try:
-        attributes = rule(allowed(folder, os.fstat(handle).st_mode, rights), handle)
-        _checked(
+        attributes = pack_rule(rights_beneath(folder, os.fstat(handle).st_mode, rights), handle)
+        _raise_on_error(
             libc.syscall(ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(PATH_BENEATH), attributes, ctypes.c_uint32(0))
         )
     finally:
@@ -102,31 +104,31 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int) -> int:
+def _raise_on_error(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
 
 
-def main(asked: str) -> None:
-    """`asked` in JSON: the command, the folders that may be written to, and one to tell in what went wrong."""
-    told = json.loads(asked)
+def main(request: str) -> None:
+    """Confine this process and run the command. `request` is JSON: the command, the writable folders, and the folder for reports."""
+    options = json.loads(request)
     try:
-        confine(told["folders"])
+        confine(options["folders"])
     except OSError as error:
-        _tell(told["tells"], UNCONFINED, error)
-    _tell(told["tells"], REACHED, OSError(0, ""))
+        _report(options["report_to"], UNCONFINED, error)
+    _report(options["report_to"], REACHED, OSError(0, ""))
     try:
-        os.execvp(told["command"][0], told["command"])  # noqa: S606 - the user's own command, word by word
+        os.execvp(options["command"][0], options["command"])  # noqa: S606 - the user's own command, word by word
     except (OSError, ValueError) as error:
-        _tell(told["tells"], FAILED, error)
+        _report(options["report_to"], FAILED, error)
         os._exit(127)
 
 
-def _tell(folder: str, name: str, error: Exception) -> None:
+def _report(folder: str, name: str, error: Exception) -> None:
     number = getattr(error, "errno", None) or errno.EINVAL
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123 - pathlib costs a start
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123 - importing pathlib slows the start
         json.dump([number, str(getattr(error, "strerror", None) or error)], file)
 
 

@@ -1,4 +1,4 @@
-"""Images and labels of a YOLO data set, looked at in parallel under the interpreter that trains.
+"""Reads the images and labels of a YOLO data set in parallel, under the training's interpreter.
 
-readers.py runs the processes, order.py says which image comes when, survey.py puts what they say together.
+readers.py runs the processes, order.py defines the order of the images, survey.py combines the results.
 """

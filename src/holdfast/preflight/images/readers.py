@@ -1,8 +1,8 @@
-"""Processes that look at images: each reads requests from its standard input and answers each with a line.
+"""Processes that read images: each reads requests from stdin and answers each with one line.
 
-They run under the user's interpreter, because that has Pillow, and one process a core, because decoding is all they do. A
-image that ends its reader (a decoder's bug, memory) or holds it for too long costs that image only: the reader is
-started again and goes on with the next.
+They run under the user's interpreter, because it has Pillow, with one process per core, because they only decode. An
+image that crashes its reader (a bug in the decoder, memory) or takes too long affects only that image: the reader is
+restarted and continues with the next image.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 SOURCE = Path(image_scan.__file__)
 IN_FLIGHT = 16
-"""Requests that a reader holds: it never waits for the next one."""
+"""Requests that are sent to a reader in advance, so that it never waits for the next one."""
 IN_FLIGHT_BYTES = 12_000
-"""Less than the smallest pipe takes, so that asking never blocks while an answer does."""
+"""Less than the capacity of the smallest pipe, so that sending requests never blocks while the reader blocks on an answer."""
 TOO_SLOW_S = 30.0
 STARTS_WITHIN_S = 60.0
-MAX_DEATHS = 20
-"""Of one reader; more are no longer the fault of single images."""
+MAX_CRASHES = 20
+"""Crashes of one reader; more cannot be caused by single images."""
 QUEUED = 4096
-HIDDEN = "HOLDFAST_"
-"""Variables that are for a training under a supervisor."""
+HIDDEN_PREFIX = "HOLDFAST_"
+"""Environment variables for a supervised training."""
 
 
 class Request(NamedTuple):
@@ -50,15 +50,15 @@ class Request(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What all images of a data set have in common."""
+    """The properties that all images of a data set share."""
 
     classes: int | None
     columns: int | None
-    """Of a line of labels with key points; None: boxes or polygons."""
+    """The number of columns of a label line with keypoints; None: boxes or polygons."""
 
 
 class ReadersFailed(Exception):
-    """No image can be looked at with this interpreter; the text says why."""
+    """This interpreter cannot read images; the text is the reason."""
 
 
 class _Ready(msgspec.Struct):
@@ -68,7 +68,7 @@ class _Ready(msgspec.Struct):
 
 
 class Readers:
-    """Several readers at work on one list; `answers` gives what they say, as it comes."""
+    """Several readers that work on one list of requests."""
 
     def __init__(self, python: str, task: Task, requests: Sequence[Request], *, count: int) -> None:
         self._python, self._task = python, task
@@ -80,7 +80,7 @@ class Readers:
         self.mark: dict[str, str] = {}
 
     def answers(self, seconds: float) -> Iterator[Seen]:
-        """Ends when all was looked at, or when the time is over."""
+        """Yield the answers as they arrive, until all images are read or the time is over."""
         with helpers.session() as self.mark:
             yield from self._answers_until(time.monotonic() + seconds)
 
@@ -94,28 +94,28 @@ class Readers:
                 if now >= until:
                     return
                 for reader in self._readers:
-                    reader.end_if_stuck(now)
+                    reader.kill_if_stuck(now)
                 try:
-                    said = self._answers.get(timeout=min(0.5, until - now))
+                    answer = self._answers.get(timeout=min(0.5, until - now))
                 except queue.Empty:
                     continue
-                if said is None:
+                if answer is None:
                     working -= 1
                 else:
-                    yield said
+                    yield answer
             if self._waiting:
-                raise ReadersFailed(self.failure or "the readers ended before their work was done")
+                raise ReadersFailed(self.failure or "the readers exited before all images were read")
         finally:
             self._stop()
 
     def _stop(self) -> None:
         for reader in self._readers:
-            reader.stopped = True
+            reader.is_stopped = True
         for reader in self._readers:
             while reader.is_alive():
                 reader.kill()
                 try:
-                    self._answers.get(timeout=0.05)  # a reader that waits for room can go on
+                    self._answers.get(timeout=0.05)  # so that a reader that waits for space can continue
                 except queue.Empty:
                     reader.join(timeout=0.05)
 
@@ -128,42 +128,42 @@ class Readers:
     def give_back(self, requests: Sequence[Request]) -> None:
         self._waiting.extend(requests)
 
-    def put(self, said: Seen | None) -> None:
-        self._answers.put(said)
+    def put(self, answer: Seen | None) -> None:
+        self._answers.put(answer)
 
     def command(self) -> list[str]:
         return program([self._python], SOURCE.read_text())
 
     def task_line(self) -> bytes:
-        return _line({"classes": self._task.classes, "columns": self._task.columns})
+        return _encode_line({"classes": self._task.classes, "columns": self._task.columns})
 
 
 class _Reader(threading.Thread):
-    """One process after the other, each until it dies or all is done."""
+    """Runs one process after the other, each until it crashes or all requests are done."""
 
     def __init__(self, owner: Readers) -> None:
         super().__init__(name="image-reader", daemon=True)
         self._owner = owner
-        self._held: deque[Request] = deque()
+        self._pending: deque[Request] = deque()
         self._process: subprocess.Popen[bytes] | None = None
         self._waits_since: float | None = None
-        self._greeted = False
-        self._too_slow = False
-        self.stopped = False
+        self._is_ready = False
+        self._is_too_slow = False
+        self.is_stopped = False
 
     def run(self) -> None:
-        deaths = 0
+        crashes = 0
         try:
-            while not self.stopped and deaths <= MAX_DEATHS and not self._one_life():
-                deaths += 1
-            if deaths > MAX_DEATHS:
-                self._owner.failure = f"the reader died {deaths} times"
+            while not self.is_stopped and crashes <= MAX_CRASHES and not self._run_process():
+                crashes += 1
+            if crashes > MAX_CRASHES:
+                self._owner.failure = f"the reader crashed {crashes} times"
         finally:
-            self._owner.give_back(list(self._held))
+            self._owner.give_back(list(self._pending))
             self._owner.put(None)
 
-    def _one_life(self) -> bool:
-        """True when there is nothing left to do."""
+    def _run_process(self) -> bool:
+        """Run one process. Return True if there is nothing left to do."""
         with tempfile.TemporaryFile() as errors:
             try:
                 self._process = process = subprocess.Popen(
@@ -172,60 +172,60 @@ class _Reader(threading.Thread):
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
-                    start_new_session=True,  # a Ctrl-C is for Holdfast
+                    start_new_session=True,  # Holdfast handles Ctrl-C
                 )
             except OSError as error:
                 self._owner.failure = f"{self._owner.command()[0]} cannot be started: {error.strerror}"
-                self.stopped = True
+                self.is_stopped = True
                 return False
             done = False
             with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError), process:
                 try:
-                    done = self._talk(process, errors)
+                    done = self._exchange(process, errors)
                 finally:
                     process.kill()
-        if not done and not self.stopped and self._held:
-            self._blame(self._held.popleft(), process.returncode)
+        if not done and not self.is_stopped and self._pending:
+            self._report_failure(self._pending.popleft(), process.returncode)
         return done
 
-    def _talk(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> bool:
+    def _exchange(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> bool:
         assert process.stdin is not None
-        self._too_slow = self._greeted = False
+        self._is_too_slow = self._is_ready = False
         process.stdin.write(self._owner.task_line())
         process.stdin.flush()
         ready = self._read_ready(process)
         if ready is None:
-            self._owner.failure = _last_words(errors) or "the reader ended before its first word"
-            self.stopped = True
+            self._owner.failure = _read_last_line(errors) or "the reader exited before its first answer"
+            self.is_stopped = True
             return False
-        self._greeted, self._owner.pillow = True, ready.pillow
-        # What a reader that died still held is asked again; the first of it was blamed and is no longer there.
-        lines = {request.number: _line(request) for request in self._held}
-        with contextlib.suppress(BrokenPipeError):  # it has died; what it answered before is still to be read
+        self._is_ready, self._owner.pillow = True, ready.pillow
+        # Send the pending requests of a crashed reader again. The first one was reported as the cause and is already removed.
+        lines = {request.number: _encode_line(request) for request in self._pending}
+        with contextlib.suppress(BrokenPipeError):  # the reader crashed; its earlier answers must still be read
             for line in lines.values():
                 process.stdin.write(line)
             process.stdin.flush()
-        while not self.stopped:
+        while not self.is_stopped:
             with contextlib.suppress(BrokenPipeError):
                 self._ask_more(process, lines)
-            if not self._held:
+            if not self._pending:
                 return True
-            answer = self._answer(process)
-            if not answer.endswith(b"\n"):
+            line = self._read_answer(process)
+            if not line.endswith(b"\n"):
                 return False
-            said = msgspec.json.decode(answer, type=Seen)
-            lines.pop(self._held.popleft().number, None)
-            self._owner.put(said)
+            answer = msgspec.json.decode(line, type=Seen)
+            lines.pop(self._pending.popleft().number, None)
+            self._owner.put(answer)
         return False
 
     def _read_ready(self, process: subprocess.Popen[bytes]) -> _Ready | None:
-        """The first line that is the reader's own: what is loaded with an interpreter may print before it."""
-        while line := self._answer(process):
+        """Return the reader's first line. Code that the interpreter loads at startup may print other lines before it."""
+        while line := self._read_answer(process):
             with contextlib.suppress(msgspec.MsgspecError):
                 return msgspec.json.decode(line, type=_Ready)
         return None
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _read_answer(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
         self._waits_since = time.monotonic()
         try:
@@ -241,27 +241,27 @@ class _Reader(threading.Thread):
             request = self._owner.next_request()
             if request is None:
                 break
-            lines[request.number] = line = _line(request)
-            self._held.append(request)
+            lines[request.number] = line = _encode_line(request)
+            self._pending.append(request)
             process.stdin.write(line)
             size, new = size + len(line), True
         if new:
             process.stdin.flush()
 
-    def _blame(self, request: Request, code: int | None) -> None:
-        slow = self._too_slow
+    def _report_failure(self, request: Request, code: int | None) -> None:
+        slow = self._is_too_slow
         self._owner.put(
             Seen(
                 index=request.number,
                 problem="too-slow" if slow else "reader-died",
-                detail=f"no answer in {TOO_SLOW_S:.0f} s" if slow else f"the decoder ended with {code}",
+                detail=f"no answer in {TOO_SLOW_S:.0f} s" if slow else f"the decoder exited with code {code}",
             )
         )
 
-    def end_if_stuck(self, now: float) -> None:
-        since, allowed = self._waits_since, TOO_SLOW_S if self._greeted else STARTS_WITHIN_S
+    def kill_if_stuck(self, now: float) -> None:
+        since, allowed = self._waits_since, TOO_SLOW_S if self._is_ready else STARTS_WITHIN_S
         if since is not None and now - since > allowed:
-            self._too_slow = True
+            self._is_too_slow = True
             self.kill()
 
     def kill(self) -> None:
@@ -270,16 +270,16 @@ class _Reader(threading.Thread):
             process.kill()
 
 
-def _line(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"  # pure ASCII: names that are no UTF-8 come through as well
+def _encode_line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"  # pure ASCII, so that names that are not valid UTF-8 are preserved
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN_PREFIX)}
     return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
 
-def _last_words(errors: IO[bytes]) -> str:
+def _read_last_line(errors: IO[bytes]) -> str:
     errors.seek(0)
     lines = errors.read(64_000).decode("utf-8", "replace").strip().splitlines()
     return lines[-1][:300] if lines else ""

@@ -1,4 +1,4 @@
-"""Everything that can be seen of a data set, put together: its images, their labels, labels without an image."""
+"""A survey of a data set: its images, their labels, and labels without an image."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.images.order import spread
 from holdfast.preflight.images.readers import Readers, Request, Task
-from holdfast.preflight.yolo_data import label_of
+from holdfast.preflight.yolo_data import label_path
 from holdfast.schema.images import ImageRecord, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 MAX_READERS = 8
-"""Each may take a few hundred MB for a moment, where images are large."""
+"""Each may briefly use a few hundred MB if images are large."""
 STRAY_EXAMPLES = 5
-NO_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
-"""Text files that are often beside labels, by their name without `.txt`, and lists of images."""
+NOT_LABELS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "readme", "license", "notes"})
+"""Names (without `.txt`) of text files that are often next to labels but are not labels."""
 
 
 def survey(
@@ -34,23 +34,23 @@ def survey(
     readers: int | None = None,
     notify: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Survey:
-    """Looks at all images, or at as many as there is time for, spread evenly.
+    """Read all images, or as many as there is time for, evenly sampled.
 
-    `python` is the interpreter that has Pillow. Without one only labels are looked at, and the survey says so.
+    `python` is the interpreter that has Pillow. Without Pillow only labels are read, and the survey reports that.
     """
     began = time.monotonic()
     listed = [(split, path) for split, paths in splits.items() for path in paths]
-    labels = [str(label_of(Path(path))) for _, path in listed]
+    labels = [str(label_path(Path(path))) for _, path in listed]
     requests = [Request(at, listed[at][1], labels[at]) for at in spread(len(listed))]
-    work = Readers(python, Task(classes, columns), requests, count=min(MAX_READERS, readers or cores()))
+    work = Readers(python, Task(classes, columns), requests, count=min(MAX_READERS, readers or count_cores()))
     found: list[ImageRecord] = []
     notify(0, len(listed))
     for seen in work.answers(seconds):
         split, path = listed[seen.index]
         found.append(ImageRecord(path, split, seen))
         notify(len(found), len(listed))
-    found.sort(key=lambda image: image.seen.index)  # the same order, whichever reader was quicker
-    strays = stray_labels(labels)
+    found.sort(key=lambda image: image.seen.index)  # a stable order, regardless of which reader was faster
+    strays = find_stray_labels(labels)
     return Survey(
         root=root,
         names=dict(names),
@@ -64,8 +64,8 @@ def survey(
     )
 
 
-def stray_labels(labels: Iterable[str]) -> list[str]:
-    """Label files beside these, to which no image belongs."""
+def find_stray_labels(labels: Iterable[str]) -> list[str]:
+    """Return label files in the same folders that belong to no image."""
     expected = set(labels)
     found: list[str] = []
     for folder in sorted({os.path.dirname(label) for label in expected}):  # noqa: PTH120 - a million times
@@ -77,17 +77,17 @@ def stray_labels(labels: Iterable[str]) -> list[str]:
                     if entry.name.endswith(".txt") and entry.path not in expected and _may_be_labels(entry.name)
                 ]
         except OSError:
-            continue  # the labels that were expected there are told as missing
+            continue  # the labels expected there are reported as missing
     return sorted(found)
 
 
 def _may_be_labels(name: str) -> bool:
     stem = name[:-4].lower()
-    return stem not in NO_LABELS and stem not in {"train", "val", "valid", "test", "trainval"} and stem[:1] != "."
+    return stem not in NOT_LABELS and stem not in {"train", "val", "valid", "test", "trainval"} and stem[:1] != "."
 
 
-def cores() -> int:
-    """Those that this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
