@@ -7,7 +7,7 @@ import random
 
 from PIL import Image
 
-from holdfast.schema.images import ImageRecord, ImageScan, Survey
+from holdfast.schema.images import ImageRecord, Seen, Survey
 
 BOX = "0 0.5 0.5 0.25 0.25\n"
 
@@ -84,7 +84,7 @@ def image(name, split="train", *, seed=None, flipped=0, classes=(0,), size=0.1, 
         "sizes": (size,) * len(classes),
         **seen,
     }
-    return ImageRecord(f"/data/images/{split}/{name}", split, ImageScan(**facts))
+    return ImageRecord(f"/data/images/{split}/{name}", split, Seen(**facts))
 
 
 def surveyed(*images, names=("thing",), **more):

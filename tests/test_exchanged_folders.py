@@ -17,8 +17,8 @@ from holdfast.storage.disk_reserve import Reserve
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import JournalWriter
 from holdfast.storage.lock import RunLock
-from holdfast.storage.owners import foreign_above, refuse_foreign
-from holdfast.storage.safe_files import HasOtherNames, open_handle
+from holdfast.storage.owners import find_foreign_parent, refuse_foreign
+from holdfast.storage.safe_files import HardLinkedFile, open_handle
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_the_working_folder_may_be_anybodys(tmp_path, stranger, monkeypatch):
     """A project of a colleague, or one mounted into a container: what is run there is in its owner's hand anyway."""
     run = left_behind(tmp_path)
     stranger.owns(tmp_path)
-    assert foreign_above(run.path) is None
+    assert find_foreign_parent(run.path) is None
     refuse_foreign(run)
-    assert foreign_above(tmp_path / "out").path == tmp_path
+    assert find_foreign_parent(tmp_path / "out").path == tmp_path
     monkeypatch.chdir(tmp_path)
-    assert foreign_above(tmp_path / "out") is None
+    assert find_foreign_parent(tmp_path / "out") is None
 
 
 def test_stages_and_links_count_with_what_lies_above_them(tmp_path, stranger):
@@ -80,13 +80,13 @@ def test_stages_and_links_count_with_what_lies_above_them(tmp_path, stranger):
     (far / "run").mkdir()
     link = run.path.with_name("linked-1")
     link.symlink_to(far / "run")
-    assert foreign_above(stage.path) is None
-    assert foreign_above(link) is None
+    assert find_foreign_parent(stage.path) is None
+    assert find_foreign_parent(link) is None
     stranger.owns(tmp_path / ".holdfast")
     stranger.owns(far)
-    assert foreign_above(stage.path).path == tmp_path / ".holdfast"
-    assert foreign_above(far / "run").path == far
-    assert foreign_above(link) is not None
+    assert find_foreign_parent(stage.path).path == tmp_path / ".holdfast"
+    assert find_foreign_parent(far / "run").path == far
+    assert find_foreign_parent(link) is not None
 
 
 def test_lock_is_refused_where_the_folder_was_exchanged_since_it_was_found(tmp_path):
@@ -172,7 +172,7 @@ def test_room_is_given_back_only_by_removing_what_was_made(tmp_path):
     assert precious.read_text() == "precious"
     (tmp_path / "reserve").unlink()
     (tmp_path / "reserve").write_text("another's")
-    reserve.give_back()
+    reserve.release()
     assert (tmp_path / "reserve").read_text() == "another's"
 
 
@@ -195,7 +195,7 @@ def test_open_handle_for_writing_wants_one_name(tmp_path, flags):
     """Whatever it is opened for, also to be cut short: refused before anything of it is changed. Reading is no matter."""
     (tmp_path / "a").write_text("precious")
     os.link(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(HasOtherNames, match="b has another name"):
+    with pytest.raises(HardLinkedFile, match="b is a hard link"):
         open_handle(tmp_path / "b", flags)
     assert (tmp_path / "a").read_text() == "precious"
     os.close(open_handle(tmp_path / "b", os.O_RDONLY))

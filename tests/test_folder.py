@@ -27,7 +27,7 @@ from holdfast.storage.lock import RunLock, is_live
     ],
 )
 def test_run_is_named_after_its_script(command, name):
-    assert folder.name_for(command) == name
+    assert folder.derive_run_name(command) == name
 
 
 def test_numbers_go_up_and_are_taken_atomically(tmp_path):
@@ -146,7 +146,7 @@ def test_run_refuses_such_a_name_before_anything_is_looked_at(tmp_path):
 )
 def test_names_made_of_scripts_are_fit_for_folders(tmp_path, script):
     """However long or strange the script's name is, and the same for stages."""
-    assert folder.FOLDER_NAME.fullmatch(folder.name_for(["python", script]))
+    assert folder.FOLDER_NAME.fullmatch(folder.derive_run_name(["python", script]))
     run = folder.create(["python", script], root=tmp_path)
     stage = folder.make_stage(run, 1, script)
     assert run.path.is_dir()

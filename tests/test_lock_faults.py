@@ -83,7 +83,7 @@ def test_lock_that_is_no_file(run, tmp_path, kind):
 def test_holder_that_is_no_number(run, monkeypatch, said):
     """Whatever the lock's file says, it is a process number or unknown."""
     run.lock.write_text(f"{said}\n")
-    monkeypatch.setattr(lock, "_taken", lambda _: False)
+    monkeypatch.setattr(lock, "_acquire", lambda _: False)
     monkeypatch.setattr(lock, "_is_locked", lambda _: True)
     assert holder_of(run) is None
     with pytest.raises(RunIsLive, match="by process unknown"), RunLock(run):

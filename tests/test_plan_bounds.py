@@ -13,7 +13,7 @@ from holdfast.schema.plan import Plan, from_toml, to_toml
 from holdfast.storage import folder
 from holdfast.storage.plan import text as plan_text
 from holdfast.storage.plan.load import read
-from holdfast.storage.plan.toml_bounds import MAX_DEPTH, MAX_KEY_PARTS, MAX_VALUES, beyond_bounds
+from holdfast.storage.plan.toml_bounds import MAX_DEPTH, MAX_KEY_PARTS, MAX_VALUES, find_excess
 from holdfast.storage.plan_copy import read_plan
 
 if sys.version_info >= (3, 11):
@@ -81,7 +81,7 @@ d = '''{noise}
 "{noise}".x = 1
 """
     assert tomllib.loads(text)
-    assert beyond_bounds(text) is None
+    assert find_excess(text) is None
 
 
 def test_bounds_leave_room_for_honest_plans():
@@ -95,18 +95,18 @@ def test_bounds_leave_room_for_honest_plans():
         "x = 1979-05-27T07:32:00.999999-07:00",
         "x = 3.141592653589793238462643383279502884197169399375105820974944592307816",
     ):
-        assert beyond_bounds(text) is None, text[:40]
+        assert find_excess(text) is None, text[:40]
         assert tomllib.loads(text)
-    assert beyond_bounds(".".join("a" * (MAX_KEY_PARTS + 1)) + " = 1") == (1, "a key has more than 16 parts")
-    assert beyond_bounds(f"\n\nx = [{deep}]")[0] == 3
-    assert beyond_bounds("x = [" + "1," * MAX_VALUES + "]") is not None
+    assert find_excess(".".join("a" * (MAX_KEY_PARTS + 1)) + " = 1") == (1, "a key has more than 16 parts")
+    assert find_excess(f"\n\nx = [{deep}]")[0] == 3
+    assert find_excess("x = [" + "1," * MAX_VALUES + "]") is not None
 
 
 @pytest.mark.parametrize("opener", ['"""', "'''", '"', "'"])
 def test_strings_that_are_never_closed_end_the_pass(opener):
     """The pass stops at the first: looking for its end again and again would take the square of the time."""
     text = f"x = {opener}" + ("\\" + opener) * 1000
-    assert beyond_bounds(text) is None
+    assert find_excess(text) is None
 
 
 def test_many_mistakes_are_told_up_to_a_bound(tmp_path):

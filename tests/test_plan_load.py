@@ -17,10 +17,10 @@ from holdfast.schema import plan as words
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan_keys import BY_NAME, GATE, STAGE, TABLES, TOP
 from holdfast.schema.ultralytics_settings import SETTINGS
-from holdfast.storage.plan.load import Known, read
+from holdfast.storage.plan.load import ReadContext, read
 from holdfast.storage.plan.text import MAX_VALUE, tomllib
-from holdfast.storage.plan.toml_lines import lines_of
-from holdfast.storage.plan.ultralytics_settings import each_setting
+from holdfast.storage.plan.toml_lines import locate_keys
+from holdfast.storage.plan.ultralytics_settings import check_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 GB = 10**9
@@ -30,7 +30,7 @@ NEEDED = '[settings]\nmodel = "yolo11n.yaml"\ndata = "data.yaml"\n'
 def plan_of(folder, text, **known):
     path = folder / "plan.toml"
     path.write_text(text)
-    return read(path, Known(**{"memory": lambda: 10 * GB, **known}))
+    return read(path, ReadContext(**{"memory": lambda: 10 * GB, **known}))
 
 
 def mistakes_of(folder, text, **known):
@@ -321,7 +321,7 @@ o = 2
 
 def test_lines_of_every_form():
     """Tables, arrays of tables, inline tables, dotted and quoted keys, strings over several lines."""
-    lines = lines_of(LINES)
+    lines = locate_keys(LINES)
     assert lines[("quoted key", "b")] == 2
     assert (lines[("c", 0)], lines[("c", 1)], lines[("c", 1, 1)], lines[("c", 2, "e.f")]) == (6, 7, 7, 7)
     assert lines[("h", "i", "j")] == 8
@@ -361,7 +361,7 @@ def test_lines_know_exactly_the_keys_that_the_reader_knows(seed):
         keys = [f"a{n}", f"'b {n}'", f'"d{n}"', f"e{n}.f", f"g{n} . 'h.h' .i"]
         text += [f"{key} = {random_.choice(values)}  # c = 1" for key in random_.sample(keys, random_.randrange(4))]
     known = tomllib.loads("\n".join(text))
-    assert set(lines_of("\n".join(text))) == set(paths_in(known))
+    assert set(locate_keys("\n".join(text))) == set(paths_in(known))
 
 
 def test_list_of_keys_is_that_of_the_plan():
@@ -442,7 +442,7 @@ def test_what_ultralytics_rejects_is_a_mistake():
     )  # fmt: skip
     rejected = json.loads(done.stdout.strip().splitlines()[-1])
     assert len(rejected) > 500
-    missed = [pair for pair in rejected if not list(each_setting(dict([pair]), (), tuple))]
+    missed = [pair for pair in rejected if not list(check_settings(dict([pair]), (), tuple))]
     assert not missed
 
 

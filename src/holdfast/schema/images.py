@@ -51,7 +51,7 @@ class LineNote(msgspec.Struct, frozen=True, gc=False, array_like=True):
     text: str
 
 
-class ImageScan(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What the reader reports about one image."""
 
     index: int
@@ -81,7 +81,7 @@ class ImageScan(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
 class ImageRecord(msgspec.Struct, frozen=True, gc=False):
     path: str
     split: str
-    seen: ImageScan
+    seen: Seen
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.probe.holdfast_probe import image_scan
 from holdfast.process.helper_processes import helpers
 from holdfast.process.python_command import program
-from holdfast.schema.images import ImageScan
+from holdfast.schema.images import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,18 +73,18 @@ class Readers:
     def __init__(self, python: str, task: Task, requests: Sequence[Request], *, count: int) -> None:
         self._python, self._task = python, task
         self._waiting = deque(requests)
-        self._answers: queue.Queue[ImageScan | None] = queue.Queue(maxsize=QUEUED)
+        self._answers: queue.Queue[Seen | None] = queue.Queue(maxsize=QUEUED)
         self._readers = [_Reader(self) for _ in range(max(1, min(count, len(requests))))]
         self.pillow: str | None = None
         self.failure = ""
         self.mark: dict[str, str] = {}
 
-    def answers(self, seconds: float) -> Iterator[ImageScan]:
+    def answers(self, seconds: float) -> Iterator[Seen]:
         """Ends when all was looked at, or when the time is over."""
         with helpers.session() as self.mark:
             yield from self._answers_until(time.monotonic() + seconds)
 
-    def _answers_until(self, until: float) -> Iterator[ImageScan]:
+    def _answers_until(self, until: float) -> Iterator[Seen]:
         for reader in self._readers:
             reader.start()
         working = len(self._readers)
@@ -128,7 +128,7 @@ class Readers:
     def give_back(self, requests: Sequence[Request]) -> None:
         self._waiting.extend(requests)
 
-    def put(self, said: ImageScan | None) -> None:
+    def put(self, said: Seen | None) -> None:
         self._answers.put(said)
 
     def command(self) -> list[str]:
@@ -213,7 +213,7 @@ class _Reader(threading.Thread):
             answer = self._answer(process)
             if not answer.endswith(b"\n"):
                 return False
-            said = msgspec.json.decode(answer, type=ImageScan)
+            said = msgspec.json.decode(answer, type=Seen)
             lines.pop(self._held.popleft().number, None)
             self._owner.put(said)
         return False
@@ -251,7 +251,7 @@ class _Reader(threading.Thread):
     def _blame(self, request: Request, code: int | None) -> None:
         slow = self._too_slow
         self._owner.put(
-            ImageScan(
+            Seen(
                 index=request.number,
                 problem="too-slow" if slow else "reader-died",
                 detail=f"no answer in {TOO_SLOW_S:.0f} s" if slow else f"the decoder ended with {code}",
