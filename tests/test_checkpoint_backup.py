@@ -186,7 +186,7 @@ def test_links_out_of_a_saved_folder_stay_links(tmp_path):
     assert (copy / "one.bin").resolve() == tmp_path / "data/train/images.bin"
     assert not (copy / "pipe").exists()
     assert left_out == [
-        "checkpoint-500: links that lead out of it are kept as links, without what they lead to: data, one.bin, self",
+        "checkpoint-500: symlinks that point outside are kept as symlinks, without their targets: data, one.bin, self",
         "checkpoint-500: neither files nor folders: pipe",
     ]
 
@@ -202,8 +202,8 @@ def test_what_is_copied_is_bounded(tmp_path, monkeypatch):
     files, left_out = kept_at(tmp_path, [(new, 1), (old, 1), ("many", 1)])
     assert [file.path for file in files] == [str(new)]
     assert [said.partition(": ")[2] for said in left_out] == [
-        "its 0.0 MB are more than the 0.0 MB that are still copied at once",
-        "it holds more than 3 files",
+        "its 0.0 MB exceed the 0.0 MB left of the copy limit",
+        "it contains more than 3 files",
     ]
     endless = io.BytesIO(b"x" * 5000)
     checkpoint_backup._copy_bytes(endless, tmp_path / "copy", 10)
@@ -304,7 +304,7 @@ def test_a_folder_around_the_vault_is_left_out(tmp_path):
     saved(tmp_path, "project/last.pt")
     files, left_out = back_up([(tmp_path / "project", 1)], tmp_path / "project/.holdfast/saved", 0, tmp_path)
     assert files == []
-    assert left_out == [f"{tmp_path / 'project'}: it holds the run's own folder"]
+    assert left_out == [f"{tmp_path / 'project'}: it contains the run folder"]
 
 
 def test_copies_are_flushed_beside_the_next_attempt(tmp_path, monkeypatch):

@@ -139,7 +139,7 @@ def test_a_run_folder_that_is_replaced_while_the_run_lives(tmp_path, how, code, 
     if as_json:
         assert json.loads(ran.stdout.splitlines()[-1])["verdict"] == "failed"
     else:
-        assert "was removed or replaced while the run lived" in ran.stderr
+        assert "was removed or replaced during the run" in ran.stderr
 
 
 def test_a_stage_is_not_made_in_another_folder(tmp_path):
@@ -186,7 +186,7 @@ def test_resume_does_not_write_into_a_file_with_another_name(tmp_path, monkeypat
     before = elsewhere.read_bytes()
     code, _, err = typed(monkeypatch, capsys, tmp_path, "resume", run.name)
     assert (code, elsewhere.read_bytes(), (tmp_path / "was-run").exists()) == (2, before, False)
-    assert f"{name} has another name elsewhere" in err
+    assert f"{name} is a hard link to a file elsewhere" in err
     assert "cp -r" in err
 
 
@@ -208,5 +208,5 @@ def test_journal_with_another_name_is_told(tmp_path):
     """`JournalWriter` refuses it with what to do."""
     (tmp_path / "journal.jsonl").touch()
     os.link(tmp_path / "journal.jsonl", tmp_path / "b")
-    with pytest.raises(FolderNotWritable, match="has another name elsewhere"):
+    with pytest.raises(FolderNotWritable, match="is a hard link to a file elsewhere"):
         JournalWriter(tmp_path / "journal.jsonl")

@@ -155,7 +155,7 @@ def test_a_run_folder_that_is_removed_while_the_run_lives(tmp_path, code, as_jso
         assert json.loads(ran.stdout.splitlines()[-1])["verdict"] == "unproven"
     else:
         assert ("unproven: " if code == 0 else "failed: ") in ran.stderr
-        assert "was removed or replaced while the run lived" in ran.stderr
+        assert "was removed or replaced during the run" in ran.stderr
 
 
 def test_no_words_for_resume_with_start_nothing(tmp_path):

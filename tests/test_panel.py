@@ -251,7 +251,7 @@ def test_a_killed_supervisor_is_told_in_every_list(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("verdict", "code", "message", "not_this"),
     [
-        ("learned", 0, "choose another --dir; to see what that one came to: holdfast report", "holdfast resume"),
+        ("learned", 0, "choose another --dir; to see the result of that run: holdfast report", "holdfast resume"),
         ("failed", 1, "holdfast resume", "holdfast report"),
     ],
 )

@@ -51,7 +51,7 @@ def test_hostile_plan_never_reaches_the_reader(tmp_path, no_reader, text):
     """Each is refused in one pass over the text, with its line, and the standard reader never sees it."""
     path = tmp_path / "plan.toml"
     path.write_text('name = "x"\n' + text)
-    with pytest.raises(PlanInvalid, match="no plan") as told:
+    with pytest.raises(PlanInvalid, match="not a plan") as told:
         read(path)
     assert re.search(r"line \d", told.value.what)
     assert len(told.value.what) < 1000
@@ -131,7 +131,7 @@ def test_home_that_is_not_known(tmp_path, monkeypatch, key, home):
     monkeypatch.setattr("pwd.getpwnam", unknown)
     path = tmp_path / "plan.toml"
     path.write_text(f'command = "x"\n{key} = "{home}"\n')
-    with pytest.raises(PlanInvalid, match=f'line 2: {key} is "{home}": that home folder is not known'):
+    with pytest.raises(PlanInvalid, match=f'line 2: {key} is "{home}": this home folder is unknown'):
         read(path)
 
 
@@ -147,7 +147,7 @@ def test_zero_byte_in_a_path(tmp_path):
     """No path can have one: a mistake, not a traceback later on."""
     path = tmp_path / "plan.toml"
     path.write_text('command = "x"\ncwd = "a\\u0000b"\n')
-    with pytest.raises(PlanInvalid, match="line 2: cwd has a zero byte"):
+    with pytest.raises(PlanInvalid, match="line 2: cwd contains a NUL byte"):
         read(path)
 
 
