@@ -36,7 +36,10 @@ def test_lock_on_a_full_disk(run, monkeypatch, call):
     """Wherever the disk is full on the way: a sentence that says to free disk space, and no descriptor left open."""
     before = open_descriptors()
     monkeypatch.setattr(os, call, failing(errno.ENOSPC))
-    with pytest.raises(FolderNotWritable, match=r"cannot be locked: No space left.*\n.*free some disk space"), RunLock(run):
+    with (
+        pytest.raises(FolderNotWritable, match=r"cannot be locked: No space left.*\n.*free some disk space"),
+        RunLock(run),
+    ):
         pass
     monkeypatch.undo()
     assert open_descriptors() == before

@@ -136,11 +136,11 @@ class _Reader:
 
     def _check_paths(self) -> Iterator[Mistake]:
         for key in ("cwd", "python"):
-            given = self._values.get(key)
-            if isinstance(given, str) and "\0" in given:
+            path = self._values.get(key)
+            if isinstance(path, str) and "\0" in path:
                 yield Mistake((key,), "contains a NUL byte, which is not allowed in a path")
-            elif isinstance(given, str) and given.startswith("~") and str(expand_user(given)).startswith("~"):
-                yield Mistake((key,), f"is {format_value(given)}: this home folder is unknown; write the full path")
+            elif isinstance(path, str) and path.startswith("~") and str(expand_user(path)).startswith("~"):
+                yield Mistake((key,), f"is {format_value(path)}: this home folder is unknown; write the full path")
 
     def _trainer(self) -> str:
         """Return the trainer. If not set, it is `command` if there is a command."""
@@ -366,16 +366,16 @@ class _Reader:
                     yield Mistake((*at, name), "is set by the command itself: delete it, or change the command")
 
     def _cwd(self) -> Path:
-        given = self._values.get("cwd")
+        cwd = self._values.get("cwd")
         folder = self._path.parent
-        return folder / expand_user(given) if isinstance(given, str) else folder
+        return folder / expand_user(cwd) if isinstance(cwd, str) else folder
 
     def _python(self) -> str | None:
         """Return the interpreter as an absolute path, without resolving symlinks: the link name of a venv interpreter matters."""
-        given = self._values.get("python")
-        if not isinstance(given, str) or os.sep not in given:
-            return given if isinstance(given, str) else None
-        return os.path.normpath(self._cwd() / expand_user(given))
+        python = self._values.get("python")
+        if not isinstance(python, str) or os.sep not in python:
+            return python if isinstance(python, str) else None
+        return os.path.normpath(self._cwd() / expand_user(python))
 
     def _build(self) -> None:
         built = dict(self._values)

@@ -36,18 +36,18 @@ MIN_MEMORY = 256 * 10**6
 """Importing torch alone takes about this much."""
 
 
-def check_value(value: Any, holds: Value) -> str | None:
+def check_value(value: Any, spec: Value) -> str | None:
     """Return what is wrong with the value, as a sentence that follows the key; None if it is valid."""
-    if not any(_has_kind(value, kind) for kind in holds.kinds):
-        return _describe_wrong_kind(value, holds)
+    if not any(_has_kind(value, kind) for kind in spec.kinds):
+        return _describe_wrong_kind(value, spec)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _check_bounds(value, holds)
-    if isinstance(value, str) and holds.choices and value not in holds.choices:
-        by_lower = {choice.lower(): choice for choice in holds.choices}
+        return _check_bounds(value, spec)
+    if isinstance(value, str) and spec.choices and value not in spec.choices:
+        by_lower = {choice.lower(): choice for choice in spec.choices}
         near = difflib.get_close_matches(value.lower(), by_lower, n=1)
         if near:
             return f"is {format_value(value)}: did you mean {format_value(by_lower[near[0]])}?"
-        return f"is {format_value(value)}, but must be {_join_with_or(map(format_value, holds.choices))}"
+        return f"is {format_value(value)}, but must be {_join_with_or(map(format_value, spec.choices))}"
     return None
 
 
@@ -154,23 +154,23 @@ def _has_kind(value: Any, kind: str) -> bool:
     return kind in types and isinstance(value, types[kind])
 
 
-def _describe_wrong_kind(value: Any, holds: Value) -> str:
-    expected = _join_with_or(NAMES[kind] for kind in holds.kinds)
+def _describe_wrong_kind(value: Any, spec: Value) -> str:
+    expected = _join_with_or(NAMES[kind] for kind in spec.kinds)
     hint = ""
-    is_numeric = "whole" in holds.kinds or "number" in holds.kinds
+    is_numeric = "whole" in spec.kinds or "number" in spec.kinds
     if isinstance(value, str) and is_numeric and _parse_number(value) is not None:
         hint = f"; remove the quotes: {value.strip()}"
-    elif isinstance(value, str) and "bool" in holds.kinds and value.lower() in ("true", "false", "yes", "no"):
+    elif isinstance(value, str) and "bool" in spec.kinds and value.lower() in ("true", "false", "yes", "no"):
         hint = f"; write {'true' if value.lower() in ('true', 'yes') else 'false'}, without quotes"
-    elif isinstance(value, float) and value.is_integer() and "whole" in holds.kinds:
+    elif isinstance(value, float) and value.is_integer() and "whole" in spec.kinds:
         hint = f"; write {int(value)}"
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and holds.kinds == ("text",):
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and spec.kinds == ("text",):
         hint = f'; write "{format_value(value)}"'
     return f"is {format_value(value)}, but must be {expected}{hint}"
 
 
-def _check_bounds(value: float, holds: Value) -> str | None:
-    low, high = holds.least, holds.most
+def _check_bounds(value: float, spec: Value) -> str | None:
+    low, high = spec.least, spec.most
     if math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high):
         return None
     if low is not None and high is not None:
