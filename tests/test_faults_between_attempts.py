@@ -163,4 +163,4 @@ def test_no_words_for_resume_with_start_nothing(tmp_path):
     options = ("--checkpoint", "state.pt", "--resume-with", "--resume '{checkpoint}")
     ran = holdfast_run(tmp_path, sys.executable, training(tmp_path), options=options)
     assert (ran.code, "Traceback" in ran.stderr) == (2, False), ran.stderr
-    assert "cannot be split into words" in ran.stderr
+    assert "cannot be split into arguments" in ran.stderr

@@ -17,7 +17,7 @@ class OutputFailed(OSError):
 
 
 class _Output(io.FileIO):
-    """Standard output or standard error. A write error raises OutputFailed, to distinguish it from errors of other files."""
+    """Standard output or standard error. A write error raises OutputFailed, unlike an error of another file."""
 
     def write(self, data: Any) -> int:
         try:
@@ -51,7 +51,7 @@ def _exit_without_output(error: OutputFailed) -> int:
 
 
 def _redirect_to_devnull(number: int) -> None:
-    """Discard what Python still writes to this stream at exit, so that it cannot fail again and change the exit status."""
+    """Discard what Python still writes to this stream at exit: a second failure would change the exit status."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -84,7 +84,7 @@ def _refuse_windows() -> None:
 
 
 def _open_streams() -> None:
-    """Open closed streams (`2>&-`) as /dev/null. Otherwise the next opened file would get their number and receive the output.
+    """Open closed streams (`2>&-`) as /dev/null. Otherwise the next opened file would get their number and the output.
 
     Characters that a stream cannot encode are replaced: an ASCII terminal is no reason to exit.
     """

@@ -30,17 +30,17 @@ def check(
 ) -> None:
     """Check a training before starting it.
 
-    Checks the environment, the data, the device and the learning, and suggests what to do about each problem. The checks use
-    the Python of the training, not that of Holdfast. A dry run executes the first steps of the training in a scratch copy of
-    its folder, with experiment trackers off. To skip it: --skip device --skip learning --skip forecast.
+    Checks the environment, the data, the device and the learning, and suggests what to do about each problem. The
+    checks use the Python of the training, not that of Holdfast. A dry run executes the first steps of the training in a
+    scratch copy of its folder, with experiment trackers off. To skip it: --skip device --skip learning --skip forecast.
 
-    On Linux 5.19 or newer, the dry run and the processes it starts can only write to the scratch copy, temporary folders and
-    the caches of tools. On other systems, Python is prevented from changing your files. Writes by libraries and other
-    programs are not prevented there; the folder is checked for them afterwards. See docs/dry_run.md. The short trial of a
-    plan (forecast) writes to a scratch folder and is not confined.
+    On Linux 5.19 or newer, the dry run and the processes it starts can only write to the scratch copy, temporary
+    folders and the caches of tools. On other systems, Python is prevented from changing your files. Writes by libraries
+    and other programs are not prevented there; the folder is checked for them afterwards. See docs/dry_run.md. The
+    short trial of a plan (forecast) writes to a scratch folder and is not confined.
 
-    Exit status: 0 no problem found (read the warnings), 2 usage, 3 the training would fail or not learn, 129, 130 and 143
-    interrupted (processes started by the check are terminated first).
+    Exit status: 0 no problem found (read the warnings), 2 usage, 3 the training would fail or not learn, 129, 130 and
+    143 interrupted (processes started by the check are terminated first).
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.launch.plan_run import is_plan_file

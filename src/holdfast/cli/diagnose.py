@@ -21,8 +21,9 @@ def diagnose(
 ) -> None:
     """Analyze the logs of a run that Holdfast did not supervise.
 
-    Reports findings, the cause of a failure, what is unknown, and what to do next. Reads Ultralytics run folders, Lightning
-    CSV logs, Transformers trainer states, plain logs and Holdfast journals. Nothing in them is executed or unpickled.
+    Reports findings, the cause of a failure, what is unknown, and what to do next. Reads Ultralytics run folders,
+    Lightning CSV logs, Transformers trainer states, plain logs and Holdfast journals. Nothing in them is executed or
+    unpickled.
 
     Exit status: 0 nothing fatal was found, 2 not a record of a training, 3 a fatal finding.
     """

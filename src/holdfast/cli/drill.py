@@ -16,8 +16,8 @@ def drill(
 ) -> None:
     """Reproduce a known failure and show that it is detected.
 
-    For example losses that are zero, a memory leak, a hang or a truncated checkpoint. Each drill runs a small training with
-    an injected fault, most of them on a simulated accelerator, under the same supervisor as `holdfast run`.
+    For example losses that are zero, a memory leak, a hang or a truncated checkpoint. Each drill runs a small training
+    with an injected fault, most of them on a simulated accelerator, under the same supervisor as `holdfast run`.
 
     Exit status: 0 all drills passed, 1 a drill failed.
     """

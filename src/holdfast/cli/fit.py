@@ -13,7 +13,8 @@ def fit(
 ) -> None:
     """Find a batch size and image size that fit into memory.
 
-    Runs a few short trials in a scratch folder, which takes some minutes. The recommended sizes have actually been tried.
+    Runs a few short trials in a scratch folder, which takes some minutes. The recommended sizes have actually been
+    tried.
 
     Exit status: 0 something fits, 2 usage, 3 nothing fits or a trial did not run.
     """

@@ -59,8 +59,8 @@ def run(
 ) -> None:
     """Run a training, restart it after crashes and judge the result.
 
-    Holdfast watches every step. If the training crashes, it reports why and resumes from the last saved state. At the end
-    it gives a verdict.
+    Holdfast watches every step. If the training crashes, it reports why and resumes from the last saved state. At the
+    end it gives a verdict.
 
     With a plan file (see holdfast init), all stages of the plan are run. Options on the command line override the plan.
 

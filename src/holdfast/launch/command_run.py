@@ -1,4 +1,4 @@
-"""Code shared by `run` and `resume` for a single training: from command-line options to a supervised run and its summary."""
+"""Code shared by `run` and `resume`: from command-line options to a supervised training and its summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal during checks and trials: the helper processes are terminated before the exit."""
+"""Ctrl-C, SIGTERM and a closed terminal during checks and trials: terminate the helper processes, then exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def terminate_helpers_on_signal() -> Iterator[None]:
-    """Terminate all helper processes on a signal, and exit with 128 + its number. Ignored signals (nohup) stay ignored."""
+    """Terminate all helper processes on a signal, and exit with 128 + its number.
+
+    Ignored signals (nohup) stay ignored.
+    """
 
     def interrupt(number: int, _: object) -> NoReturn:
         for handled in before:

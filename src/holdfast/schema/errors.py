@@ -21,7 +21,7 @@ from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """An error shown to the user without a stack trace. None of these exits with status 1, which means an internal error."""
+    """An error shown to the user without a stack trace. The exit status is never 1, which means an internal error."""
 
     exit_status = 2
 

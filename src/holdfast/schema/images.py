@@ -23,8 +23,9 @@ Problem = Literal[
 Ultralytics skips; `too-many-pixels`: more than Pillow, and therefore Ultralytics, opens."""
 
 Oddity = Literal["extension", "cmyk", "16-bit", "tail", "not-decoded", "not-scanned"]
-"""`extension`: the file extension does not match the format; `tail`: a JPEG with data after its end marker; `not-decoded`:
-so large that only the header was read; `not-scanned`: Pillow, or its plugin for the format, is not installed."""
+"""`extension`: the file extension does not match the format; `tail`: a JPEG with data after its end marker;
+`not-decoded`: so large that only the header was read; `not-scanned`: Pillow, or its plugin for the format, is not
+installed."""
 
 LabelState = Literal["there", "empty", "missing", "unreadable", "too-large"]
 
@@ -39,8 +40,8 @@ LineFault = Literal[
     "degenerate",
     "duplicate",
 ]
-"""What is wrong with a line of a label file. `mixed`: boxes and polygons in one file; `outside`: outside the image by more
-than Ultralytics tolerates; `sticks-out`: only an edge is outside, which is clipped; `degenerate`: no area."""
+"""What is wrong with a line of a label file. `mixed`: boxes and polygons in one file; `outside`: outside the image by
+more than Ultralytics tolerates; `sticks-out`: only an edge is outside, which is clipped; `degenerate`: no area."""
 
 
 class LineNote(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -14,7 +14,7 @@ UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe
 
 
 def to_json(value: Any) -> str:
-    """Encode in one line. Undecodable bytes in names become U+FFFD; characters that a terminal may interpret are escaped."""
+    """Encode in one line. Replace undecodable bytes by U+FFFD, and escape characters that a terminal may interpret."""
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", to_bytes(value).decode())
 
 

@@ -1,4 +1,4 @@
-"""Valid ranges for the numbers in a journal. A line with a number out of range was not written by Holdfast and is not an event.
+"""Valid ranges for the numbers in a journal. A line with a number out of range is not an event of Holdfast.
 
 Without these bounds, a modified journal could bring a time of 1e308 or a process ID of 2**40 into calculations.
 """

@@ -1,7 +1,8 @@
 """What the user asked for: a frozen plan, saved next to the journal.
 
-A command line is a plan with only a command. A plan file may let Holdfast build the command (`trainer = "ultralytics"`),
-divide the run into stages, set a budget, and state which settings may be changed if a change is needed.
+A command line is a plan with only a command. A plan file may let Holdfast build the command (`trainer =
+"ultralytics"`), divide the run into stages, set a budget, and state which settings may be changed if a change is
+needed.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     backoff_s: float = 2.0
     """Seconds to wait before the second attempt; doubled for each further attempt, up to a minute."""
     max_lost_work_s: float | None = None
-    """Seconds of work that a crash may cost; None: derived from the cost of snapshots and how often this run crashes."""
+    """Seconds of work that a crash may cost; None: derived from the cost of snapshots and the frequency of crashes."""
     sample_every_s: float = 1.0
     keep_awake: bool = True
     rules: dict[str, dict[str, float | str]] = {}

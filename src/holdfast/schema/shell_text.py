@@ -1,6 +1,7 @@
 """Shell quoting for every command that Holdfast suggests.
 
-A name may contain anything that a file name may: `;`, `$(...)`, a line break. Users copy the suggested command and press Enter.
+A name may contain anything that a file name may: `;`, `$(...)`, a line break. Users copy the suggested command and
+press Enter.
 """
 
 from __future__ import annotations
@@ -32,6 +33,6 @@ def _escape(character: str) -> str:
         return "\\" + character
     if character.isprintable() and not UNSAFE.search(character):
         return character
-    # Always three digits, so that a following digit is not read as part of the number. A surrogate without a byte becomes "?".
+    # Three digits each, so that a following digit is not read as part of the number. A surrogate without a byte becomes "?".
     data = character.encode("utf-8", "surrogateescape" if "\udc80" <= character <= "\udcff" else "replace")
     return "".join(f"\\{byte:03o}" for byte in data)

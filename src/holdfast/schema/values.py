@@ -8,7 +8,7 @@ Kind = Literal["whole", "number", "bool", "text", "list", "texts", "table", "tab
 
 
 class Value(NamedTuple):
-    """A value of any of `kinds`. Numbers must be within the bounds; strings must be one of the choices, if there are any."""
+    """A value of any of `kinds`. Numbers must be within the bounds, strings one of the choices, if there are any."""
 
     kinds: tuple[Kind, ...]
     default: Any = None

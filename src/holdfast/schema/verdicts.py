@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     updated: bool = False
     """An earlier finding, repeated with the numbers at the end of the attempt."""
     retracted: bool = False
-    """An earlier finding about the most recent steps that no longer held when the attempt ended. It is not valid from now on."""
+    """An earlier finding about the most recent steps that was no longer true at the end of the attempt. It is void."""
     corrupt_from: Count | None = None
     """The training state is corrupt from this step on. Anything saved before it is still good."""
 

@@ -1,4 +1,4 @@
-"""Disk space that a run reserves at its start and frees at its end, so that its last output fits even on a full disk."""
+"""Disk space reserved at the start of a run and freed at its end, so that its last output fits on a full disk."""
 
 from __future__ import annotations
 

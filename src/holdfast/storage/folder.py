@@ -96,7 +96,7 @@ class RunFolder:
         object.__setattr__(self, "_identity", _get_identity(self.path))
 
     def is_there(self) -> bool:
-        """Return True if the original folder still exists. A different folder in its place, or a link to one, does not count."""
+        """Return True if the original folder still exists. Another folder in its place, or a link, does not count."""
         current = _get_identity(self.path)
         return current is not None and self._identity in (None, current)
 
@@ -369,7 +369,7 @@ def _create_next(runs: Path, name: str) -> Path:
 
 
 def _refuse_foreign_place(foreign: ForeignPath | None) -> None:
-    """Raise FolderNotWritable: the owner of a parent folder could replace the run, also by a symlink, while it is written."""
+    """Raise FolderNotWritable: the owner of a parent folder could replace the run while it is written."""
     if foreign is not None:
         raise FolderNotWritable(
             f"{foreign.path} belongs to {foreign.owner}: Holdfast does not record a run there, because the owner could "

@@ -1,6 +1,7 @@
 """Reads the heartbeats of a run: only from regular files, and only values that a training can have written.
 
-The file is a table of raw numbers. Someone who modified the folder may have written anything: an infinite time, a PID of 2**40.
+The file is a table of raw numbers. Someone who modified the folder may have written anything: an infinite time, a PID
+of 2**40.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Detects checkpoint files that were truncated while they were written. Nothing is unpickled, and no file is read completely.
+"""Detects checkpoint files that were truncated during writing. Nothing is unpickled, and no file is read completely.
 
-A checkpoint may have been downloaded. Regardless of its contents, the check takes little memory and time and only raises OSError.
+A checkpoint may have been downloaded. Regardless of its contents, the check takes little memory and time and only
+raises OSError.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ENTRY_SIZE = 46
 _NOT_HERE = 0xFFFFFFFF
 """Placeholder for a number that does not fit: the value is in the entry's extra field."""
 MAX_HEADER = 25_000_000
-"""Maximum size in bytes of a safetensors header to check. The format itself allows 100 MB; a longer one is not checked."""
+"""Maximum size of a safetensors header in bytes; a longer one is not checked. The format itself allows 100 MB."""
 MAX_DIRECTORY = 1_000_000
 """Maximum number of bytes of an archive's directory to check: about ten thousand members."""
 MAX_FILES = 10_000
@@ -31,9 +32,10 @@ _CHECKED = _NEVER_ZERO | {".safetensors", ".bin", ".distcp"}
 
 
 def is_truncated(path: str | os.PathLike[str]) -> bool:
-    """Return True if the file cannot be complete: an archive (torch.save) without its directory, a safetensors file shorter
-    than its header states, or an empty file. A format without a check (the old pickle) passes unless it is empty. A folder
-    is truncated if a file in it is. Raise OSError if there is nothing to read, or if it is neither a file nor a folder.
+    """Return True if the file cannot be complete: an archive (torch.save) without its directory, a safetensors file
+    shorter than its header states, or an empty file. A format without a check (the old pickle) passes unless it is
+    empty. A folder is truncated if a file in it is. Raise OSError if there is nothing to read, or if it is neither a
+    file nor a folder.
     """
     target = Path(path)
     if target.is_dir():
@@ -72,15 +74,16 @@ def _is_regular(file: Path) -> bool:
 
 
 def _is_archive_truncated(file: BinaryIO, size: int) -> bool:
-    """Check a zip archive. Its directory is written last, so a truncated archive usually has none. If there is one, every
-    member must be located before it and begin with the magic number: a file with lost blocks can have the right length.
+    """Check a zip archive. Its directory is written last, so a truncated archive usually has none. If there is one,
+    every member must be located before it and begin with the magic number: a file with lost blocks can have the right
+    length.
     """
     base = max(0, size - 65_557)
     file.seek(base)
     location = _find_directory(file.read(65_557))
     if location is None:
         return True
-    # As in zipfile: the directory ends where its own record begins, and offsets of members are relative to its stated position.
+    # As in zipfile: the directory ends where its end record begins; offsets of members are relative to its stated position.
     start = base + location.end - location.size
     shift = start - location.offset
     if start < 0 or shift < 0 or location.size < _ENTRY_SIZE:

@@ -1,8 +1,8 @@
 """The journal: an append-only file of events, one JSON line each.
 
-Only the supervisor writes `journal.jsonl`. Each rank of the training writes its own file under `attempts/<n>/`. Together
-they are the record of the run, and `replay` returns them as one stream in chronological order. A truncated line (a kill or
-a full disk during a write) is skipped and counted; it is never an error.
+Only the supervisor writes `journal.jsonl`. Each rank of the training writes its own file under `attempts/<n>/`.
+Together they are the record of the run, and `replay` returns them as one stream in chronological order. A truncated
+line (a kill or a full disk during a write) is skipped and counted; it is never an error.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class JournalWriter:
-    """Appends events. While the disk is full, they wait in memory. At the end, the disk reserve is freed to write them."""
+    """Appends events. While the disk is full, they wait in memory. At the end, the disk reserve makes room for them."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

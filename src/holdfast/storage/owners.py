@@ -1,7 +1,7 @@
 """Ownership of runs. A run of another user is only read if it is requested by name, and it is never resumed.
 
-The plan of a run contains a command. Otherwise, someone who puts a run into a shared folder could have that command run with
-the permissions of the next user who types `holdfast resume` there.
+The plan of a run contains a command. If any run were resumed, someone who puts a run into a shared folder could have
+that command run with the permissions of the next user who types `holdfast resume` there.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def find_foreign_folder(folders: Iterable[Path]) -> ForeignPath | None:
 def find_foreign_parent(run: Path) -> ForeignPath | None:
     """Return a parent folder of a run that belongs to another user, who could replace the run.
 
-    This checks the folders that Holdfast creates (`runs` and `.holdfast`, and the run of a stage). For a run elsewhere it
-    checks the direct parent, with two exceptions. In a sticky folder such as /tmp, others cannot rename our files. The owner
-    of the working folder decides what is run there anyway, for example in a project that is mounted into a container.
-    The mode is not checked: making a folder writable for others is a deliberate decision.
+    This checks the folders that Holdfast creates (`runs` and `.holdfast`, and the run of a stage). For a run elsewhere
+    it checks the direct parent, with two exceptions. In a sticky folder such as /tmp, others cannot rename our files.
+    The owner of the working folder decides what is run there anyway, for example in a project that is mounted into a
+    container. The mode is not checked: making a folder writable for others is a deliberate decision.
     """
     paths = dict.fromkeys((run.absolute(), run.resolve()))
     return find_foreign_folder(folder for path in paths for folder in _parents_to_check(path))

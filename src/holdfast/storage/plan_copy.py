@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 _BYTES = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
-"""File names may contain bytes that are not UTF-8, but TOML may not. Each such byte is written as a private-use character."""
+"""File names may contain bytes that are not UTF-8, but TOML may not. They are written as private-use characters."""
 _CHARACTERS = {written: byte for byte, written in _BYTES.items()}
 
 
@@ -37,7 +37,7 @@ def write_plan(run: RunFolder, plan: Plan) -> None:
 def read_plan(
     run: RunFolder, command: Sequence[str], *, attempts: int | None = None, hours: float | None = None, **changes: Any
 ) -> Plan:
-    """Read the plan of a run and apply the changes. Secrets were not recorded, so the caller must provide them again."""
+    """Read the plan of a run and apply the changes. Secrets were not recorded and must be provided again."""
     try:
         plan = _restore_bytes(from_toml(read_kept_plan_text(run.plan)))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
 """Removes secrets from events, plans and environments before they are written.
 
-Secrets are replaced in the string values of typed events, never in encoded text. Keys, tags and Holdfast's own vocabulary
-stay unchanged, even if someone uses one of these words as a password.
+Secrets are replaced in the string values of typed events, never in encoded text. Keys, tags and Holdfast's own
+vocabulary stay unchanged, even if someone uses one of these words as a password.
 
     redactor = redactor_for(plan, os.environ, places=[run.path])
     journal.append(redactor.event(event))

@@ -14,7 +14,7 @@ _FICLONE = 0x40049409
 
 
 def clone(source: Path, target: Path) -> bool:
-    """Clone `source` to `target`, which must not exist. Return False, and leave nothing behind, if that is not possible."""
+    """Clone `source` to `target`, which must not exist. If that fails, leave nothing behind and return False."""
     try:
         is_cloned = _clonefile(source, target) if sys.platform == "darwin" else _reflink(source, target)
     except (OSError, AttributeError):

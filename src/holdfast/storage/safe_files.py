@@ -1,7 +1,8 @@
-"""Safe access to files that somebody else may have created: only regular files, of limited size, owned by trusted users.
+"""Safe access to files that someone else may have created: only regular files of limited size and trusted owners.
 
-A plain `open` blocks forever on a FIFO or device with an expected name. A file of 50 GB fills the memory. A file of another
-user may contain a command that would run with our permissions. All files found in a folder are read through this module.
+A plain `open` blocks forever on a FIFO or device with an expected name. A file of 50 GB fills the memory. A file of
+another user may contain a command that would run with our permissions. All files found in a folder are read through
+this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Loads untrusted YAML within bounds: a few lines of YAML can describe more than fits into memory, or take forever.
 
-Aliases and merge keys count as often as they are expanded ("billion laughs"). The length of numbers is limited, because parsing
-YAML's base-60 numbers takes time that grows with the square of their length. Nesting is limited. Only plain values are created.
+Aliases and merge keys count as often as they are expanded ("billion laughs"). The length of numbers is limited, because
+parsing YAML's base-60 numbers takes time that grows with the square of their length. Nesting is limited. Only plain
+values are created.
 """
 
 from __future__ import annotations

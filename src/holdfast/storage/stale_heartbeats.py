@@ -1,7 +1,9 @@
-"""Cleans up heartbeat tables that killed supervisors left in memory. Each is moved to the file of its run, as at the end of a run.
+"""Cleans up heartbeat tables that killed supervisors left in memory. Each is moved to the file of its run, as at the
+end of a run.
 
-A table that may still be in use is not touched: the supervisor and all processes in the table must be gone, in the PID namespace
-of their PIDs, and the run must not be locked. Only regular files of this user with a matching name are considered.
+A table that may still be in use is not touched: the supervisor and all processes in the table must be gone, in the PID
+namespace of their PIDs, and the run must not be locked. Only regular files of this user with a matching name are
+considered.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOST_S = 3600.0
-"""How long to keep a table whose run is not at its path any more. The run may have been moved and can still be resumed."""
+"""How long to keep a table whose run is not at its path any more. The run may have been moved and can still be
+resumed."""
 ELSEWHERE_S = 86_400.0
 """How long to keep a table of another container. After that, it is removed if its run is here and not locked."""
 MAX_BYTES = heartbeat.SIZE + 8192

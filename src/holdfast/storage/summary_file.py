@@ -34,7 +34,9 @@ def journal_bytes(run: RunFolder) -> int:
 
 
 def recorded_verdict(run: RunFolder) -> Outcome | None:
-    """Return the verdict in the summary; None if there is none, or if it belongs to another folder or a shorter journal."""
+    """Return the verdict in the summary; None if there is none, or if it belongs to another folder or a shorter
+    journal.
+    """
     try:
         head = msgspec.json.decode(read_bytes(run.summary, MAX_SUMMARY_BYTES, follow_links=False), type=_Head)
         current = (SUMMARY_SCHEMA, run.name, str(run.path.resolve()), journal_bytes(run))

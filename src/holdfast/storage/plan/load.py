@@ -357,7 +357,7 @@ class _Reader:
                 )
 
     def _check_settings_with_command(self) -> Iterator[Mistake]:
-        """Check settings that override those of a command with Ultralytics. The command itself determines what it trains."""
+        """Check settings that override those of an Ultralytics command. The command itself determines what it trains."""
         tables: list[tuple[KeyPath, Any]] = [(("settings",), self._table("settings"))]
         tables += [(("stages", n, "settings"), stage.get("settings")) for n, stage in enumerate(self._stages())]
         for at, settings in tables:
@@ -371,7 +371,7 @@ class _Reader:
         return folder / expand_user(cwd) if isinstance(cwd, str) else folder
 
     def _python(self) -> str | None:
-        """Return the interpreter as an absolute path, without resolving symlinks: the link name of a venv interpreter matters."""
+        """Return the absolute path of the interpreter. Keep symlinks: the path of a venv interpreter matters."""
         python = self._values.get("python")
         if not isinstance(python, str) or os.sep not in python:
             return python if isinstance(python, str) else None

@@ -1,7 +1,7 @@
 """Bounds for a TOML text, checked in one pass before the standard parser reads it.
 
-The parser takes time that grows with the square of the number of parts of a key, and recurses once for each open bracket.
-For a number with thousands of digits, it raises an error that is not a syntax error.
+The parser takes time that grows with the square of the number of parts of a key, and recurses once for each open
+bracket. For a number with thousands of digits, it raises an error that is not a syntax error.
 """
 
 from __future__ import annotations
