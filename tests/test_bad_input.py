@@ -48,13 +48,13 @@ def test_errors_speak_json_too(tmp_path):
 
 def test_unknown_run(tmp_path):
     ran = holdfast(tmp_path, "status", "nothing")
-    assert (ran.code, "no run called 'nothing'" in ran.stderr) == (2, True)
+    assert (ran.code, "no run named 'nothing'" in ran.stderr) == (2, True)
 
 
 def test_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     ran = holdfast(tmp_path, "run", "--dir", tmp_path / "file" / "run", "--", PYTHON, "-c", "pass")
-    assert (ran.code, "cannot be made" in ran.stderr, "--dir" in ran.stderr) == (2, True, True)
+    assert (ran.code, "cannot be created" in ran.stderr, "--dir" in ran.stderr) == (2, True, True)
 
 
 def test_on_event_that_does_not_exist(tmp_path):
@@ -159,7 +159,7 @@ def test_secrets_are_not_recorded(tmp_path):
     recorded = b"".join(path.read_bytes() for path in ran.folder.rglob("*") if path.is_file())
     assert secret.encode() not in recorded
     again = holdfast(tmp_path, "resume", "run")
-    assert (again.code, "give it again" in again.stderr) == (2, True)
+    assert (again.code, "specify it again" in again.stderr) == (2, True)
 
 
 def test_secrets_are_taken_out_of_what_the_command_says(tmp_path):
@@ -220,7 +220,7 @@ def test_resume_takes_the_newest_run_that_can_be_resumed(tmp_path):
     holdfast(tmp_path, "run", "--", PYTHON, training(tmp_path, name="works.py"))
     again = holdfast(tmp_path, "resume")
     assert again.code == 0, again.stderr
-    assert "going on with fails-1, the newest run that can be resumed" in again.stderr
+    assert "resuming fails-1, the newest run that can be resumed" in again.stderr
     over = holdfast(tmp_path, "resume")
     assert (over.code, "No run under" in over.stderr) == (2, True)
 

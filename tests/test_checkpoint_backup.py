@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.storage import checkpoint_backup
-from holdfast.storage.checkpoint_backup import keep
-from holdfast.storage.integrity import is_torn
+from holdfast.storage.checkpoint_backup import back_up
+from holdfast.storage.integrity import is_truncated
 
 
 def archive(members: int = 3, size: int = 1000) -> bytes:
@@ -47,7 +47,7 @@ def saved(folder: Path, name: str, data: bytes | None = None, at: float | None =
 
 
 def kept_at(tmp_path: Path, files, **how):
-    return keep(files, tmp_path / "vault", reserve_bytes=how.pop("reserve_bytes", 0), base=tmp_path, **how)
+    return back_up(files, tmp_path / "vault", reserve_bytes=how.pop("reserve_bytes", 0), base=tmp_path, **how)
 
 
 def test_a_copy_survives_what_torch_save_does_to_the_original(tmp_path):
@@ -90,7 +90,7 @@ def test_same_names_from_different_folders_do_not_meet(tmp_path):
     base = tmp_path / "project"
     one, two = saved(base, "fold1/last.pt", b"1" * 9), saved(base, "fold2/last.pt", b"2" * 9)
     out = saved(tmp_path, "elsewhere/last.pt", b"3" * 9)
-    files, _ = keep([(one, 1), (two, 1), (out, 1)], tmp_path / "vault", 0, base)
+    files, _ = back_up([(one, 1), (two, 1), (out, 1)], tmp_path / "vault", 0, base)
     kept = {Path(f.kept).read_bytes()[:1]: Path(f.kept).relative_to(tmp_path / "vault") for f in files}
     assert kept[b"1"] == Path("fold1/last.pt")
     assert kept[b"2"] == Path("fold2/last.pt")
@@ -186,7 +186,7 @@ def test_links_out_of_a_saved_folder_stay_links(tmp_path):
     assert (copy / "one.bin").resolve() == tmp_path / "data/train/images.bin"
     assert not (copy / "pipe").exists()
     assert left_out == [
-        "checkpoint-500: links that lead out of it are kept as links, without what they lead to: data, one.bin, self",
+        "checkpoint-500: symlinks that point outside are kept as symlinks, without their targets: data, one.bin, self",
         "checkpoint-500: neither files nor folders: pipe",
     ]
 
@@ -202,8 +202,8 @@ def test_what_is_copied_is_bounded(tmp_path, monkeypatch):
     files, left_out = kept_at(tmp_path, [(new, 1), (old, 1), ("many", 1)])
     assert [file.path for file in files] == [str(new)]
     assert [said.partition(": ")[2] for said in left_out] == [
-        "its 0.0 MB are more than the 0.0 MB that are still copied at once",
-        "it holds more than 3 files",
+        "its 0.0 MB exceed the 0.0 MB left of the copy limit",
+        "it contains more than 3 files",
     ]
     endless = io.BytesIO(b"x" * 5000)
     checkpoint_backup._copy_bytes(endless, tmp_path / "copy", 10)
@@ -233,8 +233,8 @@ def test_what_lies_in_the_vault_already_is_not_kept_again(tmp_path):
 @pytest.mark.parametrize("cut", [1, 3, 10, 500, 1500, 3100, -30, -10, -1])
 def test_an_archive_cut_anywhere_is_torn(tmp_path, cut):
     """torch.save writes the directory last, so every cut takes a part of it."""
-    assert is_torn(saved(tmp_path, "a.pt", archive()[:cut]))
-    assert not is_torn(saved(tmp_path, "b.pt", archive()))
+    assert is_truncated(saved(tmp_path, "a.pt", archive()[:cut]))
+    assert not is_truncated(saved(tmp_path, "b.pt", archive()))
 
 
 def test_an_archive_that_lost_a_part_to_the_disk(tmp_path):
@@ -243,8 +243,8 @@ def test_an_archive_that_lost_a_part_to_the_disk(tmp_path):
     data[0:4] = b"PK\x03\x04"
     second = data.index(b"PK\x03\x04", 4)
     data[second : second + 500] = bytes(500)
-    assert is_torn(saved(tmp_path, "a.pt", bytes(data)))
-    assert is_torn(saved(tmp_path, "zeros.pt", bytes(5000)))
+    assert is_truncated(saved(tmp_path, "a.pt", bytes(data)))
+    assert is_truncated(saved(tmp_path, "zeros.pt", bytes(5000)))
 
 
 def test_a_real_torch_save(tmp_path):
@@ -253,19 +253,19 @@ def test_a_real_torch_save(tmp_path):
     state = {"w": torch.randn(100, 100), "step": 3}
     torch.save(state, tmp_path / "new.pt")
     torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    assert not is_torn(tmp_path / "new.pt")
-    assert not is_torn(tmp_path / "old.pt")
+    assert not is_truncated(tmp_path / "new.pt")
+    assert not is_truncated(tmp_path / "old.pt")
     data = (tmp_path / "new.pt").read_bytes()
-    assert is_torn(saved(tmp_path, "cut.pt", data[: len(data) // 2]))
+    assert is_truncated(saved(tmp_path, "cut.pt", data[: len(data) // 2]))
 
 
 def test_safetensors_are_checked_by_their_header(tmp_path):
     """Shorter than the header says is torn; so is a header that is cut or is no JSON."""
-    assert not is_torn(saved(tmp_path, "a.safetensors", safetensors()))
-    assert is_torn(saved(tmp_path, "b.safetensors", safetensors(b"x" * 63)))
-    assert is_torn(saved(tmp_path, "c.safetensors", safetensors()[:40]))
-    assert is_torn(saved(tmp_path, "d.safetensors", b"\x01"))
-    assert is_torn(saved(tmp_path, "e.safetensors", struct.pack("<Q", 4) + b"nope" + b"x" * 50))
+    assert not is_truncated(saved(tmp_path, "a.safetensors", safetensors()))
+    assert is_truncated(saved(tmp_path, "b.safetensors", safetensors(b"x" * 63)))
+    assert is_truncated(saved(tmp_path, "c.safetensors", safetensors()[:40]))
+    assert is_truncated(saved(tmp_path, "d.safetensors", b"\x01"))
+    assert is_truncated(saved(tmp_path, "e.safetensors", struct.pack("<Q", 4) + b"nope" + b"x" * 50))
 
 
 def test_empty_is_torn_and_an_unknown_format_is_not(tmp_path):
@@ -275,11 +275,11 @@ def test_empty_is_torn_and_an_unknown_format_is_not(tmp_path):
         def __reduce__(self):
             return (pytest.fail, ("it was unpickled",))
 
-    assert is_torn(saved(tmp_path, "empty.pt", b""))
-    assert not is_torn(saved(tmp_path, "old.pkl", pickle.dumps(Trap())))
-    assert not is_torn(saved(tmp_path, "log.csv", b"epoch,loss\n"))
+    assert is_truncated(saved(tmp_path, "empty.pt", b""))
+    assert not is_truncated(saved(tmp_path, "old.pkl", pickle.dumps(Trap())))
+    assert not is_truncated(saved(tmp_path, "log.csv", b"epoch,loss\n"))
     with pytest.raises(FileNotFoundError):
-        is_torn(tmp_path / "gone.pt")
+        is_truncated(tmp_path / "gone.pt")
 
 
 def test_a_large_archive_is_not_read_whole(tmp_path):
@@ -293,18 +293,18 @@ def test_a_large_archive_is_not_read_whole(tmp_path):
     except OSError as error:
         pytest.skip(f"this file system has no files of that size: {error}")
     began = time.monotonic()
-    assert not is_torn(file)
+    assert not is_truncated(file)
     os.truncate(file, size)
-    assert is_torn(file)
+    assert is_truncated(file)
     assert time.monotonic() - began < 1.0
 
 
 def test_a_folder_around_the_vault_is_left_out(tmp_path):
     """To copy it would copy the copies."""
     saved(tmp_path, "project/last.pt")
-    files, left_out = keep([(tmp_path / "project", 1)], tmp_path / "project/.holdfast/saved", 0, tmp_path)
+    files, left_out = back_up([(tmp_path / "project", 1)], tmp_path / "project/.holdfast/saved", 0, tmp_path)
     assert files == []
-    assert left_out == [f"{tmp_path / 'project'}: it holds the run's own folder"]
+    assert left_out == [f"{tmp_path / 'project'}: it contains the run folder"]
 
 
 def test_copies_are_flushed_beside_the_next_attempt(tmp_path, monkeypatch):
@@ -319,7 +319,7 @@ def test_copies_are_flushed_beside_the_next_attempt(tmp_path, monkeypatch):
         flushed.append((place, threading.current_thread() is threading.main_thread()))
 
     monkeypatch.setattr(checkpoint_backup, "_flush", note)
-    flushing = checkpoint_backup.Flushing()
+    flushing = checkpoint_backup.BackgroundFlush()
     flushing.add(files)
     assert not flushed
     flushing.begin()
@@ -336,7 +336,7 @@ def test_copies_are_flushed_at_the_end_where_nothing_follows(tmp_path):
     files, _ = kept_at(tmp_path, [(saved(tmp_path, name), 1) for name in ("a.pt", "b.pt")])
     gone = next(Path(file.kept) for file in files if file.path.endswith("a.pt"))
     gone.unlink()
-    flushing = checkpoint_backup.Flushing()
+    flushing = checkpoint_backup.BackgroundFlush()
     flushing.add(files)
     assert [trouble.split(":")[0] for trouble in flushing.end()] == [str(gone)]
     assert flushing.end() == []

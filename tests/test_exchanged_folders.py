@@ -17,8 +17,8 @@ from holdfast.storage.disk_reserve import Reserve
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import JournalWriter
 from holdfast.storage.lock import RunLock
-from holdfast.storage.owners import foreign_above, refuse_foreign
-from holdfast.storage.safe_files import HasOtherNames, open_handle
+from holdfast.storage.owners import find_foreign_parent, refuse_foreign
+from holdfast.storage.safe_files import HardLinkedFile, open_handle
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_the_working_folder_may_be_anybodys(tmp_path, stranger, monkeypatch):
     """A project of a colleague, or one mounted into a container: what is run there is in its owner's hand anyway."""
     run = left_behind(tmp_path)
     stranger.owns(tmp_path)
-    assert foreign_above(run.path) is None
+    assert find_foreign_parent(run.path) is None
     refuse_foreign(run)
-    assert foreign_above(tmp_path / "out").path == tmp_path
+    assert find_foreign_parent(tmp_path / "out").path == tmp_path
     monkeypatch.chdir(tmp_path)
-    assert foreign_above(tmp_path / "out") is None
+    assert find_foreign_parent(tmp_path / "out") is None
 
 
 def test_stages_and_links_count_with_what_lies_above_them(tmp_path, stranger):
@@ -80,13 +80,13 @@ def test_stages_and_links_count_with_what_lies_above_them(tmp_path, stranger):
     (far / "run").mkdir()
     link = run.path.with_name("linked-1")
     link.symlink_to(far / "run")
-    assert foreign_above(stage.path) is None
-    assert foreign_above(link) is None
+    assert find_foreign_parent(stage.path) is None
+    assert find_foreign_parent(link) is None
     stranger.owns(tmp_path / ".holdfast")
     stranger.owns(far)
-    assert foreign_above(stage.path).path == tmp_path / ".holdfast"
-    assert foreign_above(far / "run").path == far
-    assert foreign_above(link) is not None
+    assert find_foreign_parent(stage.path).path == tmp_path / ".holdfast"
+    assert find_foreign_parent(far / "run").path == far
+    assert find_foreign_parent(link) is not None
 
 
 def test_lock_is_refused_where_the_folder_was_exchanged_since_it_was_found(tmp_path):
@@ -139,7 +139,7 @@ def test_a_run_folder_that_is_replaced_while_the_run_lives(tmp_path, how, code, 
     if as_json:
         assert json.loads(ran.stdout.splitlines()[-1])["verdict"] == "failed"
     else:
-        assert "was removed or replaced while the run lived" in ran.stderr
+        assert "was removed or replaced during the run" in ran.stderr
 
 
 def test_a_stage_is_not_made_in_another_folder(tmp_path):
@@ -172,7 +172,7 @@ def test_room_is_given_back_only_by_removing_what_was_made(tmp_path):
     assert precious.read_text() == "precious"
     (tmp_path / "reserve").unlink()
     (tmp_path / "reserve").write_text("another's")
-    reserve.give_back()
+    reserve.release()
     assert (tmp_path / "reserve").read_text() == "another's"
 
 
@@ -186,7 +186,7 @@ def test_resume_does_not_write_into_a_file_with_another_name(tmp_path, monkeypat
     before = elsewhere.read_bytes()
     code, _, err = typed(monkeypatch, capsys, tmp_path, "resume", run.name)
     assert (code, elsewhere.read_bytes(), (tmp_path / "was-run").exists()) == (2, before, False)
-    assert f"{name} has another name elsewhere" in err
+    assert f"{name} is a hard link to a file elsewhere" in err
     assert "cp -r" in err
 
 
@@ -195,7 +195,7 @@ def test_open_handle_for_writing_wants_one_name(tmp_path, flags):
     """Whatever it is opened for, also to be cut short: refused before anything of it is changed. Reading is no matter."""
     (tmp_path / "a").write_text("precious")
     os.link(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(HasOtherNames, match="b has another name"):
+    with pytest.raises(HardLinkedFile, match="b is a hard link"):
         open_handle(tmp_path / "b", flags)
     assert (tmp_path / "a").read_text() == "precious"
     os.close(open_handle(tmp_path / "b", os.O_RDONLY))
@@ -208,5 +208,5 @@ def test_journal_with_another_name_is_told(tmp_path):
     """`JournalWriter` refuses it with what to do."""
     (tmp_path / "journal.jsonl").touch()
     os.link(tmp_path / "journal.jsonl", tmp_path / "b")
-    with pytest.raises(FolderNotWritable, match="has another name elsewhere"):
+    with pytest.raises(FolderNotWritable, match="is a hard link to a file elsewhere"):
         JournalWriter(tmp_path / "journal.jsonl")

@@ -158,7 +158,7 @@ def test_a_run_folder_that_is_removed_while_the_run_lives(tmp_path, code, as_jso
         assert json.loads(ran.stdout.splitlines()[-1])["verdict"] == "unproven"
     else:
         assert ("unproven: " if code == 0 else "failed: ") in ran.stderr
-        assert "was removed or replaced while the run lived" in ran.stderr
+        assert "was removed or replaced during the run" in ran.stderr
 
 
 def test_no_words_for_resume_with_start_nothing(tmp_path):
@@ -166,4 +166,4 @@ def test_no_words_for_resume_with_start_nothing(tmp_path):
     options = ("--checkpoint", "state.pt", "--resume-with", "--resume '{checkpoint}")
     ran = holdfast_run(tmp_path, sys.executable, training(tmp_path), options=options)
     assert (ran.code, "Traceback" in ran.stderr) == (2, False), ran.stderr
-    assert "cannot be split into words" in ran.stderr
+    assert "cannot be split into arguments" in ran.stderr

@@ -27,7 +27,7 @@ from holdfast.storage.lock import RunLock, is_live
     ],
 )
 def test_run_is_named_after_its_script(command, name):
-    assert folder.name_for(command) == name
+    assert folder.derive_run_name(command) == name
 
 
 def test_numbers_go_up_and_are_taken_atomically(tmp_path):
@@ -47,7 +47,7 @@ def test_dir_is_the_run_folder_itself_and_never_one_in_use(tmp_path):
     run = folder.create(["python"], root=tmp_path, folder=tmp_path / "here")
     assert run.path == (tmp_path / "here").resolve()
     run.plan.write_text("")
-    with pytest.raises(RunExists, match="already holds a run"):
+    with pytest.raises(RunExists, match="already contains a run"):
         folder.create(["python"], root=tmp_path, folder=tmp_path / "here")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
@@ -124,7 +124,7 @@ def test_names_that_no_run_gets(tmp_path, name):
     """Those that lead elsewhere, or that a terminal obeys: a sentence without them, and no folder anywhere."""
     root = tmp_path / "a" / "b"
     root.mkdir(parents=True)
-    with pytest.raises(UsageError, match="cannot be the name of a run") as refused:
+    with pytest.raises(UsageError, match="is not a valid run name") as refused:
         folder.create(["python"], root=root, name=name)
     assert refused.value.exit_status == 2
     assert all(part.isprintable() for part in str(refused.value).splitlines())
@@ -138,7 +138,7 @@ def test_run_refuses_such_a_name_before_anything_is_looked_at(tmp_path):
         [sys.executable, "-m", "holdfast", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "--name '../../x' cannot be the name of a run" in ran.stderr
+    assert "--name '../../x' is not a valid run name" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_run_refuses_such_a_name_before_anything_is_looked_at(tmp_path):
 )
 def test_names_made_of_scripts_are_fit_for_folders(tmp_path, script):
     """However long or strange the script's name is, and the same for stages."""
-    assert folder.FOLDER_NAME.fullmatch(folder.name_for(["python", script]))
+    assert folder.FOLDER_NAME.fullmatch(folder.derive_run_name(["python", script]))
     run = folder.create(["python", script], root=tmp_path)
     stage = folder.make_stage(run, 1, script)
     assert run.path.is_dir()

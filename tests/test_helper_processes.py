@@ -49,12 +49,12 @@ import typer
 from holdfast.preflight.checks import by_id
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
-from holdfast.launch.interrupts import ends_what_it_started
+from holdfast.launch.interrupts import terminate_helpers_on_signal
 from holdfast.machine import this_machine
 
 context = CheckContext(cwd=Path(sys.argv[1]), machine=this_machine(), environment=dict(os.environ), command=(sys.executable, "train.py"))
 try:
-    with ends_what_it_started():
+    with terminate_helpers_on_signal():
         list(run_all([by_id()["learning-first-steps"]], context, seconds=120.0))
 except typer.Exit as done:
     sys.exit(done.exit_code)

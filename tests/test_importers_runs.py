@@ -62,7 +62,7 @@ def test_resume_passes_over_the_run_of_a_stranger(tmp_path, monkeypatch, capsys,
     code, _, err = typed(monkeypatch, capsys, tmp_path, "resume")
     assert code == 2
     assert not (tmp_path / "was-run").exists()
-    assert err.count("passed over") == 1
+    assert err.count("skipped") == 1
     assert NAME in err
     assert "No run under" in err
 
@@ -99,7 +99,7 @@ def test_a_named_run_of_a_stranger_is_refused_with_the_reason(tmp_path, monkeypa
     assert code == 2
     assert not (tmp_path / "was-run").exists()
     assert f"plan.toml belongs to {NAME}" in err
-    assert "with your rights" in err
+    assert "with your permissions" in err
     assert "cp -r" in err
     assert "chown" in err
 

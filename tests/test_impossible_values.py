@@ -14,7 +14,7 @@ from holdfast.schema import errors
 from holdfast.schema.errors import HoldfastError, PlanInvalid, UsageError
 from holdfast.schema.plan import Plan, from_toml
 from holdfast.storage import folder
-from holdfast.storage.plan.values import bytes_in
+from holdfast.storage.plan.values import parse_bytes
 from holdfast.storage.plan_copy import write_plan
 
 README = Path(__file__).parents[1] / "README.md"
@@ -75,7 +75,7 @@ def test_hours_of_a_resume_are_a_number(monkeypatch, capsys, tmp_path, hours):
 @pytest.mark.parametrize("amount", ["9" * 400 + " GB", "1" + "0" * 30 + " B", "0." + "1" * 400 + " GB"])
 def test_an_amount_of_memory_has_an_end(amount):
     """Also one of which a float would be infinite."""
-    assert "no machine has that much" in bytes_in(amount, 1 << 34)
+    assert "no machine has that much" in parse_bytes(amount, 1 << 34)
 
 
 @pytest.mark.parametrize(

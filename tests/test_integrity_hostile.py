@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 from holdfast.storage import integrity
-from holdfast.storage.integrity import is_torn
+from holdfast.storage.integrity import is_truncated
 
 
 class Counted(io.FileIO):
@@ -39,7 +39,7 @@ def read(monkeypatch):
     def answer(path):
         Counted.total = 0
         monkeypatch.setattr(integrity, "open_regular", lambda place: Counted(place, "rb"))
-        return is_torn(path), Counted.total
+        return is_truncated(path), Counted.total
 
     return answer
 
@@ -76,12 +76,12 @@ def test_large_numbers_of_a_whole_archive_are_understood(tmp_path):
             member.write(b"x" * 100)
         file.writestr("archive/version", b"3")
     (tmp_path / "large.pt").write_bytes(raw.getvalue())
-    assert not is_torn(tmp_path / "large.pt")
+    assert not is_truncated(tmp_path / "large.pt")
     data = bytearray(archive(2))
     entry = data.find(b"PK\x01\x02")
     data[entry + 42 : entry + 46] = struct.pack("<L", 0xFFFFFFFF)  # and nothing in the extra field
     (tmp_path / "broken.pt").write_bytes(bytes(data))
-    assert is_torn(tmp_path / "broken.pt")
+    assert is_truncated(tmp_path / "broken.pt")
 
 
 def test_every_cut_is_seen(tmp_path):
@@ -90,12 +90,12 @@ def test_every_cut_is_seen(tmp_path):
     path = tmp_path / "cut.pt"
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        assert is_torn(path), length
+        assert is_truncated(path), length
     path.write_bytes(whole)
-    assert not is_torn(path)
+    assert not is_truncated(path)
     second = whole.find(b"PK\x03\x04", 4)
     path.write_bytes(whole[:second] + b"\0\0\0\0" + whole[second + 4 :])
-    assert is_torn(path)
+    assert is_truncated(path)
 
 
 def test_a_long_safetensors_header_is_not_read(tmp_path, read):
@@ -107,13 +107,13 @@ def test_a_long_safetensors_header_is_not_read(tmp_path, read):
     is_cut, taken = read(path)
     assert (is_cut, taken < 100) == (False, True)
     path.write_bytes(struct.pack("<Q", integrity.MAX_HEADER + 1))
-    assert is_torn(path)
+    assert is_truncated(path)
 
 
 def test_only_regular_files_are_opened(tmp_path):
     """A FIFO under a checkpoint's name is an error, not a wait without end; in a folder it is passed over."""
     os.mkfifo(tmp_path / "last.pt")
     with pytest.raises(OSError, match="regular"):
-        is_torn(tmp_path / "last.pt")
+        is_truncated(tmp_path / "last.pt")
     (tmp_path / "loop.pt").symlink_to("loop.pt")
-    assert not is_torn(tmp_path)
+    assert not is_truncated(tmp_path)

@@ -142,7 +142,7 @@ def test_newer_schema_is_refused_with_a_sentence(run):
             at=0, schema=99, run="r", command=[], cwd="", holdfast="9", platform="", python="", supervisor=1
         ),
     )
-    with pytest.raises(JournalUnreadable, match="schema 99"):
+    with pytest.raises(JournalUnreadable, match="schema version 99"):
         list(replay(run))
 
 

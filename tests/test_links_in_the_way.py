@@ -100,7 +100,7 @@ def test_resume_makes_nothing_through_a_link(run, outside, name):
         place.rmdir()
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(outside, target_is_directory=True)
-    with pytest.raises(FolderNotWritable, match="is a link") as refused:
+    with pytest.raises(FolderNotWritable, match="is a symlink") as refused:
         take_over(run, Plan(cwd="/", command=["no-such-program"]))
     assert str(place) in refused.value.what
     assert not list(outside.iterdir())

@@ -33,10 +33,13 @@ def failing(number):
 
 @pytest.mark.parametrize("call", ["pwrite", "ftruncate", "open"])
 def test_lock_on_a_full_disk(run, monkeypatch, call):
-    """Wherever the disk is full on the way: a sentence that says to make room, and no descriptor left open."""
+    """Wherever the disk is full on the way: a sentence that says to free disk space, and no descriptor left open."""
     before = open_descriptors()
     monkeypatch.setattr(os, call, failing(errno.ENOSPC))
-    with pytest.raises(FolderNotWritable, match=r"cannot be locked: No space left.*\n.*make room"), RunLock(run):
+    with (
+        pytest.raises(FolderNotWritable, match=r"cannot be locked: No space left.*\n.*free some disk space"),
+        RunLock(run),
+    ):
         pass
     monkeypatch.undo()
     assert open_descriptors() == before
@@ -83,7 +86,7 @@ def test_lock_that_is_no_file(run, tmp_path, kind):
 def test_holder_that_is_no_number(run, monkeypatch, said):
     """Whatever the lock's file says, it is a process number or unknown."""
     run.lock.write_text(f"{said}\n")
-    monkeypatch.setattr(lock, "_taken", lambda _: False)
+    monkeypatch.setattr(lock, "_acquire", lambda _: False)
     monkeypatch.setattr(lock, "_is_locked", lambda _: True)
     assert holder_of(run) is None
     with pytest.raises(RunIsLive, match="by process unknown"), RunLock(run):

@@ -59,7 +59,7 @@ def test_working_folder_that_is_gone(tmp_path):
     )
     statuses = [line for line in ran.stdout.splitlines() if line.startswith("STATUS")]
     assert statuses == [f"STATUS 2 {' '.join(words)}" for words in COMMANDS], ran.stderr
-    assert ran.stderr.count("cannot be found any more") == len(COMMANDS) - 2
+    assert ran.stderr.count("no longer exists") == len(COMMANDS) - 2
 
 
 def test_working_folder_that_cannot_be_told(monkeypatch):
@@ -69,7 +69,7 @@ def test_working_folder_that_cannot_be_told(monkeypatch):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
     monkeypatch.setattr(os, "getcwd", gone)
-    with pytest.raises(FolderGone, match=r"cannot be found any more.*\n.*change into a folder"):
+    with pytest.raises(FolderGone, match=r"no longer exists.*\n.*change to an existing folder"):
         folder.working_folder()
 
 

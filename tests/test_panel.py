@@ -14,7 +14,7 @@ from histories import seen
 from rich.console import Console
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.launch.new_run_folder import claim
+from holdfast.launch.new_run_folder import create_run_folder
 from holdfast.process.process_identity import identity_of
 from holdfast.render.box import Box, wrap
 from holdfast.render.console_reporter import ConsoleReporter
@@ -251,7 +251,7 @@ def test_a_killed_supervisor_is_told_in_every_list(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("verdict", "code", "message", "not_this"),
     [
-        ("learned", 0, "choose another --dir; to see what that one came to: holdfast report", "holdfast resume"),
+        ("learned", 0, "choose another --dir; to see the result of that run: holdfast report", "holdfast resume"),
         ("failed", 1, "holdfast resume", "holdfast report"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_folder_that_is_taken_says_what_can_be_done_with_its_run(tmp_path, ver
     over = events.RunEnded(at=120.0, verdict=verdict, reason="x", exit_status=code)
     recorded(tmp_path, started(), trains(), losses(1.0), ended(code), [over])
     with pytest.raises(RunExists) as taken:
-        claim(["python", "x.py"], root=tmp_path, name=None, folder=tmp_path)
+        create_run_folder(["python", "x.py"], root=tmp_path, name=None, folder=tmp_path)
     assert message in taken.value.next_step
     assert not_this not in taken.value.next_step
 

@@ -13,7 +13,7 @@ from holdfast.schema.plan import Plan, from_toml, to_toml
 from holdfast.storage import folder
 from holdfast.storage.plan import text as plan_text
 from holdfast.storage.plan.load import read
-from holdfast.storage.plan.toml_bounds import MAX_DEPTH, MAX_KEY_PARTS, MAX_VALUES, beyond_bounds
+from holdfast.storage.plan.toml_bounds import MAX_DEPTH, MAX_KEY_PARTS, MAX_VALUES, find_excess
 from holdfast.storage.plan_copy import read_plan
 
 if sys.version_info >= (3, 11):
@@ -51,7 +51,7 @@ def test_hostile_plan_never_reaches_the_reader(tmp_path, no_reader, text):
     """Each is refused in one pass over the text, with its line, and the standard reader never sees it."""
     path = tmp_path / "plan.toml"
     path.write_text('name = "x"\n' + text)
-    with pytest.raises(PlanInvalid, match="no plan") as told:
+    with pytest.raises(PlanInvalid, match="not a plan") as told:
         read(path)
     assert re.search(r"line \d", told.value.what)
     assert len(told.value.what) < 1000
@@ -81,7 +81,7 @@ d = '''{noise}
 "{noise}".x = 1
 """
     assert tomllib.loads(text)
-    assert beyond_bounds(text) is None
+    assert find_excess(text) is None
 
 
 def test_bounds_leave_room_for_honest_plans():
@@ -95,18 +95,18 @@ def test_bounds_leave_room_for_honest_plans():
         "x = 1979-05-27T07:32:00.999999-07:00",
         "x = 3.141592653589793238462643383279502884197169399375105820974944592307816",
     ):
-        assert beyond_bounds(text) is None, text[:40]
+        assert find_excess(text) is None, text[:40]
         assert tomllib.loads(text)
-    assert beyond_bounds(".".join("a" * (MAX_KEY_PARTS + 1)) + " = 1") == (1, "a key has more than 16 parts")
-    assert beyond_bounds(f"\n\nx = [{deep}]")[0] == 3
-    assert beyond_bounds("x = [" + "1," * MAX_VALUES + "]") is not None
+    assert find_excess(".".join("a" * (MAX_KEY_PARTS + 1)) + " = 1") == (1, "a key has more than 16 parts")
+    assert find_excess(f"\n\nx = [{deep}]")[0] == 3
+    assert find_excess("x = [" + "1," * MAX_VALUES + "]") is not None
 
 
 @pytest.mark.parametrize("opener", ['"""', "'''", '"', "'"])
 def test_strings_that_are_never_closed_end_the_pass(opener):
     """The pass stops at the first: looking for its end again and again would take the square of the time."""
     text = f"x = {opener}" + ("\\" + opener) * 1000
-    assert beyond_bounds(text) is None
+    assert find_excess(text) is None
 
 
 def test_many_mistakes_are_told_up_to_a_bound(tmp_path):
@@ -131,7 +131,7 @@ def test_home_that_is_not_known(tmp_path, monkeypatch, key, home):
     monkeypatch.setattr("pwd.getpwnam", unknown)
     path = tmp_path / "plan.toml"
     path.write_text(f'command = "x"\n{key} = "{home}"\n')
-    with pytest.raises(PlanInvalid, match=f'line 2: {key} is "{home}": that home folder is not known'):
+    with pytest.raises(PlanInvalid, match=f'line 2: {key} is "{home}": this home folder is unknown'):
         read(path)
 
 
@@ -147,7 +147,7 @@ def test_zero_byte_in_a_path(tmp_path):
     """No path can have one: a mistake, not a traceback later on."""
     path = tmp_path / "plan.toml"
     path.write_text('command = "x"\ncwd = "a\\u0000b"\n')
-    with pytest.raises(PlanInvalid, match="line 2: cwd has a zero byte"):
+    with pytest.raises(PlanInvalid, match="line 2: cwd contains a NUL byte"):
         read(path)
 
 

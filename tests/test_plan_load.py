@@ -17,10 +17,10 @@ from holdfast.schema import plan as words
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan_keys import BY_NAME, GATE, STAGE, TABLES, TOP
 from holdfast.schema.ultralytics_settings import SETTINGS
-from holdfast.storage.plan.load import Known, read
+from holdfast.storage.plan.load import ReadContext, read
 from holdfast.storage.plan.text import MAX_VALUE, tomllib
-from holdfast.storage.plan.toml_lines import lines_of
-from holdfast.storage.plan.ultralytics_settings import each_setting
+from holdfast.storage.plan.toml_lines import locate_keys
+from holdfast.storage.plan.ultralytics_settings import check_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 GB = 10**9
@@ -30,7 +30,7 @@ NEEDED = '[settings]\nmodel = "yolo11n.yaml"\ndata = "data.yaml"\n'
 def plan_of(folder, text, **known):
     path = folder / "plan.toml"
     path.write_text(text)
-    return read(path, Known(**{"memory": lambda: 10 * GB, **known}))
+    return read(path, ReadContext(**{"memory": lambda: 10 * GB, **known}))
 
 
 def mistakes_of(folder, text, **known):
@@ -148,13 +148,13 @@ evry = 2
     found = mistakes_of(tmp_path, text)
     assert [line for line, _ in found] == [1, 2, 3, 7, 8, 9, 11, 13, 14, 15, 18]
     wanted = [
-        "into [settings]",
+        "move it to [settings]",
         "name?",
         "use [settings]",
         "mosaic?",
         "1 or more",
         "quotes: 8",
-        "no stage comes before",
+        "no stage before the first",
     ]
     wanted += ["letters", "32 or more", "[budget]?", "every?"]
     for (_, message), part in zip(found, wanted, strict=True):
@@ -167,15 +167,15 @@ evry = 2
         ("val_period = 5\n" + NEEDED, 1, ["val_period", "[validation] every"]),
         (NEEDED + "val_period = 5", 4, ["settings.val_period", "[validation] every"]),
         (NEEDED + "val_batch = 5", 4, ["[validation] batch"]),
-        (NEEDED + "attempts = 5", 4, ["into [budget]"]),
+        (NEEDED + "attempts = 5", 4, ["move it to [budget]"]),
         (NEEDED + "lr0 = 0.01", 4, ["ignored", 'optimizer = "AdamW"']),
         (NEEDED + 'optimizer = "auto"\nmomentum = 0.9', 5, ["momentum", "ignored"]),
         (NEEDED + 'optimizer = "adanw"', 4, ['did you mean "AdamW"?']),
-        (NEEDED + "resume = true", 4, ["goes on by itself"]),
+        (NEEDED + "resume = true", 4, ["resumes a crashed training automatically"]),
         (NEEDED + "time = 2.0\nepochs = 5", 4, ["epochs", "[budget] hours"]),
         (NEEDED + "exist_ok = true", 4, ["next free folder"]),
         (NEEDED + "save = false", 4, ["no weights"]),
-        (NEEDED + 'source = "x"', 4, ["does nothing in a training"]),
+        (NEEDED + 'source = "x"', 4, ["has no effect on training"]),
         (NEEDED + "accumulate = 4", 4, ["nbs"]),
         (NEEDED + "mosaic = 2.0", 4, ["is 2.0", "between 0 and 1"]),
         (NEEDED + "batch = 0", 4, ["1 or more images"]),
@@ -186,12 +186,12 @@ evry = 2
         (NEEDED + 'device = "gpu:0"', 4, ['is "gpu:0"']),
         (NEEDED + 'device = "cup"', 4, ['did you mean "cpu"?']),
         (NEEDED + '[[stages]]\n[[stages]]\nsettings.model = "b.pt"', 6, ["stages.2.settings.model", 'from = "scratch"']),
-        (NEEDED + '[[stages]]\nname = "a"\n[[stages]]\nname = "A"', 7, ["stage 1", "names must differ"]),
-        (NEEDED + '[[stages]]\nname = "../x"', 5, ["a folder gets this name"]),
-        (NEEDED + '[[stages]]\nname = "2"\n[[stages]]\nfrom = "best"', 6, ["stages.2.name", "names must differ"]),
+        (NEEDED + '[[stages]]\nname = "a"\n[[stages]]\nname = "A"', 7, ["stage 1", "names must be different"]),
+        (NEEDED + '[[stages]]\nname = "../x"', 5, ["a valid folder name"]),
+        (NEEDED + '[[stages]]\nname = "2"\n[[stages]]\nfrom = "best"', 6, ["stages.2.name", "names must be different"]),
         (NEEDED + "[[stages]]\nepochs = 3", 5, ["settings of this stage"]),
         (NEEDED + '[[stages]]\ngate = { metric = "map50" }', 5, ['did you mean "mAP50"?']),
-        (NEEDED + "stages = 3", 4, ["settings.stages", "belongs to the top"]),
+        (NEEDED + "stages = 3", 4, ["settings.stages", "move it to the top"]),
         (NEEDED + "[stages]\nname = 'x'", 4, ["[[stages]], with two brackets"]),
         (NEEDED + "[budget]\nmemory = 12", 5, ["unit"]),
         (NEEDED + '[budget]\nmemory = "12 bananas"', 5, ["unit"]),
@@ -205,17 +205,17 @@ evry = 2
         (NEEDED + "[rules]\nloss-all-zeros = { severity = 'off' }", 5, ["did you mean loss-all-zero?"]),
         (NEEDED + "[rules]\nloss-all-zero = 'off'", 5, ['{ severity = "off" }']),
         (NEEDED + "[rules]\nloss-all-zero = { stepz = 3 }", 5, ["did you mean steps?"]),
-        (NEEDED + "[environment]\nHOLDFAST_X = '1'", 5, ["leave it out"]),
+        (NEEDED + "[environment]\nHOLDFAST_X = '1'", 5, ["reserved for Holdfast: delete it"]),
         (NEEDED + "[flags]\nbatch = '--bs'", 4, ["trainer is Ultralytics"]),
         ('command = "x"\nresume_with = "--resume"', 2, ["add checkpoint"]),
         ('command = "x"\ncheckpoint = "*"\nresume_with = "-r {file}"', 3, ["{checkpoint}"]),
         ("command = \"python 'x\"", 1, ["not closed"]),
         ('command = ""', 1, ["is empty"]),
         ('trainer = "comand"', 1, ['did you mean "command"?']),
-        ('trainer = "command"', 1, ["nothing to start"]),
+        ('trainer = "command"', 1, ["has no command"]),
         ('command = "x"\ntrainer = "ultralytics"\n' + NEEDED, 1, ["is not used"]),
         ('[settings]\nmodel = "x.yaml"', 1, ["has no data", "holdfast init"]),
-        ("xyzzy = 1\n" + NEEDED, 1, ["here stand trainer"]),
+        ("xyzzy = 1\n" + NEEDED, 1, ["the keys allowed here are trainer"]),
     ],
 )  # fmt: skip
 def test_one_mistake(tmp_path, text, line, parts):
@@ -254,8 +254,8 @@ def test_settings_of_a_newer_version_are_taken_where_it_is_installed(tmp_path):
     ("text", "parts"),
     [
         ("a = 1\nepochs: 3", ["line 2", "key = value", "epochs: 3"]),
-        ("a = True", ["line 1", "small letters"]),
-        ("a = None", ["line 1", "leave the key out"]),
+        ("a = True", ["line 1", "lowercase"]),
+        ("a = None", ["line 1", "delete the key"]),
         ("a = yolo.pt", ["line 1", "in quotes"]),
         ("a = { b = 1,\nc = 2 }", ["line 1", "on one line"]),
         ("a = 1\na = 2", ["line 2"]),
@@ -283,7 +283,7 @@ def test_what_is_no_plan_file(tmp_path):
         ("none/x.toml", "holdfast init"),
         ("bytes.toml", "line 2"),
         ("huge.toml", "larger than 1 MB"),
-        ("pipe.toml", "no ordinary file"),
+        ("pipe.toml", "not a regular file"),
     ]:
         with pytest.raises(PlanInvalid) as caught:
             read(tmp_path / name)
@@ -321,7 +321,7 @@ o = 2
 
 def test_lines_of_every_form():
     """Tables, arrays of tables, inline tables, dotted and quoted keys, strings over several lines."""
-    lines = lines_of(LINES)
+    lines = locate_keys(LINES)
     assert lines[("quoted key", "b")] == 2
     assert (lines[("c", 0)], lines[("c", 1)], lines[("c", 1, 1)], lines[("c", 2, "e.f")]) == (6, 7, 7, 7)
     assert lines[("h", "i", "j")] == 8
@@ -361,7 +361,7 @@ def test_lines_know_exactly_the_keys_that_the_reader_knows(seed):
         keys = [f"a{n}", f"'b {n}'", f'"d{n}"', f"e{n}.f", f"g{n} . 'h.h' .i"]
         text += [f"{key} = {random_.choice(values)}  # c = 1" for key in random_.sample(keys, random_.randrange(4))]
     known = tomllib.loads("\n".join(text))
-    assert set(lines_of("\n".join(text))) == set(paths_in(known))
+    assert set(locate_keys("\n".join(text))) == set(paths_in(known))
 
 
 def test_list_of_keys_is_that_of_the_plan():
@@ -442,7 +442,7 @@ def test_what_ultralytics_rejects_is_a_mistake():
     )  # fmt: skip
     rejected = json.loads(done.stdout.strip().splitlines()[-1])
     assert len(rejected) > 500
-    missed = [pair for pair in rejected if not list(each_setting(dict([pair]), (), tuple))]
+    missed = [pair for pair in rejected if not list(check_settings(dict([pair]), (), tuple))]
     assert not missed
 
 

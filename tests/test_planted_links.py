@@ -107,14 +107,14 @@ def test_what_is_kept_of_an_attempt_is_not_put_behind_a_link(tmp_path):
     for into in (tmp_path / "kept", tmp_path / "kept2" / "saved"):
         into.parent.mkdir(exist_ok=True)
         into.symlink_to(elsewhere)
-        kept, left_out = checkpoint_backup.keep([("state.pt", 1)], into, 0, tmp_path)
+        kept, left_out = checkpoint_backup.back_up([("state.pt", 1)], into, 0, tmp_path)
         assert not kept
         assert "link" in left_out[0]
     (tmp_path / "kept3").mkdir()
     (tmp_path / "kept3" / "deep").symlink_to(elsewhere)
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "state.pt").write_bytes(b"1")
-    kept, left_out = checkpoint_backup.keep([("deep/state.pt", 1)], tmp_path / "kept3", 0, tmp_path)
+    kept, left_out = checkpoint_backup.back_up([("deep/state.pt", 1)], tmp_path / "kept3", 0, tmp_path)
     assert not kept
     assert "link" in left_out[0]
     assert list(elsewhere.iterdir()) == []

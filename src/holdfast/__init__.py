@@ -1,4 +1,4 @@
-"""Holdfast: training runs that finish, and prove that they learned."""
+"""Holdfast: training runs that finish and prove that they learned."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """`holdfast.guard` needs torch, which the supervisor does without: it is imported when it is asked for."""
+    """Import `holdfast.guard` on first use: it needs torch, which the supervisor does not."""
     if name != "guard":
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    if "holdfast_probe" in _sys.modules:  # under the supervisor, where the probe is
+    if "holdfast_probe" in _sys.modules:  # in a supervised training, which has the probe on its path
         from holdfast_probe.guard import guard  # noqa: PLC0415
     else:
         from holdfast.probe.holdfast_probe.guard import guard  # noqa: PLC0415

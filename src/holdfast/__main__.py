@@ -1,4 +1,4 @@
-"""The way in: `holdfast` and `python -m holdfast`."""
+"""Entry point of `holdfast` and `python -m holdfast`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.schema.errors import HoldfastError, PlatformUnsupported
 
 
 class OutputFailed(OSError):
-    """What Holdfast itself prints cannot be written: a full disk, a reader that is gone."""
+    """Holdfast's own output cannot be written: the disk is full, or the reader is gone."""
 
 
 class _Output(io.FileIO):
-    """Standard output or standard error, of which a fault can be told from one of any other file."""
+    """Standard output or standard error. A write error raises OutputFailed, unlike an error of another file."""
 
     def write(self, data: Any) -> int:
         try:
@@ -32,26 +32,26 @@ def main() -> None:
         status = _run()
         sys.stdout.flush()
     except OutputFailed as error:
-        status = _end_without_output(error)
+        status = _exit_without_output(error)
     try:
         sys.stderr.flush()
-    except OutputFailed:  # nobody reads it any more, which decides nothing
-        _send_nowhere(2)
+    except OutputFailed:  # nobody reads it any more; this does not affect the exit status
+        _redirect_to_devnull(2)
     sys.exit(status)
 
 
-def _end_without_output(error: OutputFailed) -> int:
-    if error.errno != errno.EPIPE:  # who closes a pipe has read enough
+def _exit_without_output(error: OutputFailed) -> int:
+    if error.errno != errno.EPIPE:  # whoever closes a pipe has read enough
         with contextlib.suppress(OSError):
             reason = error.strerror or "it cannot be written"
             os.write(2, f"holdfast: the output could not be written: {reason}.\n".encode())
-    _send_nowhere(1)
-    _send_nowhere(2)
+    _redirect_to_devnull(1)
+    _redirect_to_devnull(2)
     return 1
 
 
-def _send_nowhere(number: int) -> None:
-    """What Python still has to write to this stream at its exit goes nowhere, so that it cannot fail again and change the exit status."""
+def _redirect_to_devnull(number: int) -> None:
+    """Discard what Python still writes to this stream at exit: a second failure would change the exit status."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -59,52 +59,52 @@ def _send_nowhere(number: int) -> None:
 def _run() -> int:
     try:
         _refuse_windows()
-        import typer  # noqa: PLC0415 - the streams are open before anything else is imported
+        import typer  # noqa: PLC0415 - open the streams before importing anything else
 
-        from holdfast.cli.app import app  # noqa: PLC0415 - what it imports does not exist on Windows
+        from holdfast.cli.app import app  # noqa: PLC0415 - it imports modules that do not exist on Windows
 
         status = app(standalone_mode=False)
     except HoldfastError as error:
-        _tell(error)
+        _print_error(error)
         return error.exit_status
     except typer.Abort:
         return 1
     except Exception as error:
         if not hasattr(error, "exit_code") or not hasattr(error, "show"):
             raise
-        return _tell_usage(error)
+        return _print_usage_error(error)
     return status if isinstance(status, int) else 0
 
 
 def _refuse_windows() -> None:
     if sys.platform == "win32":
         raise PlatformUnsupported(
-            "Holdfast runs on macOS and Linux.", next_step="on Windows, use it inside WSL: wsl --install"
+            "Holdfast only runs on macOS and Linux.", next_step="on Windows, use it inside WSL: wsl --install"
         )
 
 
 def _open_streams() -> None:
-    """Streams that were closed (`2>&-`) are /dev/null: the next file to be opened would take their number, and be printed into.
+    """Open closed streams (`2>&-`) as /dev/null. Otherwise the next opened file would get their number and the output.
 
-    What a stream cannot encode is replaced: a terminal in ASCII is no reason to end.
+    Characters that a stream cannot encode are replaced: an ASCII terminal is no reason to exit.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number: this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    sys.stdout, sys.stderr = _telling(sys.stdout), _telling(sys.stderr)
+    sys.stdout, sys.stderr = _wrap_stream(sys.stdout), _wrap_stream(sys.stderr)
 
 
-def _telling(stream: Any) -> Any:
-    """The same stream, whose faults are OutputFailed."""
+def _wrap_stream(stream: Any) -> Any:
+    """Return the same stream, with write errors raised as OutputFailed."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     try:
         number = stream.fileno()
-    except (OSError, ValueError):  # somebody's own stream, in memory
+    except (OSError, ValueError):  # an in-memory stream
         return stream
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(number, "w", closefd=False)),
@@ -115,31 +115,31 @@ def _telling(stream: Any) -> Any:
     )
 
 
-def _tell(error: HoldfastError) -> None:
-    from holdfast.render.console import print_json, say_error  # noqa: PLC0415 - only a failing command needs it here
+def _print_error(error: HoldfastError) -> None:
+    from holdfast.render.console import print_json, say_error  # noqa: PLC0415 - only needed if a command fails
 
-    if _asks_for_json():
-        said = {"error": error.what, "kind": type(error).__name__, "next": error.next_step, "look_at": error.look_at}
-        print_json({**said, "exit_status": error.exit_status})
+    if _wants_json():
+        fields = {"error": error.what, "kind": type(error).__name__, "next": error.next_step, "look_at": error.look_at}
+        print_json({**fields, "exit_status": error.exit_status})
     else:
-        with contextlib.suppress(OutputFailed):  # the exit status says it too
+        with contextlib.suppress(OutputFailed):  # the exit status reports it too
             say_error(str(error))
 
 
-def _asks_for_json() -> bool:
-    """What follows `--` belongs to the training."""
+def _wants_json() -> bool:
+    """Check for --json. Arguments after `--` belong to the training."""
     return "--json" in (sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:])
 
 
-def _tell_usage(error: Any) -> int:
-    """What the command line could not be understood as, in typer's words: it quotes what was typed."""
+def _print_usage_error(error: Any) -> int:
+    """Print typer's message about an invalid command line, which quotes the user's input."""
     from holdfast.render.console import print_json, print_lines  # noqa: PLC0415
 
-    if _asks_for_json():
+    if _wants_json():
         command = getattr(getattr(error, "ctx", None), "command_path", "") or "holdfast"
-        step = f"see how it is called: {command} --help"
-        said = {"error": error.format_message(), "kind": "UsageError", "next": step, "look_at": ""}
-        print_json({**said, "exit_status": int(error.exit_code)})
+        step = f"see the usage: {command} --help"
+        fields = {"error": error.format_message(), "kind": "UsageError", "next": step, "look_at": ""}
+        print_json({**fields, "exit_status": int(error.exit_code)})
         return int(error.exit_code)
     text = io.StringIO()
     error.show(file=text)

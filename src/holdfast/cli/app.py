@@ -1,4 +1,4 @@
-"""The command line: one file a command, no logic."""
+"""The command line: one file per command, no logic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.schema.pages import help_of
 
 app = typer.Typer(
     name="holdfast",
-    help="Training runs that finish, and prove that they learned.",
+    help="Supervise PyTorch trainings: runs that finish and prove that they learned.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,8 +28,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print_line(f"holdfast {holdfast.__version__}")
         raise typer.Exit
 
@@ -37,14 +37,14 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _main(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     pass
 
 
 PASS_THROUGH = {"allow_interspersed_args": False}
-"""What follows the first word of the command belongs to the command, with or without `--`."""
+"""Everything after the first word of the training command belongs to it, with or without `--`."""
 
 for command, settings in (
     (run, PASS_THROUGH),

@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: what became of a run that Holdfast did not watch."""
+"""`holdfast diagnose`: analyze a run that Holdfast did not supervise."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ def diagnose(
     path: str = typer.Argument(
         ...,
         metavar="PATH|-",
-        help="A run's folder, results.csv, metrics.csv, trainer_state.json, log or journal; - is stdin. A FIFO, as <(...), has 4 s to begin.",
+        help="A run folder, results.csv, metrics.csv, trainer_state.json, log or journal; - for stdin. A FIFO such as <(...) must send data within 4 s.",
     ),
     exit_code: int | None = typer.Option(
-        None, "--exit-code", metavar="N", help="What the shell said of its end (echo $?): 137 is a kill, 134 an abort."
+        None, "--exit-code", metavar="N", help="Exit status of the training (echo $?): 137 is a kill, 134 an abort."
     ),
-    report: Path | None = typer.Option(None, metavar="DIR", help="Write report.md and report.html into this folder."),
+    report: Path | None = typer.Option(None, metavar="DIR", help="Write report.md and report.html to this folder."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Say what became of a run that Holdfast did not watch: findings, cause, what is not known, what to do next.
+    """Analyze the logs of a run that Holdfast did not supervise.
 
-    Reads folders of Ultralytics, CSV logs of Lightning, states of Transformers, plain logs and Holdfast's own journals.
-    Nothing in them is run or loaded. Exit status: 0 nothing fatal was found, 2 it is no record of a training, 3 fatal.
+    Reports findings, the cause of a failure, what is unknown, and what to do next. Reads Ultralytics run folders,
+    Lightning CSV logs, Transformers trainer states, plain logs and Holdfast journals. Nothing in them is executed or
+    unpickled.
+
+    Exit status: 0 nothing fatal was found, 2 not a record of a training, 3 a fatal finding.
     """
     from holdfast.importers.diagnose import diagnose as judge
     from holdfast.render.diagnosis import show

@@ -1,4 +1,4 @@
-"""`holdfast drill`: known failures, reproduced on this machine, against the real supervisor."""
+"""`holdfast drill`: reproduce known failures on this machine, under the real supervisor."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import typer
 
 
 def drill(
-    name: str | None = typer.Argument(None, metavar="NAME|all", help="Which drill to run; without it they are listed."),
-    folder: Path | None = typer.Option(
-        None, "--dir", help="Where the drills' run folders go; a temporary folder by default."
+    name: str | None = typer.Argument(
+        None, metavar="NAME|all", help="The drill to run. Without it, all drills are listed."
     ),
+    folder: Path | None = typer.Option(None, "--dir", help="Folder for the runs (default: a temporary folder)."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Reproduce a known failure and show that it is caught: losses that are zero, a leak, a hang, a truncated checkpoint, ...
+    """Reproduce a known failure and show that it is detected.
 
-    Every drill runs a small training whose fault is injected, most of them on a simulated accelerator, under the same
-    supervisor as `holdfast run`. Exit status: 0 when all that ran have passed, 1 when one failed.
+    For example losses that are zero, a memory leak, a hang or a truncated checkpoint. Each drill runs a small training
+    with an injected fault, most of them on a simulated accelerator, under the same supervisor as `holdfast run`.
+
+    Exit status: 0 all drills passed, 1 a drill failed.
     """
     from holdfast.render.drills import print_list, print_outcomes
     from holdfast.simulator.drills import all_drills

@@ -1,4 +1,4 @@
-"""`holdfast fit`: what fits into this machine's memory, measured."""
+"""`holdfast fit`: measure what fits into the memory of this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import typer
 
 
 def fit(
-    plan: Path = typer.Argument(..., metavar="PLAN.toml", help="A plan of Ultralytics; its largest stage is tried."),
+    plan: Path = typer.Argument(..., metavar="PLAN.toml", help="A plan for Ultralytics. Its largest stage is tried."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Say which batch and image size fit into memory here, from a few short trials in a scratch folder. Takes some minutes.
+    """Find a batch size and image size that fit into memory.
 
-    What is recommended was tried for real. Exit status: 0 something fits, 2 usage, 3 nothing does, or a trial did not run.
+    Runs a few short runs in a scratch folder, which takes some minutes. The recommended sizes have actually been
+    tried.
+
+    Exit status: 0 something fits, 2 usage, 3 nothing fits or a short run failed.
     """
-    from holdfast.launch.interrupts import ends_what_it_started
+    from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.preflight.batch_finder import find_what_fits
     from holdfast.preflight.cost_estimate import find_largest_stage
     from holdfast.render.batch_finder import print_answer, print_progress
@@ -25,12 +28,12 @@ def fit(
     from holdfast.supervisor.stage_command import stage_plan, stages_of
 
     working_folder()
-    asked = open_plan(plan)
-    if asked.trainer != "ultralytics":
+    opened = open_plan(plan)
+    if opened.trainer != "ultralytics":
         raise UsageError(
-            "Only trainings of Ultralytics can be tried out, and this plan has a command of its own.",
-            next_step="holdfast init DATA.yaml writes a plan that can",
+            "holdfast fit only works with Ultralytics trainings, and this plan runs a command.",
+            next_step="write an Ultralytics plan: holdfast init DATA.yaml",
         )
-    with ends_what_it_started():
-        answer = find_what_fits(stage_plan(asked, stages_of(asked)[find_largest_stage(asked)]), print_progress)
+    with terminate_helpers_on_signal():
+        answer = find_what_fits(stage_plan(opened, stages_of(opened)[find_largest_stage(opened)]), print_progress)
     raise typer.Exit(print_answer(answer, as_json=as_json))

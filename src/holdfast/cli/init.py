@@ -1,4 +1,4 @@
-"""`holdfast init`: a plan for a data set and this machine."""
+"""`holdfast init`: write a plan for a data set and this machine."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ import typer
 
 def init(
     data: Path | None = typer.Argument(
-        None, metavar="DATA.yaml", help="The data set; without it, the only data yaml in this folder."
+        None, metavar="DATA.yaml", help="The data set (default: the only data YAML file in this folder)."
     ),
-    model: str = typer.Option("yolo11n.yaml", help="A .yaml to train from scratch, or a .pt to begin with."),
+    model: str = typer.Option(
+        "yolo11n.yaml", help="A .yaml file to train from scratch, or a .pt file with initial weights."
+    ),
     out: Path = typer.Option(Path("plan.toml"), help="Where to write the plan."),
-    force: bool = typer.Option(False, "--force", help="Write over a plan that is there."),
+    force: bool = typer.Option(False, "--force", help="Overwrite an existing plan."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Write a plan for a data set and this machine: two stages, a budget, every key explained. Then: holdfast run plan.toml
+    """Write a plan file for a data set and this machine.
 
-    Nothing is trained and nothing is downloaded. What must be mended before the plan can run is told.
+    The plan has two stages and a budget, and explains every key. Start it with: holdfast run plan.toml
+
+    Nothing is trained or downloaded. Problems that must be fixed before the plan can run are listed.
     """
-    from holdfast.launch.interrupts import ends_what_it_started
+    from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.preflight.init_plan import init as write
     from holdfast.render.plan_draft import show
     from holdfast.storage.folder import working_folder
 
     working_folder()
-    with ends_what_it_started():
+    with terminate_helpers_on_signal():
         written = write(data, model=model, out=out, force=force)
     show(written, as_json=as_json)

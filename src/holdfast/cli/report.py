@@ -1,4 +1,4 @@
-"""`holdfast report`: what a run came to, as a page and as text."""
+"""`holdfast report`: write a report about a run, as HTML and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import typer
 
 def report(
     reference: str | None = typer.Argument(
-        None, metavar="RUN", help="A run's name, name-n or folder; the newest by default."
+        None, metavar="RUN", help="Name (NAME or NAME-N) or folder of a run (default: the newest)."
     ),
-    compare: str | None = typer.Option(None, metavar="RUN", help="Compare with this run, for example one that works."),
-    open_it: bool = typer.Option(False, "--open", help="Open the page in a browser."),
-    as_json: bool = typer.Option(False, "--json", help="Print what the report says as JSON."),
+    compare: str | None = typer.Option(None, metavar="RUN", help="Compare with this run, for example one that worked."),
+    open_it: bool = typer.Option(False, "--open", help="Open the report in a browser."),
+    as_json: bool = typer.Option(False, "--json", help="Print the contents of the report as JSON."),
 ) -> None:
-    """Write report.md and report.html of a run: what happened, why, what it cost, what to do next."""
+    """Write a report about a run: report.md and report.html.
+
+    It states what happened, why, what it cost and what to do next.
+    """
     from holdfast.render.console import say
     from holdfast.render.report.command import make_report
     from holdfast.storage.folder import find, working_folder

@@ -1,4 +1,4 @@
-"""`holdfast resume`: go on with a run whose supervisor is gone, or that was interrupted or failed."""
+"""`holdfast resume`: resume a run that was interrupted, failed or lost its supervisor."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ def resume(
     reference: str | None = typer.Argument(
         None,
         metavar="RUN",
-        help="A run's name, name-n or folder; by default the newest that was interrupted, has failed or lost its supervisor.",
+        help="Name (NAME or NAME-N) or folder of a run (default: the newest that was interrupted, failed or lost its supervisor).",
     ),
     command: list[str] | None = typer.Argument(
         None,
         metavar="[PLAN.toml | -- COMMAND]",
-        help="The plan with what you changed in it; or the training again, where its arguments held a secret.",
+        help="The plan file, if you changed it; or the training command, if its arguments contain a secret.",
     ),
-    checkpoint: str | None = typer.Option(None, metavar="GLOB", help="As for `run`; as planned by default."),
-    resume_with: str | None = typer.Option(None, metavar="ARGS", help="As for `run`; as planned by default."),
-    on_event: str | None = typer.Option(None, metavar="CMD", help="As for `run`; as planned by default."),
-    max_attempts: int | None = typer.Option(None, help="How many further attempts; as planned by default."),
-    hours: float | None = typer.Option(None, min=0.0, help="Time for the whole run, over what the plan gives it."),
-    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
+    checkpoint: str | None = typer.Option(None, metavar="GLOB", help="See `run` (default: as before)."),
+    resume_with: str | None = typer.Option(None, metavar="ARGS", help="See `run` (default: as before)."),
+    on_event: str | None = typer.Option(None, metavar="CMD", help="See `run` (default: as before)."),
+    max_attempts: int | None = typer.Option(None, help="Maximum number of further attempts (default: as before)."),
+    hours: float | None = typer.Option(None, min=0.0, help="Time limit for the whole run; overrides the plan."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
 ) -> None:
-    """Go on with a run from its journal and the newest checkpoint that is whole."""
+    """Resume a run from its newest intact checkpoint.
+
+    The journal of the run is continued.
+    """
     from pathlib import Path
 
-    from holdfast.launch.plan_run import is_plan_file, plan_again, plan_changed
+    from holdfast.launch.plan_run import is_plan_file, load_changed_plan, resume_plan
     from holdfast.render.console import say
     from holdfast.storage.folder import find, stage_folders, working_folder
     from holdfast.storage.owners import refuse_foreign
@@ -38,10 +41,10 @@ def resume(
         run = find(reference, root=root, notify=say)
     else:
         run = newest_resumable(root, say)
-        say(f"going on with {run.name}, the newest run that can be resumed")
+        say(f"resuming {run.name}, the newest run that can be resumed")
     refuse_foreign(run, stage_folders(run))
     if command and is_plan_file(command):
-        plan = plan_changed(Path(command[0]), attempts=max_attempts, hours=hours)
+        plan = load_changed_plan(Path(command[0]), attempts=max_attempts, hours=hours)
     else:
         plan = read_plan(
             run,
@@ -52,4 +55,4 @@ def resume(
             resume_with=resume_with,
             on_event=on_event,
         )
-    raise typer.Exit(plan_again(run, plan, as_json=as_json))
+    raise typer.Exit(resume_plan(run, plan, as_json=as_json))

@@ -1,4 +1,4 @@
-"""`holdfast rules`: what Holdfast knows to look for."""
+"""`holdfast rules`: the failures that Holdfast detects."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import typer
 
 
 def rules(
-    rule: str | None = typer.Argument(None, metavar="ID", help="One rule, explained."),
+    rule: str | None = typer.Argument(None, metavar="ID", help="The rule to explain."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """List the rules, or explain one."""
+    """List the failures that Holdfast detects, or explain one."""
     from holdfast.render.rules import print_rules
 
     print_rules(rule, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`holdfast run`: supervise a training command."""
+"""`holdfast run`: run a training under supervision."""
 
 from __future__ import annotations
 
@@ -16,55 +16,58 @@ class OnFinding(str, Enum):
 def run(
     context: typer.Context,
     command: list[str] = typer.Argument(
-        ..., metavar="PLAN.toml | COMMAND", help="A plan file, or the training as you would start it."
+        ..., metavar="PLAN.toml | COMMAND", help="A plan file, or the training command."
     ),
-    name: str | None = typer.Option(None, help="Name of the run; the script's name by default."),
-    folder: Path | None = typer.Option(None, "--dir", help="The run folder itself; .holdfast/runs/NAME-N by default."),
-    max_attempts: int = typer.Option(3, help="How often the training may be started in all."),
+    name: str | None = typer.Option(None, help="Name of the run (default: the name of the script)."),
+    folder: Path | None = typer.Option(None, "--dir", help="Run folder (default: .holdfast/runs/NAME-N)."),
+    max_attempts: int = typer.Option(3, help="Maximum number of times to start the training."),
     on_finding: OnFinding = typer.Option(
-        "act", help="What to do about a proven failure: stop the training, or only tell."
+        "act", help="What to do about a proven failure: act (stop the training) or only warn."
     ),
     observe_only: bool = typer.Option(
-        False, "--observe-only", help="Watch and record; stop, restart and change nothing."
+        False, "--observe-only", help="Only watch and record; never stop, restart or change anything."
     ),
-    checkpoint: str | None = typer.Option(None, metavar="GLOB", help="Where this command writes its checkpoints."),
+    checkpoint: str | None = typer.Option(
+        None, metavar="GLOB", help="Glob pattern for the checkpoints of the command."
+    ),
     resume_with: str | None = typer.Option(
-        None, metavar="ARGS", help='Arguments that make it go on, e.g. "--resume {checkpoint}".'
+        None, metavar="ARGS", help='Arguments to resume, e.g. "--resume {checkpoint}".'
     ),
     on_event: str | None = typer.Option(
-        None, metavar="CMD", help="A command of yours at start, finding, restart and end; gets JSON on its stdin."
+        None, metavar="CMD", help="Command to run at start, finding, restart and end; it receives JSON on stdin."
     ),
     rule: list[str] = typer.Option(
         [],
         metavar="ID[.LIMIT]=VALUE",
-        help="Set a rule for this run: ID=off|note|warn (says no more than that), or ID.LIMIT=NUMBER. May be repeated.",
+        help="Configure a rule: ID=off|note|warn sets its highest severity, ID.LIMIT=NUMBER a limit. May be repeated.",
     ),
     hang_after: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Silence that may be a hang (default: 300, and ten times the longest pause so far).",
+        help="Time without progress that counts as a possible hang (default: 300, and at least ten times the longest pause so far).",
     ),
     backoff: float = typer.Option(
-        2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further one."
+        2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further attempt."
     ),
     max_lost_work: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Work that a death may cost, where holdfast.guard takes snapshots (default: 120, within 1% of the time, or more once it has died).",
+        help="Work that a crash may cost, if holdfast.guard takes snapshots (default: 120; snapshots take at most 1% of the time, or more after a crash).",
     ),
-    check: bool = typer.Option(
-        True, "--check/--no-check", help="Before a plan: whether its hours are worth starting (holdfast check)."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON, as the last line of stdout."),
+    check: bool = typer.Option(True, "--check/--no-check", help="Run `holdfast check` before a plan is started."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
 ) -> None:
-    """Run a training and keep it alive: watch every step, say why it died, go on from what it saved, end with a verdict.
+    """Run a training, restart it after crashes and judge the result.
 
-    With a plan file (holdfast init writes one) it carries out all of its stages; options given here win over the plan's.
+    Holdfast watches every step. If the training crashes, it reports why and resumes from the last saved state. At the
+    end it gives a verdict.
+
+    With a plan file (see holdfast init), all stages of the plan are run. Options on the command line override the plan.
 
     Exit status: 0 finished, 2 usage, 3 not learned, 4 failed, 130 interrupted, 143 terminated.
     """
-    from holdfast.launch.command_run import given, plan_for, supervise_new
-    from holdfast.launch.plan_run import check_first, is_plan_file, plan_from, supervise_plan, with_a_device
+    from holdfast.launch.command_run import explicit_options, make_plan, supervise_new
+    from holdfast.launch.plan_run import choose_device, is_plan_file, load_plan, passes_checks, supervise_plan
     from holdfast.storage.folder import refuse_bad_name, working_folder
 
     working_folder()
@@ -82,8 +85,8 @@ def run(
         "rule": rule,
     }
     if is_plan_file(command):
-        plan = plan_from(Path(command[0]), given(context, options))
-        if check and not check_first(plan, as_json=as_json):
+        plan = load_plan(Path(command[0]), explicit_options(context, options))
+        if check and not passes_checks(plan, as_json=as_json):
             raise typer.Exit(3)
-        raise typer.Exit(supervise_plan(with_a_device(plan), name=name, folder=folder, as_json=as_json))
-    raise typer.Exit(supervise_new(plan_for(command, options), name=name, folder=folder, as_json=as_json))
+        raise typer.Exit(supervise_plan(choose_device(plan), name=name, folder=folder, as_json=as_json))
+    raise typer.Exit(supervise_new(make_plan(command, options), name=name, folder=folder, as_json=as_json))

@@ -1,4 +1,4 @@
-"""`holdfast status`: where a run stands."""
+"""`holdfast status`: show the state of a run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import typer
 
 def status(
     reference: str | None = typer.Argument(
-        None, metavar="RUN", help="A run's name, name-n or folder; the newest by default."
+        None, metavar="RUN", help="Name (NAME or NAME-N) or folder of a run (default: the newest)."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """Say where a run stands: its step, loss, phase, attempts and findings."""
+    """Show the step, loss, phase, attempts and findings of a run."""
     from holdfast.render.console import say
     from holdfast.render.status import print_status, status_of
     from holdfast.storage.folder import find, working_folder

@@ -55,7 +55,7 @@ class Reading:
 def as_entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:
     """As the journal gives them: what the probe would have written comes from rank 0."""
     for event in history:
-        from_probe = isinstance(event, events.ChildEvent.__args__)  # type: ignore[attr-defined]
+        from_probe = isinstance(event, events.ProbeEvent.__args__)  # type: ignore[attr-defined]
         yield Entry(event, 1, 0 if from_probe else None)
 
 

@@ -18,7 +18,7 @@ from holdfast.importers.text import read_source
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
 from holdfast.schema.shell_text import shell_quoted
-from holdfast.storage.integrity import is_torn
+from holdfast.storage.integrity import is_truncated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -240,7 +240,7 @@ def _going_on(folder: Folder, end: End, notes: list[str]) -> ResumeHint | None:
     if last is None or end.finished:
         return None
     try:
-        torn = is_torn(last)
+        torn = is_truncated(last)
     except OSError as error:
         notes.append(f"{last.name} cannot be read: {error.strerror}.")
         return None

@@ -1,4 +1,4 @@
-"""What `run` and `resume` share for one training: from the words of the command line to a supervised run and its panel."""
+"""Code shared by `run` and `resume`: from command-line options to a supervised training and its summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis import rule_config
 from holdfast.diagnosis.run_state import load_run_state
-from holdfast.launch.new_run_folder import claim
+from holdfast.launch.new_run_folder import create_run_folder
 from holdfast.render.console import print_json, say
 from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.report import write_report
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 
-def given(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Those options that the user really wrote."""
+def explicit_options(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that are given on the command line, without defaults."""
     sources = {name: context.get_parameter_source(name) for name in options}
     return {
         name: options[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
     }
 
 
-def plan_for(command: list[str], options: dict[str, Any]) -> Plan:
-    return Plan(cwd=str(working_folder()), command=command, **fields_of(options))
+def make_plan(command: list[str], options: dict[str, Any]) -> Plan:
+    return Plan(cwd=str(working_folder()), command=command, **to_plan_fields(options))
 
 
-def fields_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of the command line as fields of a plan."""
+def to_plan_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert command-line options to fields of a plan."""
     names = {"backoff": "backoff_s", "max_lost_work": "max_lost_work_s"}
-    known = {"max_attempts", "hang_after", "rule"}
-    fields = {names.get(name, name): value for name, value in options.items() if name not in known}
+    converted = {"max_attempts", "hang_after", "rule"}
+    fields = {names.get(name, name): value for name, value in options.items() if name not in converted}
     if "max_attempts" in options:
         fields["budget"] = Budget(attempts=options["max_attempts"])
     if options.get("hang_after") is not None:
@@ -67,23 +67,23 @@ def supervise_new(
 ) -> int:
     if plan.on_event is not None:
         words_of(plan.on_event)
-    run = claim(plan.command, root=working_folder(), name=name or plan.name, folder=folder)
+    run = create_run_folder(plan.command, root=working_folder(), name=name or plan.name, folder=folder)
     write_plan(run, plan)
     try:
-        return _supervised(
-            run, plan, lambda narrator: supervisor.start(run, plan, [narrator]), as_json=as_json, progress=progress
+        return _supervise(
+            run, plan, lambda reporter: supervisor.start(run, plan, [reporter]), as_json=as_json, progress=progress
         )
     except CommandNotRunnable:
         if run.is_there() and not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
-            shutil.rmtree(run.path, ignore_errors=True)  # nothing ran: an empty record would only be in the way
+            shutil.rmtree(run.path, ignore_errors=True)  # nothing ran: do not keep an empty run folder
         raise
 
 
-def supervise_again(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
-    return _supervised(run, plan, lambda narrator: supervisor.take_over(run, plan, [narrator]), as_json=as_json)
+def supervise_resumed(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
+    return _supervise(run, plan, lambda reporter: supervisor.take_over(run, plan, [reporter]), as_json=as_json)
 
 
-def _supervised(
+def _supervise(
     run: RunFolder,
     plan: Plan,
     supervise: Callable[[ConsoleReporter], Verdict],
@@ -92,11 +92,11 @@ def _supervised(
     progress: str | None = None,
 ) -> int:
     verdict = supervise(ConsoleReporter(run, plan=progress))
-    gc.collect()  # what the supervisor knew is not needed any more, and is about to be read again from the record
+    gc.collect()  # free the state of the supervisor: the journal is about to be read again
     if not (run.is_there() and run.journal.is_file()):
-        return tell_removed(run, verdict, as_json=as_json)
-    state, summary = write_down(run, plan)
-    with contextlib.suppress(OSError):  # a terminal or pipe that is gone does not decide the status
+        return report_removed(run, verdict, as_json=as_json)
+    state, summary = write_results(run, plan)
+    with contextlib.suppress(OSError):  # a closed terminal or pipe does not change the exit status
         if as_json:
             print_json(summary)
         else:
@@ -106,22 +106,22 @@ def _supervised(
     return verdict.exit_status
 
 
-def tell_removed(run: RunFolder, verdict: Verdict, *, as_json: bool) -> int:
-    """Of a run whose folder was removed or replaced while it lived there is no record there, but what it came to is known."""
+def report_removed(run: RunFolder, verdict: Verdict, *, as_json: bool) -> int:
+    """Report the result of a run whose folder was removed or replaced while it was running."""
     with contextlib.suppress(OSError):
         if as_json:
-            known = {"run": run.name, "dir": str(run.path), "verdict": verdict.outcome.value, "reason": verdict.reason}
-            print_json({**known, "exit_status": verdict.exit_status})
+            fields = {"run": run.name, "dir": str(run.path), "verdict": verdict.outcome.value, "reason": verdict.reason}
+            print_json({**fields, "exit_status": verdict.exit_status})
         else:
             say(
-                f"{verdict.outcome.value}: {verdict.reason}. The run folder {run.path} was removed or replaced while the run lived: "
-                "its record is not there any more, nothing was written into what is, and it cannot be resumed."
+                f"{verdict.outcome.value}: {verdict.reason}. The run folder {run.path} was removed or replaced during the run: "
+                "its journal is gone, nothing was written to the replacement, and the run cannot be resumed."
             )
     return verdict.exit_status
 
 
-def write_down(run: RunFolder, plan: Plan) -> tuple[RunState, dict[str, Any]]:
-    """The summary and the report of a run that is over."""
+def write_results(run: RunFolder, plan: Plan) -> tuple[RunState, dict[str, Any]]:
+    """Write the summary and the report of a finished run."""
     state = load_run_state(shown(run, plan))
     summary = summary_of(run, state)
     try:
@@ -130,6 +130,6 @@ def write_down(run: RunFolder, plan: Plan) -> tuple[RunState, dict[str, Any]]:
         say(f"{run.summary} cannot be written: {error.strerror}")
     try:
         write_report(state, run.path, title=run.name, reference=run.reference)
-    except Exception as error:  # noqa: BLE001 - the run is over and judged: a page that cannot be drawn changes nothing of it
-        say(f"no report was written ({error}); try: holdfast report {run.shell_reference}")
+    except Exception as error:  # noqa: BLE001 - the verdict is known: a failed report does not change it
+        say(f"the report could not be written ({error}); try: holdfast report {run.shell_reference}")
     return state, summary

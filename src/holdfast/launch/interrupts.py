@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal, while a command tries things out: what it started is ended before it exits."""
+"""Ctrl-C, SIGTERM and a closed terminal during checks and trials: terminate the helper processes, then exit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
-    signal.SIGHUP: "SIGHUP: its terminal was closed",
+    signal.SIGHUP: "SIGHUP: the terminal was closed",
 }
 
 
 class Interrupted(BaseException):
-    """Not an Exception: nothing in between takes it for an error of its own."""
+    """A signal arrived. This is not an Exception, so that no `except Exception` catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -27,12 +27,15 @@ class Interrupted(BaseException):
 
 
 @contextlib.contextmanager
-def ends_what_it_started() -> Iterator[None]:
-    """Exits with 128 and the number of the signal. A signal that is ignored, as under nohup, stays so."""
+def terminate_helpers_on_signal() -> Iterator[None]:
+    """Terminate all helper processes on a signal, and exit with 128 + its number.
+
+    Ignored signals (nohup) stay ignored.
+    """
 
     def interrupt(number: int, _: object) -> NoReturn:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)  # what follows takes some seconds, and is not to be cut short
+        for handled in before:
+            signal.signal(handled, signal.SIG_IGN)  # termination takes some seconds and must not be interrupted
         raise Interrupted(number)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -41,19 +44,21 @@ def ends_what_it_started() -> Iterator[None]:
         signal.signal(number, interrupt)
     try:
         yield
-    except Interrupted as why:
-        raise typer.Exit(_ended(why)) from None
+    except Interrupted as interruption:
+        raise typer.Exit(_terminate_helpers(interruption)) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _ended(why: Interrupted) -> int:
+def _terminate_helpers(interruption: Interrupted) -> int:
     from holdfast.process.helper_processes import helpers
     from holdfast.render.console import say
 
     left = helpers.end()
-    kept = f"what it had started is ended, except: {', '.join(left)}" if left else "what it had started is ended"
+    result = "all processes it had started are terminated"
+    if left:
+        result += f", except: {', '.join(left)}"
     with contextlib.suppress(OSError):
-        say(f"interrupted by {SIGNALS[why.number]}; {kept}")
-    return 128 + why.number
+        say(f"interrupted by {SIGNALS[interruption.number]}; {result}")
+    return 128 + interruption.number

@@ -1,4 +1,4 @@
-"""The folder of a new run; where it holds a run already, what can be done with that one is said."""
+"""Creates the folder of a new run. If it already contains a run, the error states what can be done with that run."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def claim(command: Sequence[str], *, root: Path, name: str | None, folder: Path | None) -> RunFolder:
+def create_run_folder(command: Sequence[str], *, root: Path, name: str | None, folder: Path | None) -> RunFolder:
     try:
         return folders.create(command, root=root, name=name, folder=folder)
     except RunExists as error:
-        held = RunFolder(folder) if folder is not None else None
-        if held is None or not held.journal.is_file():
+        existing = RunFolder(folder) if folder is not None else None
+        if existing is None or not existing.journal.is_file():
             raise
-        if is_live(held):
+        if is_live(existing):
             raise RunExists(
-                f"{folder} holds a run that is under way.",
-                next_step=f"see how it stands: holdfast status {shell_quoted(folder)}; or choose another --dir",
+                f"{folder} contains a run that is in progress.",
+                next_step=f"see its state: holdfast status {shell_quoted(folder)}; or choose another --dir",
             ) from error
-        if not _has_finished(held):
+        if not _has_finished(existing):
             raise
         raise RunExists(
-            f"{folder} already holds a run, and it has finished.",
-            next_step=f"choose another --dir; to see what that one came to: holdfast report {shell_quoted(folder)}",
+            f"{folder} already contains a run, which has finished.",
+            next_step=f"choose another --dir; to see the result of that run: holdfast report {shell_quoted(folder)}",
         ) from error
 
 
 def _has_finished(run: RunFolder) -> bool:
-    """As `holdfast resume` would say of it."""
+    """Return True if `holdfast resume` would refuse the run as finished."""
     try:
         return not is_resumable(run) and (run.stages.is_dir() or is_over(load_run_state(replay(run))))
     except JournalUnreadable:

@@ -20,7 +20,7 @@ from holdfast.schema.errors import DataSetInvalid, FolderNotWritable, UsageError
 from holdfast.schema.plan_keys import BY_NAME, TOP
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.storage.folder import working_folder, write_atomically, write_new
-from holdfast.storage.plan.values import written
+from holdfast.storage.plan.values import format_value
 from holdfast.storage.safe_files import exists, is_file
 from holdfast.supervisor.load_plan import open_plan
 
@@ -263,7 +263,7 @@ def _relative_to(folder: Path, path: Path) -> str:
 
 
 def _format_line(key: str, value: object, description: str = "") -> str:
-    text = f"{key} = {written(value, most=sys.maxsize)}"
+    text = f"{key} = {format_value(value, most=sys.maxsize)}"
     return f"{text:<30} # {description}" if description else text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.schema.plan_keys import TABLES, TOP
-from holdfast.storage.plan.values import NAMES, written
+from holdfast.storage.plan.values import NAMES, format_value
 
 if TYPE_CHECKING:
     from holdfast.schema.plan_keys import Key, Table
@@ -46,4 +46,4 @@ def _holds(key: Key) -> str:
 
 
 def _default(key: Key) -> str:
-    return "" if key.holds.default in (None, [], {}) else f"`{written(key.holds.default)}`"
+    return "" if key.holds.default in (None, [], {}) else f"`{format_value(key.holds.default)}`"

@@ -1,19 +1,19 @@
-"""What can go wrong that a person can mend.
+"""Errors that the user can fix.
 
-HoldfastError                a sentence, what to do next, where to look
-└── UsageError               exit status 2: the request itself cannot be carried out
-    ├── CommandNotRunnable   no such program, not executable, a folder
-    ├── UnknownRun           no run by that name or path
-    ├── RunExists            --dir names a folder that already holds something
-    ├── RunIsLive            another supervisor holds this run
-    ├── RunIsOver            nothing is left to resume
-    ├── UntrustedRun         it belongs to another user
-    ├── FolderNotWritable    the run folder cannot be made or written
+HoldfastError                what happened, what to do next, where to look
+└── UsageError               exit status 2: the request cannot be carried out
+    ├── CommandNotRunnable   no such program, not executable, or a folder
+    ├── UnknownRun           no run with that name or path
+    ├── RunExists            --dir names a folder that is not empty
+    ├── RunIsLive            another supervisor is running this run
+    ├── RunIsOver            there is nothing left to resume
+    ├── UntrustedRun         the run belongs to another user
+    ├── FolderNotWritable    the run folder cannot be created or written to
     ├── FolderGone           the working folder was removed
-    ├── PlanInvalid          a setting that makes no sense
-    ├── DataSetInvalid       a data set that is missing, or not what its description says
-    ├── RecordUnknown        no record of a training, or none that can be read
-    ├── JournalUnreadable    the record was written by a newer Holdfast, cannot be read, or is none
+    ├── PlanInvalid          a setting is invalid
+    ├── DataSetInvalid       the data set is missing, or does not match its description
+    ├── RecordUnknown        not a record of a training, or not a readable one
+    ├── JournalUnreadable    the journal is missing, unreadable, or written by a newer Holdfast
     └── PlatformUnsupported  Windows
 """
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """Shown to the user as it is, never with a stack trace. Exit status 1 is for faults of Holdfast's own: no kind of these has it."""
+    """An error shown to the user without a stack trace. The exit status is never 1, which means an internal error."""
 
     exit_status = 2
 

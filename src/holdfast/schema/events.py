@@ -1,71 +1,71 @@
-"""The facts of a run, and when each is written.
+"""The events of a run, and when each is written.
 
-A run, as pseudocode, with each event where it fires. Indented under `attempt` is what happens inside one life of the
-training process; lines marked `child` are written by the probe inside it, all others by the supervisor.
+This pseudocode shows where in a run each event is written. The block under `for each attempt` covers one start of the
+training process. Events marked `probe` are written by the probe inside that process, all others by the supervisor.
 
-    run-started                          once; the command, the machine, the schema version
+    run-started                          once per run: the command, the machine, the schema version
     for each attempt:
-        attempt-started                  the exact command, the checkpoint it goes on from
-        interpreter            child     a Python started with the probe on its path (one for each process)
+        attempt-started                  the exact command, and the checkpoint it resumes from
+        interpreter            probe     a Python interpreter started with the probe on its path (once per process)
         import torch ...
-            torch-imported     child
-        first backward, step or loader fetch:
-            probe-attached     child     this process trains: rank, versions, how to ask it for stacks
-            settings           child     what a framework really trains with
-            coverage           child     what can be seen and what cannot, and why; again whenever that changes
-            loader             child     how many batches a pass over the training's data has
-            snapshot-corrupt   child     a snapshot was passed over, and why
-            restored           child     the training has the state of a snapshot, and whether it goes on exactly
-            replayed           child     what had been done since was done again: the same losses, or from which step not
+            torch-imported     probe
+        first backward, optimizer step or loader fetch:
+            probe-attached     probe     this process trains: rank, versions, how to request its stacks
+            settings           probe     the settings that the framework actually trains with
+            coverage           probe     what the probe can observe, and why not the rest; written again when it changes
+            loader             probe     number of batches in one pass over the training data
+            snapshot-corrupt   probe     a snapshot was skipped, and why
+            restored           probe     the state of a snapshot was restored, and whether the resume is exact
+            replayed           probe     steps after the snapshot were repeated: same losses, or the first different one
         while training:
             for each step:
-                fetch a batch            (its wait, size and hash go into the step)
-                backward                 (its loss goes into the step)
-                    graph      child     which parameters the loss uses against which an optimizer holds
-                    stale-gradients child gradients were left over from the step before
+                fetch a batch            (wait time, size and hash become part of the step event)
+                backward                 (the loss becomes part of the step event)
+                    graph      probe     parameters used by the loss compared with those owned by an optimizer
+                    stale-gradients probe gradients were left over from the previous step
                 optimizer.step
-                    weight-updates child  which tensors moved, and which did not although their gradient says so
-                    gradients  child     norms and finiteness, where looked at
-                    frozen     child     whether what is frozen stayed as it was
-                    skipped    child     a gradient scaler skipped this step
-                step           child     the first thousand, and any that is out of the ordinary
-                steps          child     a window of steps after that
-                schedule       child     a learning-rate scheduler was seen, with its planned total
-                memory         child     device memory
-                checksum       child     this rank's weights as one number, to be compared with the other ranks'
-            epoch              child
-            evaluation         child     fetching with gradients disabled
-            metrics            child     what an adapter knows: loss parts, mAP, fitness
-            saved              child     torch.save, and whether what was saved is what is live
-            snapshot           child     the whole state is on disk, and how long the training waited for that
-            snapshot-failed    child     it is not, and why; the one before still is
-            probe-note         child     the probe changed its sampling, or could not do something
-        meanwhile, outside:
+                    weight-updates probe tensors that changed, and those that did not despite a gradient
+                    gradients  probe     norms and non-finite values, for sampled steps
+                    frozen     probe     whether frozen parameters stayed unchanged
+                    skipped    probe     a gradient scaler skipped this step
+                step           probe     each of the first thousand steps, and any unusual step after them
+                steps          probe     a window of steps, after the first thousand
+                schedule       probe     a learning-rate scheduler was found, with its planned total
+                memory         probe     device memory
+                checksum       probe     a checksum of this rank's weights, to compare with the other ranks
+            epoch              probe     an epoch ended
+            evaluation         probe     batches were fetched with gradients disabled
+            metrics            probe     metrics reported by an adapter: loss parts, mAP, fitness
+            saved              probe     torch.save was called, and whether the saved weights equal the live ones
+            snapshot           probe     the complete training state is on disk, and how long the training waited
+            snapshot-failed    probe     a snapshot could not be written, and why; the previous one is kept
+            probe-note         probe     the probe changed its sampling, or could not do something
+        meanwhile, in the supervisor:
             sample                       memory of the process tree and the system, swap, disk
-            slept                        the wall clock jumped against the monotonic one
+            slept                        the machine slept: the wall clock jumped ahead of the monotonic clock
             suspended / continued        Ctrl-Z and fg
-            signalled                    a signal reached the supervisor
-            no-progress                  no step, fetch or output past the bound: stacks follow
-            stacks                       what every thread was doing
-            output-matched               a line of output that a rule knows
-            supervisor-note              something about Holdfast's own work that a reader should know
-            finding-made                 a rule concluded something
-        process-exiting        child     the process is about to end in an orderly way
-        attempt-ended                    exit code or signal, the exact last step, the OS's evidence, the last words
-        reloaded                         a checkpoint was read back: it loads, and its values are finite
-        checkpoints-backed-up            what the attempt saved was copied out of harm's way
+            signalled                    the supervisor received a signal
+            no-progress                  no step, fetch or output for longer than the limit; stack dumps follow
+            stacks                       the stack of every thread
+            output-matched               a line of output matched the pattern of a rule
+            supervisor-note              a remark about Holdfast's own operation
+            finding-made                 a rule reported a finding
+        process-exiting        probe     the process is about to exit normally
+        attempt-ended                    exit code or signal, the exact last step, evidence from the OS, the last output
+        reloaded                         a checkpoint was loaded again: is it readable, and are its values finite?
+        checkpoints-backed-up            the checkpoints of the attempt were copied to a safe place
         decision-made                    continue, stop, restart or retry, and why
     run-ended                            the verdict and its proofs
 
-The run of a plan with several stages is a run of runs: each stage has a run folder of its own with all of the above in it, and the
-journal of the whole says which stages there were.
+If a plan has several stages, each stage has its own run folder with all of the events above. The journal of the whole
+run lists the stages.
 
     run-started
     for each stage:
-        stage-left-out                   it does not fit into memory, as measured; or
-        stage-started                    its settings, the weights that it begins with, its folder
-        stage-ended                      its verdict, what it reached, what its gate says, the files that it leaves
-    run-ended                            the verdict of the whole
+        stage-left-out                   skipped, because it was measured not to fit into memory; or
+        stage-started                    its settings, its initial weights, its folder
+        stage-ended                      its verdict, the metric it reached, the result of its gate, its output files
+    run-ended                            the verdict of the whole run
 
 Events are frozen. Everything that is shown or decided is derived from them.
 """
@@ -81,15 +81,15 @@ from holdfast.schema.numbers import Count, Moment, Pid, Seconds, Whole
 from holdfast.schema.verdicts import Change, Decision, Finding, Proof
 
 SCHEMA = 1
-"""Version of the journal. It changes only when an old reader would misread a new journal; new fields do not change it."""
+"""Version of the journal format. It changes only if an old reader would misread a new journal, not for new fields."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
     at: Moment
-    """Wall clock, seconds since 1970."""
+    """Wall-clock time in seconds since 1970."""
 
 
-# --- written by the probe, inside the child ---------------------------------------------------------------------------
+# --- written by the probe, inside the training process ----------------------------------------------------------------
 
 
 class Interpreter(Event, frozen=True, kw_only=True, tag="interpreter"):
@@ -110,29 +110,31 @@ class ProbeAttached(Event, frozen=True, kw_only=True, tag="probe-attached"):
     rank: Count
     world_size: Count = 1
     primary: bool = True
-    """False for a further process that also trains under the same rank: its steps are not the run's clock."""
+    """False for an additional process that trains under the same rank: its steps do not count as steps of the run."""
     python: str
     executable: str
     torch: str
     platform: str = ""
     threads: Whole | None = None
+    """torch.get_num_threads()."""
     stack_signal: Whole | None = None
-    """Send this signal to the process to have its stacks written; None where no signal was free."""
+    """Send this signal to the process to make it write its stacks; None if no signal was free."""
     stack_file: str | None = None
+    """The file that the stacks are written to."""
     first_step: Count = 0
-    """Numbering goes on from here: 0 for a fresh start."""
+    """Step numbers start after this one: 0 for a fresh start."""
 
 
 class Coverage(Event, frozen=True, kw_only=True, tag="coverage"):
     kinds: dict[str, str]
-    """Kind of evidence -> "seen", or "not seen: " and why."""
+    """Kind of evidence -> "seen", or "not seen: " followed by the reason."""
     step_source: str
-    """"optimizer", "backward", "optimizer in backward" or "none"."""
+    """What counts as a step: "optimizer", "backward", "optimizer in backward" or "none"."""
     optimizers: list[str] = []
 
 
 class WindowStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A series of numbers inside a window. Non-finite values are counted in `nonfinite` and left out of the rest."""
+    """Statistics of one value over a window of steps. Non-finite values are only counted in `nonfinite`."""
 
     n: Count = 0
     mean: float = 0.0
@@ -147,27 +149,30 @@ class WindowStats(msgspec.Struct, frozen=True, omit_defaults=True):
 class Step(Event, frozen=True, kw_only=True, tag="step"):
     step: Count
     seconds: Seconds
-    """From the end of the step before to the end of this one, evaluation and saving in between left out."""
+    """From the end of the previous step to the end of this one, without evaluation and saving in between."""
     data_wait: Seconds = 0.0
+    """Seconds spent waiting for the data loader."""
     loss: float | str | None = None
-    """Mean of the losses that went into this step. JSON has no NaN: "nan", "inf" and "-inf" stand for those."""
+    """Mean of the losses in this step. JSON has no NaN, so "nan", "inf" and "-inf" are written as strings."""
     parts: dict[str, float | str] | None = None
-    """Loss components, where an adapter knows them."""
+    """Loss components, if an adapter knows them."""
     backwards: Count = 1
-    """Outermost backwards since the step before: the accumulation as observed."""
+    """Number of outermost backward calls since the previous step: the observed gradient accumulation."""
     grad_norm: float | str | None = None
     lr: list[float] = []
     samples: Count | None = None
     batch: str | None = None
     """Hash of the first batch fetched for this step."""
     other_steps: dict[str, Count] | None = None
-    """Steps of further optimizers since the last one of the first: name -> count."""
+    """Steps of the other optimizers since the last step of the primary one: name -> count."""
     other_losses: dict[str, float | str] | None = None
     instances: Count | None = None
-    """Labelled objects in the step's batches, where an adapter knows."""
+    """Number of labelled objects in the batches of this step, if an adapter knows it."""
 
 
 class Steps(Event, frozen=True, kw_only=True, tag="steps"):
+    """A window of steps; the fields are those of `Step`, summed or as statistics."""
+
     first: Count
     last: Count
     seconds: Seconds
@@ -180,15 +185,16 @@ class Steps(Event, frozen=True, kw_only=True, tag="steps"):
     lr: list[float] = []
     samples: Count | None = None
     batches: Count = 0
-    """How many batch hashes were taken in this window, and how many different ones they were."""
+    """Number of batch hashes taken in this window."""
     different: Count = 0
+    """Number of distinct hashes among them."""
     other_steps: dict[str, Count] | None = None
     instances: Count | None = None
 
 
 class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
     step: Count
-    """The last step before the one that was skipped."""
+    """The last step before the skipped one."""
     optimizer: str
     reason: str = "gradient scaler found a non-finite gradient"
 
@@ -199,7 +205,7 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     seconds: Seconds
     batches: Count
     planned: Count | None = None
-    """How many epochs are planned, where an adapter knows."""
+    """Total number of planned epochs, if an adapter knows it."""
     source: str
     """"loader" or the name of an adapter."""
 
@@ -207,9 +213,9 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
 class Loader(Event, frozen=True, kw_only=True, tag="loader"):
     step: Count
     batches: Count
-    """In one pass over the data that the training reads."""
+    """Number of batches in one pass over the training data."""
     samples: Count = 0
-    """In one of them; 0 where that is not to be told."""
+    """Number of samples in one batch; 0 if unknown."""
 
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
@@ -219,7 +225,7 @@ class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
 
 
 class Settings(Event, frozen=True, kw_only=True, tag="settings"):
-    """What a framework really trains with."""
+    """The settings that the framework actually trains with."""
 
     source: str
     values: dict[str, bool | Whole | float | str | None]
@@ -235,55 +241,66 @@ class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
 class Graph(Event, frozen=True, kw_only=True, tag="graph"):
     step: Count
     used: Count
+    """Number of parameters that the losses use."""
     held: Count
+    """Number of parameters that an optimizer owns."""
     used_not_held: list[str] = []
-    """The first few by name; `outside` counts them all."""
+    """Names of the first few parameters that are used but owned by no optimizer; `outside` is their total number."""
     held_not_used: list[str] = []
+    """Names of the first few parameters that are owned by an optimizer but not used; `unused` is their total number."""
     outside: Count | None = None
-    """Parameters that the losses use and no optimizer holds."""
+    """Number of parameters that the losses use and no optimizer owns."""
     outside_in_eval: Count = 0
-    """Those of them whose module is in evaluation mode: a fixed network that the loss looks through."""
+    """Those of `outside` whose module is in evaluation mode: a fixed network that the loss passes through."""
     unused: Count | None = None
-    """Parameters that optimizers hold and step, and that no loss uses."""
+    """Number of parameters that optimizers own and step but no loss uses."""
 
 
 class StaleGradients(Event, frozen=True, kw_only=True, tag="stale-gradients"):
     step: Count
     tensors: Count
+    """Number of tensors with left-over gradients, out of `of`."""
     of: Count
     names: list[str] = []
     clean: Count = 0
-    """How often until then the same optimizer's gradients were seen to be clean where they had to be."""
+    """How often the gradients of the same optimizer had been clean before, when they had to be."""
 
 
 class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor that did not change although its gradient requires it."""
+
     name: str
     rows: Count
     with_gradient: Count
+    """Number of rows with a non-zero gradient."""
     stuck: Count
-    """Rows with a non-zero gradient that did not change."""
+    """Number of rows with a non-zero gradient that did not change."""
     update_ulps: float | None = None
-    """The largest expected update among stuck rows, in units of the weight's last place; below 0.5 it cannot show."""
+    """The largest expected update among the stuck rows, in ULPs of the weight; below 0.5 it is rounded away."""
     state_moved: bool | None = None
+    """Whether the optimizer state of this tensor changed."""
     times: Count = 1
-    """So many times in a row, in steps that followed each other, some of these rows had to move and none did."""
+    """Number of consecutive steps in which some of these rows had to change and none did."""
     by_others: bool = False
-    """The optimizer is not one that is known: what was to be expected follows from how far it moved other weights."""
+    """The optimizer is unknown, so the expected update is derived from how far it changed other weights."""
 
 
 class WeightUpdates(Event, frozen=True, kw_only=True, tag="weight-updates"):
     step: Count
     checked: Count
+    """Number of tensors checked, out of `of`."""
     of: Count
     moved: Count
+    """Number of checked tensors that changed."""
     state_moved: Count = 0
+    """Number of checked tensors whose optimizer state changed."""
     no_gradient: list[str] = []
     zero_gradient: list[str] = []
     zero_input: list[str] = []
-    """Weights whose gradient is exactly zero while that of the bias beside them is not: their layer is given only zeros."""
+    """Weights with an exactly zero gradient whose bias has a non-zero one: the input of the layer is all zeros."""
     stuck: list[StuckTensor] = []
     moving_again: list[str] = []
-    """Told as stuck before, and seen to move since."""
+    """Tensors reported as stuck earlier that have changed since."""
 
 
 class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
@@ -291,25 +308,28 @@ class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
     norm: float | str
     tensors: Count
     missing: Count = 0
+    """Number of tensors without a gradient."""
     zero: Count = 0
+    """Number of tensors with an all-zero gradient."""
     nonfinite: Count = 0
+    """Number of tensors with a non-finite gradient."""
     nonfinite_names: list[str] = []
     other_optimizer: bool = False
-    """Of a further optimizer, not of the one whose steps are the run's."""
+    """The gradients belong to another optimizer, not to the primary one."""
 
 
 class Frozen(Event, frozen=True, kw_only=True, tag="frozen"):
     step: Count
     since: Count
-    """Compared with what they were at that step."""
+    """The step whose values are the reference for the comparison."""
     tensors: Count
-    """Parameters that ask for no gradient, of models that are trained."""
+    """Number of parameters with requires_grad=False in the models being trained."""
     statistics: Count = 0
-    """Normalisation layers with nothing but such parameters."""
+    """Number of normalization layers with only such parameters."""
     moved: list[str] = []
-    """Parameters that changed all the same: averages of others do so on purpose."""
+    """Frozen parameters that changed anyway. Averages of other parameters do so on purpose."""
     moved_by_optimizer: list[str] = []
-    """Parameters that an optimizer's own step changed although they ask for no gradient."""
+    """Frozen parameters that were changed by an optimizer step."""
     statistics_moved: list[str] = []
     """Layers whose running statistics changed while their parameters did not."""
 
@@ -318,20 +338,26 @@ class Schedule(Event, frozen=True, kw_only=True, tag="schedule"):
     step: Count
     scheduler: str
     planned: Count | None = None
-    """Scheduler steps that it was built for, where it has such a total."""
+    """Total number of scheduler steps it was built for, if it has one."""
     done: Count | None = None
+    """Number of scheduler steps done."""
 
 
 class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     step: Count
     device: str
     allocated: Whole | None = None
+    """Bytes in tensors."""
     driver: Whole | None = None
+    """Bytes allocated by the driver (MPS)."""
     reserved: Whole | None = None
+    """Bytes reserved by the caching allocator (CUDA and similar devices)."""
     peak: Whole | None = None
+    """Maximum of `allocated` so far (CUDA and similar devices)."""
     limit: Whole | None = None
-    """What the device can hold in all, where it says so."""
+    """Total memory of the device in bytes, if it reports it."""
     rss: Whole | None = None
+    """Resident memory of the process in bytes (Linux only)."""
 
 
 class Checksum(Event, frozen=True, kw_only=True, tag="checksum"):
@@ -344,31 +370,33 @@ class Checksum(Event, frozen=True, kw_only=True, tag="checksum"):
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     step: Count
     path: str | None
-    """None when it was saved to something that is not a file."""
+    """None if the target was not a file."""
     bytes: Whole | None = None
     seconds: Seconds = 0.0
     tensors: Count = 0
     compared: Count = 0
     matches: str = "not compared"
-    """How what was saved compares with the live weights: "equal", "cast" to another type, a known "average" of them,
-    "earlier" weights that were live before, "near" them as older ones and averages are, "differs" where none of these
-    explains it, or "not compared"."""
+    """How the saved weights compare with the live ones: "equal", "cast" (another dtype), "average" (a known average of
+    them), "earlier" (weights that were live before), "near" (as close as older weights and averages are), "differs"
+    (none of these explains the difference), or "not compared"."""
     differing: list[str] = []
+    """Names of tensors that differ."""
     nonfinite: Count = 0
-    """Compared tensors with non-finite values."""
+    """Number of compared tensors with non-finite values."""
 
 
 class Snapshot(Event, frozen=True, kw_only=True, tag="snapshot"):
     step: Count
     position: Count
-    """Batches that were used up to it: snapshots are numbered by them."""
+    """Number of batches used so far. Snapshots are numbered by it."""
     path: str
     bytes: Whole
     stall: Seconds
     """Seconds that the training waited."""
     seconds: Seconds
-    """Seconds that it took to write, beside the training."""
+    """Seconds of writing in the background."""
     asked: bool = False
+    """The supervisor requested this snapshot."""
 
 
 class SnapshotFailed(Event, frozen=True, kw_only=True, tag="snapshot-failed"):
@@ -386,17 +414,17 @@ class Restored(Event, frozen=True, kw_only=True, tag="restored"):
     path: str
     exact: bool = True
     why: str = ""
-    """What is not the same as it was."""
+    """What could not be restored exactly."""
 
 
 class Replayed(Event, frozen=True, kw_only=True, tag="replayed"):
-    """What had been done after the snapshot was done again, and its losses were compared with those of the first time."""
+    """The steps after the snapshot were repeated, and their losses compared with those of the first time."""
 
     step: Count
     compared: Count
-    """How many batches."""
+    """Number of batches compared."""
     differs_at: Count | None = None
-    """The step of the first that was not the same, bit for bit."""
+    """The first step whose loss was not bitwise identical."""
 
 
 class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
@@ -407,7 +435,7 @@ class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
 class ProcessExiting(Event, frozen=True, kw_only=True, tag="process-exiting"):
     step: Count
     reason: str
-    """"exit" or "supervisor gone"."""
+    """Either "exit" or "supervisor gone"."""
 
 
 # --- written by the supervisor ----------------------------------------------------------------------------------------
@@ -417,25 +445,26 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     schema: Count
     run: str
     command: list[str]
-    """Without its secrets: `***` stands for each."""
+    """Each secret is replaced by `***`."""
     cwd: str
     holdfast: str
+    """Version of Holdfast."""
     platform: str
     python: str
     supervisor: Pid
     memory_total: Whole | None = None
     memory_budget: Whole | None = None
-    """What the plan lets the training hold, where it says so."""
+    """Memory limit for the training in bytes, if the plan sets one."""
     observe_only: bool = False
-    """The user wants nothing to be changed: what Holdfast would mend in the training's process stays as it is."""
+    """The user wants nothing to be changed: Holdfast applies no fixes in the training process."""
     environment: dict[str, str] = {}
-    """From an allow-list."""
+    """Environment variables from an allow-list."""
     tuning: dict[str, dict[str, float | str]] = {}
-    """What the user set for rules: rule -> limit -> value; "severity" caps what it may say, "off" among them."""
+    """The user's rule settings: rule -> limit -> value. "severity" is the highest severity it may report, or "off"."""
 
 
 class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
-    """A further supervisor took over a run whose first one is gone."""
+    """Another supervisor took over a run whose previous supervisor is gone."""
 
     supervisor: Pid
     holdfast: str
@@ -443,25 +472,25 @@ class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     how: str
-    """"snapshot", "ultralytics", "command", "environment" or "start over"."""
+    """One of "snapshot", "ultralytics", "command", "environment" and "start over"."""
     checkpoint: str | None = None
     step: Count = 0
     why: str = ""
     fallback: str | None = None
-    """A checkpoint to go on from should the snapshot be of no use after all."""
+    """A checkpoint to resume from if the snapshot turns out to be unusable."""
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt-started"):
     attempt: Count
     pid: Pid
     start: str = ""
-    """When the process started, in the system's own unit: with `pid_space`, what tells it from another one with the same pid."""
+    """Start time of the process in the system's own unit. With `pid_space`, it detects a reused PID."""
     pid_space: str = ""
-    """The boot and the PID namespace in which the pid holds."""
+    """The boot and the PID namespace in which the PID is valid."""
     command: list[str]
     resume: Resume | None = None
     changes: list[Change] = []
-    """What it does otherwise than the attempt before it."""
+    """What differs from the previous attempt."""
 
 
 class Sample(Event, frozen=True, kw_only=True, tag="sample"):
@@ -469,13 +498,16 @@ class Sample(Event, frozen=True, kw_only=True, tag="sample"):
     """Resident memory of the whole process tree."""
     processes: Count
     available: Whole
+    """Bytes of system memory that are available."""
     swap: Whole
+    """Bytes of swap in use."""
     swap_in: Whole | None = None
     """Bytes swapped in by the system since it started."""
     disk_free: Whole
     load: float | None = None
+    """System load average."""
     cpu: Seconds | None = None
-    """Seconds of processor time that the process tree has used."""
+    """CPU time of the process tree in seconds."""
 
 
 class Slept(Event, frozen=True, kw_only=True, tag="slept"):
@@ -488,6 +520,7 @@ class Suspended(Event, frozen=True, kw_only=True, tag="suspended"):
 
 class Continued(Event, frozen=True, kw_only=True, tag="continued"):
     seconds: Seconds
+    """How long the run was suspended."""
 
 
 NO_FURTHER_ATTEMPT = "no further attempt"
@@ -496,32 +529,35 @@ NO_FURTHER_ATTEMPT = "no further attempt"
 class Signalled(Event, frozen=True, kw_only=True, tag="signalled"):
     signal: str
     action: str
+    """What the supervisor did with the signal."""
 
 
 class NoProgress(Event, frozen=True, kw_only=True, tag="no-progress"):
     seconds: Seconds
+    """How long there has been no step, fetch or output."""
     bound: Seconds
+    """The limit that was exceeded."""
 
 
 class Stacks(Event, frozen=True, kw_only=True, tag="stacks"):
     pid: Pid
     text: str
     same: bool
-    """True when every thread stands where it stood in the dump before."""
+    """True if every thread is at the same place as in the previous dump."""
 
 
 class OutputMatched(Event, frozen=True, kw_only=True, tag="output-matched"):
-    """A line of the training's output that a rule asked to be told of."""
+    """A line of the training's output that matched the pattern of a rule."""
 
     rule: str
     stream: str
     text: str
     count: Count = 1
-    """How often such a line has come so far."""
+    """Number of matching lines so far."""
 
 
 class SupervisorNote(Event, frozen=True, kw_only=True, tag="supervisor-note"):
-    """About Holdfast itself: what keeps the machine awake, a write that failed, a fault of its own."""
+    """A remark about Holdfast itself: how the machine is kept awake, a failed write, an internal error."""
 
     what: str
     detail: str = ""
@@ -544,42 +580,48 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     last_step: Count = 0
     seconds: Seconds = 0.0
     stopped_by: str | None = None
-    """Who ended it: "user", "terminate", "budget", a rule's id, or None when it ended by itself."""
+    """What stopped it: "user", "terminate", "budget", "supervisor gone" or a rule id; None if it exited on its own."""
     planned: str = ""
-    """Why it was ended on purpose, after a snapshot, to go on at that point in a fresh process."""
+    """Why it was stopped on purpose after a snapshot, to continue from there in a fresh process; empty otherwise."""
     evidence: list[Evidence] = []
+    """What the operating system reports about the exit."""
     last_words: list[str] = []
+    """The last lines of its output."""
 
 
 class BackedUpFile(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
+    """Where the training saved it."""
     kept: str
+    """Path of the copy."""
     bytes: Whole
     step: Count = 0
+    """The step at which it was saved."""
     torn: bool = False
+    """The file is truncated or corrupt."""
 
 
 class CheckpointsBackedUp(Event, frozen=True, kw_only=True, tag="checkpoints-backed-up"):
     attempt: Count
     files: list[BackedUpFile] = []
     left_out: list[str] = []
-    """Paths that could not be kept, each with its reason."""
+    """Paths that could not be copied, each with the reason."""
 
 
 class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
-    """A checkpoint was read back after the training, without running any code that is in it."""
+    """A checkpoint was loaded again after the training, without running any code that it contains."""
 
     path: str
     step: Count = 0
     loads: bool | None
-    """None where it was not read back, because that would run code that is in it."""
+    """None if it was not loaded, because that would run code that it contains."""
     tensors: Count = 0
     nonfinite: list[str] = []
-    """Tensors with values that are not finite."""
+    """Names of tensors with non-finite values."""
     why: str = ""
-    """Why it does not load, or could not be tried."""
+    """Why it does not load, or why loading was not tried."""
     of: Count = 0
-    """How many checkpoints there were, of which the newest were read back."""
+    """Total number of checkpoints. Only the newest are loaded again."""
 
 
 class DecisionMade(Event, frozen=True, kw_only=True, tag="decision-made"):
@@ -594,20 +636,21 @@ class StageLeftOut(Event, frozen=True, kw_only=True, tag="stage-left-out"):
 
 class StageStarted(Event, frozen=True, kw_only=True, tag="stage-started"):
     stage: Count
-    """From 1."""
+    """Number of the stage, from 1."""
     of: Count
+    """Total number of stages."""
     name: str
     folder: str
-    """Its run folder, below that of the whole run."""
+    """Run folder of the stage, below that of the whole run."""
     settings: dict[str, bool | Count | float | str | None] = {}
     weights: str | None = None
-    """The file that it begins with."""
+    """File with the initial weights."""
     expects: str = ""
-    """What was measured before it, where something was."""
+    """Measurements taken before the stage, if any."""
     again: bool = False
-    """It had begun before, and goes on."""
+    """The stage was started before and is resumed."""
     changes: list[Change] = []
-    """What stages before it had to do otherwise, and it does so from its start."""
+    """Changes that previous stages needed, and that this stage applies from its start."""
 
 
 class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
@@ -618,16 +661,18 @@ class StageEnded(Event, frozen=True, kw_only=True, tag="stage-ended"):
     exit_status: Whole = 0
     metric: str | None = None
     reached: float | None = None
-    """The best of this metric while it trained."""
+    """Best value of `metric` during the stage."""
     score: float | None = None
-    """The best of what stages are compared by, whatever their gates ask for."""
+    """Best value of the metric by which stages are compared, regardless of the metric of their gates."""
     gate: Literal["open", "closed", ""] = "open"
-    """Empty where the stage did not come to its end."""
+    """Empty if the stage did not finish."""
     gate_message: str = ""
     best: str | None = None
+    """File with the best weights."""
     last: str | None = None
+    """File with the last weights."""
     results: str | None = None
-    """The folder with the framework's own plots and tables."""
+    """Folder with the plots and tables of the framework."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
@@ -637,7 +682,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
     exit_status: Whole = 0
 
 
-ChildEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
+ProbeEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
     Interpreter,
     TorchImported,
     ProbeAttached,
@@ -690,13 +735,13 @@ SupervisorEvent = Union[  # noqa: UP007
     StageEnded,
     RunEnded,
 ]
-AnyEvent = Union[ChildEvent, SupervisorEvent]  # noqa: UP007
+AnyEvent = Union[ProbeEvent, SupervisorEvent]  # noqa: UP007
 
 _decoder = msgspec.json.Decoder(AnyEvent)
 
 
 def decode(line: bytes | str) -> AnyEvent:
-    """One line of a journal as an event. Raises msgspec.MsgspecError where it is none."""
+    """Decode one line of a journal. Raise msgspec.MsgspecError if it is not an event."""
     event: AnyEvent = _decoder.decode(line)
     return event
 
@@ -706,12 +751,12 @@ def encode(event: Event) -> bytes:
 
 
 def as_number(value: float | str | None) -> float | None:
-    """A number as it was before JSON took its NaN away; None for a word that stands for none."""
+    """Return the number, with "nan", "inf" and "-inf" converted to float; None for any other string."""
     if isinstance(value, str):
         return float(value) if value in ("nan", "inf", "-inf") else None
     return None if value is None else float(value)
 
 
 def as_finite(value: float | str | None) -> float | None:
-    """A number, or None where it is none or not finite."""
+    """Return the number, or None if there is none or it is not finite."""
     return value if isinstance(value, (int, float)) else None

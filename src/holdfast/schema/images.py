@@ -1,4 +1,4 @@
-"""What was seen of a YOLO data set: one small frozen fact for each image and its label file."""
+"""The scan of a YOLO data set: one small frozen record for each image and its label file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ Problem = Literal[
     "reader-died",
     "too-slow",
 ]
-"""Why an image cannot be trained on. `refused`: the system does not let it be read; `too-small`: under 10 pixels, which
-Ultralytics leaves out; `too-many-pixels`: beyond what Pillow, and so Ultralytics, opens at all."""
+"""Why an image cannot be used for training. `refused`: permission denied; `too-small`: under 10 pixels, which
+Ultralytics skips; `too-many-pixels`: more than Pillow, and therefore Ultralytics, opens."""
 
 Oddity = Literal["extension", "cmyk", "16-bit", "tail", "not-decoded", "not-scanned"]
-"""`extension`: of another format than its name says; `tail`: a JPEG that goes on after its end mark; `not-decoded`: so large that only
-the header was read; `not-scanned`: there was no Pillow, or no plugin for the format."""
+"""`extension`: the file extension does not match the format; `tail`: a JPEG with data after its end marker;
+`not-decoded`: so large that only the header was read; `not-scanned`: Pillow, or its plugin for the format, is not
+installed."""
 
 LabelState = Literal["there", "empty", "missing", "unreadable", "too-large"]
 
@@ -39,12 +40,12 @@ LineFault = Literal[
     "degenerate",
     "duplicate",
 ]
-"""What is wrong with a line of labels. `mixed`: boxes and polygons in one file; `outside`: beyond the image by more than
-Ultralytics forgives; `sticks-out`: only an edge is beyond it, which is clipped; `degenerate`: no area."""
+"""What is wrong with a line of a label file. `mixed`: boxes and polygons in one file; `outside`: outside the image by
+more than Ultralytics tolerates; `sticks-out`: only an edge is outside, which is clipped; `degenerate`: no area."""
 
 
 class LineNote(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One faulty line, as an example."""
+    """An example of a faulty line."""
 
     fault: LineFault
     line: int
@@ -52,11 +53,12 @@ class LineNote(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What the reader says of one image, told apart by its number in the list that it was given."""
+    """What the reader reports about one image."""
 
     index: int
+    """Position of the image in the list that the reader was given."""
     width: int = 0
-    """In pixels, as it is shown: turned where its EXIF says so. 0 where nothing could be read."""
+    """In pixels, after EXIF rotation. 0 if the image could not be read."""
     height: int = 0
     format: str = ""
     mode: str = ""
@@ -64,41 +66,39 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     detail: str = ""
     oddities: tuple[Oddity, ...] = ()
     digest: str = ""
-    """Of the file's bytes."""
+    """Digest of the file's bytes."""
     image_hash: str = ""
-    """128 bits in hexadecimal that change little when the image changes little; empty where it is all of one colour."""
+    """Perceptual hash, 128 bits in hexadecimal: similar images have similar hashes. Empty for a single-colour image."""
     label: LabelState = "missing"
     faults: dict[LineFault, int] = {}
     notes: tuple[LineNote, ...] = ()
     classes: tuple[int, ...] = ()
-    """Of each object that could be read, in the order of the lines."""
+    """Class of each readable object, in the order of the lines."""
     sizes: tuple[float, ...] = ()
-    """The side of a square of each object's area, as a share of the image's longer side; empty where that is unknown.
-    Times the image size of a training that is its size in pixels there."""
+    """Square root of each object's area, as a fraction of the image's longer side; empty if unknown.
+    Multiplied by the training's image size, it is the object's size in pixels during training."""
 
 
 class ImageRecord(msgspec.Struct, frozen=True, gc=False):
-    """One image of a data set."""
-
     path: str
     split: str
     seen: Seen
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was seen of a data set."""
+    """The result of scanning a data set."""
 
     root: str
     names: dict[int, str]
-    """The classes, as far as the data set names them."""
+    """Class names, as far as the data set provides them."""
     images: tuple[ImageRecord, ...]
     total: int
-    """Images that there are; more than were looked at where time ran out."""
+    """Number of images in the data set; larger than the number scanned if time ran out."""
     stray_labels: int = 0
-    """Label files to which no image belongs."""
+    """Number of label files without an image."""
     stray_examples: tuple[str, ...] = ()
     decoded: bool = True
-    """False where there was no Pillow: then only labels were looked at."""
+    """False if Pillow is not installed: then only labels were read."""
     python: str = ""
     """The interpreter that read the images."""
     seconds: float = 0.0

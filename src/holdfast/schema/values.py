@@ -1,4 +1,4 @@
-"""What a key of a plan, or a setting of a framework, may hold."""
+"""Types and bounds for the values of plan keys and framework settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Kind = Literal["whole", "number", "bool", "text", "list", "texts", "table", "tab
 
 
 class Value(NamedTuple):
-    """Any of `kinds`; numbers within the bounds, texts among the choices where there are some."""
+    """A value of any of `kinds`. Numbers must be within the bounds, strings one of the choices, if there are any."""
 
     kinds: tuple[Kind, ...]
     default: Any = None

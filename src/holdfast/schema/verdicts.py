@@ -1,4 +1,4 @@
-"""What is concluded from events: findings, decisions, proofs, verdicts."""
+"""Conclusions drawn from events: findings, decisions, proofs, verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Confidence = Literal["proven", "likely", "possible"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rule concluded, with its evidence."""
+    """The conclusion of a rule, with its evidence."""
 
     rule: str
     severity: Severity
@@ -24,30 +24,30 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     evidence: list[str] = []
     remedies: list[str] = []
-    """What a person can do, the cheapest first."""
+    """What the user can do, cheapest first."""
     confidence: Confidence = "proven"
-    """How sure the conclusion is, where the evidence leaves room for another."""
+    """How certain the conclusion is, if the evidence allows another one."""
     updated: bool = False
-    """The same as was found before, with the numbers as they stand at the end of the attempt."""
+    """An earlier finding, repeated with the numbers at the end of the attempt."""
     retracted: bool = False
-    """What was found before about the newest course no longer held when the attempt ended: from here on it does not stand."""
+    """An earlier finding about the most recent steps that was no longer true at the end of the attempt. It is void."""
     corrupt_from: Count | None = None
-    """The step from which on the training's state is spoiled: what was saved before it is still good."""
+    """The training state is corrupt from this step on. Anything saved before it is still good."""
 
 
 class Action(str, Enum):
     CONTINUE = "continue"
-    """Leave the attempt alone."""
+    """Let the attempt run."""
     STOP = "stop"
     """The run is over."""
     RESTART = "restart"
-    """Another attempt, as planned."""
+    """Start another attempt, unchanged."""
     RETRY = "retry"
-    """Another attempt, with a remedy."""
+    """Start another attempt, with a remedy applied."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that the next attempt does otherwise."""
+    """One setting that the next attempt changes."""
 
     setting: str
     """A setting of the framework, or `validation.NAME`, `clear_cache.NAME`, `assigner`, `environment.NAME`."""
@@ -55,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: Any
     why: str = ""
     costs: str = ""
-    """In accuracy or time; empty: nothing."""
+    """Cost in accuracy or time; empty if there is none."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,20 +65,20 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str | None = None
     wait_s: Seconds = 0.0
     changes: list[Change] = []
-    """What the next attempt does otherwise."""
+    """What the next attempt changes."""
     discard_from: Count | None = None
-    """The state from this step on is spoiled: only what was saved before it may be gone on from."""
+    """The training state is corrupt from this step on: resume only from something saved before it."""
     planned: bool = False
-    """It was stopped and started again on purpose: no failure, and no attempt spent."""
+    """The training was stopped and restarted on purpose. This is not a failure and does not use up an attempt."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question that the verdict rests on, and its answer."""
+    """One question that the verdict depends on, and its answer."""
 
     name: str
     answer: Literal["holds", "fails", "missing", "does not apply"]
     positive: bool = False
-    """A positive proof shows learning; the others only show that nothing speaks against it."""
+    """A positive proof shows that the model learned; the others only show that nothing contradicts it."""
     detail: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Room on the disk that a run takes at its beginning and gives back at its end: where the disk is full by then, its last words fit."""
+"""Disk space reserved at the start of a run and freed at its end, so that its last output fits on a full disk."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BYTES = 1 << 20
-"""For what waits to be written, the summary and the report."""
+"""Enough for pending events, the summary and the report."""
 
 
 class Reserve:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle: int | None = None
-        """Of the file that was made: what lies under this name at the end may be another's."""
+        """Handle of the created file. At the end, another file may have this name."""
         try:
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()  # of a supervisor that was killed; a name is removed, and nothing written over
+                path.unlink()  # left by a killed supervisor; this removes the name and overwrites nothing
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = open_handle(path, flags)
-            left = os.urandom(BYTES)  # what is all the same might be packed, or not written at all
-            while left:
-                left = left[os.write(self._handle, left) :]
+            remaining = os.urandom(BYTES)  # uniform data could be compressed, or not written at all
+            while remaining:
+                remaining = remaining[os.write(self._handle, remaining) :]
         except OSError:
-            self.give_back()
+            self.release()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         handle, self._handle = self._handle, None
         if handle is None:
             return

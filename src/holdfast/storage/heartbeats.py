@@ -1,6 +1,7 @@
-"""The heartbeat of a run as its folder has it: regular files only, and only beats that a training can have left.
+"""Reads the heartbeats of a run: only from regular files, and only values that a training can have written.
 
-It is a table of raw numbers, and whoever changed the folder can have put anything there: an infinite time, a process of 2**40.
+The file is a table of raw numbers. Someone who modified the folder may have written anything: an infinite time, a PID
+of 2**40.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ MAX_COUNT = 10**15
 
 
 def read_beats(run: RunFolder) -> dict[int, Beat]:
-    """Slot -> the last sign of life of the process that has it."""
+    """Return slot -> the last heartbeat of the process that uses it."""
     path = str(run.heartbeat)
     if not os.path.isfile(path) or not os.path.isfile(heartbeat.where_it_lies(path)):  # noqa: PTH113
         return {}
-    return {slot: beat for slot, beat in heartbeat.read(path).items() if _is_possible(beat)}
+    return {slot: beat for slot, beat in heartbeat.read(path).items() if _is_plausible(beat)}
 
 
-def _is_possible(beat: Beat) -> bool:
+def _is_plausible(beat: Beat) -> bool:
     return (
         math.isfinite(beat.step_at)
         and 0 <= beat.step_at <= MAX_TIME

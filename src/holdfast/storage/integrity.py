@@ -1,6 +1,7 @@
-"""Whether a checkpoint file was cut off while it was written. Nothing is unpickled, and no file is read whole.
+"""Detects checkpoint files that were truncated during writing. Nothing is unpickled, and no file is read completely.
 
-A checkpoint may have been downloaded: whatever its bytes say, this takes little memory and time, and raises nothing but OSError.
+A checkpoint may have been downloaded. Regardless of its contents, the check takes little memory and time and only
+raises OSError.
 """
 
 from __future__ import annotations
@@ -19,44 +20,45 @@ _ZIP = b"PK\x03\x04"
 _ENTRY = b"PK\x01\x02"
 _ENTRY_SIZE = 46
 _NOT_HERE = 0xFFFFFFFF
-"""In the place of a number that does not fit: it is in the entry's extra field."""
+"""Placeholder for a number that does not fit: the value is in the entry's extra field."""
 MAX_HEADER = 25_000_000
-"""Bytes of a safetensors header, which the format itself bounds at 100 MB; a longer one is not looked into."""
+"""Maximum size of a safetensors header in bytes; a longer one is not checked. The format itself allows 100 MB."""
 MAX_DIRECTORY = 1_000_000
-"""Bytes of an archive's directory that are looked at: some ten thousand members."""
+"""Maximum number of bytes of an archive's directory to check: about ten thousand members."""
 MAX_FILES = 10_000
-"""Of a folder that are looked at."""
+"""Maximum number of files of a folder to check."""
 _NEVER_ZERO = frozenset({".pt", ".pth", ".ckpt"})
 _CHECKED = _NEVER_ZERO | {".safetensors", ".bin", ".distcp"}
 
 
-def is_torn(path: str | os.PathLike[str]) -> bool:
-    """True where the file cannot be whole: an archive (torch.save) without its directory, a safetensors file shorter than
-    its header says, an empty file. A format without a check (the old pickle) passes unless it is empty. A folder is torn
-    when a file in it is. Raises OSError where there is nothing to read, and for what is neither a file nor a folder.
+def is_truncated(path: str | os.PathLike[str]) -> bool:
+    """Return True if the file cannot be complete: an archive (torch.save) without its directory, a safetensors file
+    shorter than its header states, or an empty file. A format without a check (the old pickle) passes unless it is
+    empty. A folder is truncated if a file in it is. Raise OSError if there is nothing to read, or if it is neither a
+    file nor a folder.
     """
-    place = Path(path)
-    if place.is_dir():
-        return any(is_torn(file) for file in _files_below(place))
-    with open_regular(place) as file:
+    target = Path(path)
+    if target.is_dir():
+        return any(is_truncated(file) for file in _find_files(target))
+    with open_regular(target) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(9)
         if size == 0 or (size < len(_ZIP) and _ZIP.startswith(head)):
             return True
         if head.startswith(_ZIP):
-            return _archive_torn(file, size)
-        if place.suffix == ".safetensors" or (head[8:9] == b"{" and not head.startswith(b"\x80")):
-            return _safetensors_torn(file, size, head)
-        return place.suffix in _NEVER_ZERO and not any(head)
+            return _is_archive_truncated(file, size)
+        if target.suffix == ".safetensors" or (head[8:9] == b"{" and not head.startswith(b"\x80")):
+            return _is_safetensors_truncated(file, size, head)
+        return target.suffix in _NEVER_ZERO and not any(head)
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """Regular files of a kind that can be checked; links to folders are not followed."""
+def _find_files(folder: Path) -> list[Path]:
+    """Return the regular files of a kind that can be checked. Symlinks to folders are not followed."""
     found: list[Path] = []
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            file = Path(place, name)
+            file = Path(parent, name)
             if file.suffix in _CHECKED and _is_regular(file):
                 found.append(file)
                 if len(found) >= MAX_FILES:
@@ -67,26 +69,28 @@ def _files_below(folder: Path) -> list[Path]:
 def _is_regular(file: Path) -> bool:
     try:
         return stat.S_ISREG(file.stat().st_mode)
-    except OSError:  # a link that leads nowhere
+    except OSError:  # a dangling symlink
         return False
 
 
-def _archive_torn(file: BinaryIO, size: int) -> bool:
-    """The directory of a zip archive is written last, so a torn one mostly has none. Where there is one, every member must
-    lie before it and begin as members do: a file that the disk lost a part of can have its right length.
+def _is_archive_truncated(file: BinaryIO, size: int) -> bool:
+    """Check a zip archive. Its directory is written last, so a truncated archive usually has none. If there is one,
+    every member must be located before it and begin with the magic number: a file with lost blocks can have the right
+    length.
     """
     base = max(0, size - 65_557)
     file.seek(base)
-    found = _find_directory(file.read(65_557))
-    if found is None:
+    location = _find_directory(file.read(65_557))
+    if location is None:
         return True
-    # As zipfile does: the directory ends where its own record begins, and members are counted from where it says that it is.
-    start, shift = base + found.end - found.size, base + found.end - found.size - found.offset
-    if start < 0 or shift < 0 or found.size < _ENTRY_SIZE:
+    # As in zipfile: the directory ends where its end record begins; offsets of members are relative to its stated position.
+    start = base + location.end - location.size
+    shift = start - location.offset
+    if start < 0 or shift < 0 or location.size < _ENTRY_SIZE:
         return True
     file.seek(start)
-    directory = file.read(min(found.size, MAX_DIRECTORY))
-    at, is_cut = 0, found.size > len(directory)
+    directory = file.read(min(location.size, MAX_DIRECTORY))
+    at, is_cut = 0, location.size > len(directory)
     while at + _ENTRY_SIZE <= len(directory):
         entry = _read_entry(directory, at)
         if entry is None:
@@ -103,13 +107,13 @@ def _archive_torn(file: BinaryIO, size: int) -> bool:
 
 class _Directory(msgspec.Struct):
     end: int
-    """Where its own record begins, in the bytes that were searched."""
+    """Where its end record begins, in the bytes that were searched."""
     size: int
     offset: int
 
 
 def _find_directory(tail: bytes) -> _Directory | None:
-    """As the archive's last record says, or the longer one before it, where the numbers do not fit."""
+    """Read the location from the archive's end record, or from the zip64 record before it if the numbers do not fit."""
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) < at + 22:
         return None
@@ -122,7 +126,7 @@ def _find_directory(tail: bytes) -> _Directory | None:
 
 
 def _read_entry(directory: bytes, at: int) -> tuple[int, int, int] | None:
-    """Where the next entry begins, where this member lies and how long it is; None where this is no whole entry."""
+    """Return the offset of the next entry, and the offset and size of this member; None if the entry is incomplete."""
     if directory[at : at + 4] != _ENTRY:
         return None
     packed, unpacked, name, extra, comment = struct.unpack_from("<LLHHH", directory, at + 20)
@@ -145,7 +149,7 @@ def _read_entry(directory: bytes, at: int) -> tuple[int, int, int] | None:
 
 
 def _read_large_numbers(extra: bytes) -> tuple[int, ...]:
-    """Of zip64: those that did not fit, in their order."""
+    """Return the zip64 numbers that did not fit into the entry, in order."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
@@ -160,7 +164,7 @@ _Offset = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Tensor(msgspec.Struct):
-    """All else in it is passed over."""
+    """The only field that is needed; all others are ignored."""
 
     data_offsets: tuple[_Offset, _Offset]
 
@@ -169,7 +173,7 @@ _header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _tensor_decoder = msgspec.json.Decoder(_Tensor)
 
 
-def _safetensors_torn(file: BinaryIO, size: int, head: bytes) -> bool:
+def _is_safetensors_truncated(file: BinaryIO, size: int, head: bytes) -> bool:
     if size < 8:
         return True
     (length,) = struct.unpack("<Q", head[:8])

@@ -1,8 +1,8 @@
 """The journal: an append-only file of events, one JSON line each.
 
-`journal.jsonl` is written by the supervisor alone. Each rank of the training writes its own file beside it, under
-`attempts/<n>/`; together they are the record, and `replay` gives them back as one stream in the order in which things
-happened. A torn line (a kill or a full disk in the middle of a write) is skipped and counted, never an error.
+Only the supervisor writes `journal.jsonl`. Each rank of the training writes its own file under `attempts/<n>/`.
+Together they are the record of the run, and `replay` returns them as one stream in chronological order. A truncated
+line (a kill or a full disk during a write) is skipped and counted; it is never an error.
 """
 
 from __future__ import annotations
@@ -16,91 +16,91 @@ from holdfast.schema import events
 from holdfast.schema.errors import FolderNotWritable, JournalUnreadable
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.storage.disk_reserve import Reserve
-from holdfast.storage.folder import RunFolder, rank_in
-from holdfast.storage.safe_files import HasOtherNames, open_handle, open_regular
+from holdfast.storage.folder import RunFolder, parse_rank_file_name
+from holdfast.storage.safe_files import HardLinkedFile, open_handle, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MAX_LINE = 1 << 20
-"""A line beyond this is not an event of ours: it is skipped without being held in memory."""
+"""A longer line is not an event of Holdfast. It is skipped without being kept in memory."""
 MAX_FILE_BYTES = 1 << 30
-"""Of one file. A million steps take at most 64 MB, and a month of samples less than half of this."""
+"""Per file. A million steps take at most 64 MB, and a month of samples less than half of this."""
 MAX_RUN_BYTES = 8 << 30
-"""Of all files of a run: a hundred times a million steps, or a million steps of a hundred ranks."""
+"""For all files of a run: a hundred times a million steps, or a million steps of a hundred ranks."""
 MAX_KEPT_BYTES = 128 << 20
-"""Of events in one file that readers keep one by one. A probe writes 4 MB of them, and 10 bytes more a step."""
+"""For those events in one file that readers keep individually. A probe writes 4 MB of them, plus 10 bytes per step."""
 MAX_SUPERVISOR_BYTES = 32 << 20
-"""The same of the supervisor's own file, which has no events of steps in it."""
+"""The same for the supervisor's file, which contains no step events."""
 MAX_SKIPPED = 100_000
-"""Lines of one file that are no events: who has so many has no record of ours."""
+"""Lines of one file that are not events. A file with more was not written by Holdfast."""
 MAX_ATTEMPTS = 10_000
 CHUNK_BYTES = 4 << 20
 MIN_CHUNK_BYTES = 128 << 10
 MAX_HELD_BYTES = 64 << 20
-"""What is read of all files of ranks at once, each of which waits for its turn."""
+"""Memory for the read-ahead of all rank files together, while they are merged."""
 _NOT_COUNTED = frozenset(
     (
         *(events.Step, events.Steps, events.Sample, events.Memory, events.Checksum, events.Gradients),
         *(events.RunStarted, events.RunContinued, events.RunEnded, events.AttemptStarted, events.AttemptEnded),
     )
 )
-"""Kinds of which readers keep sums and a few examples, or one for each attempt."""
+"""Events of which readers keep only sums and a few examples, or one per attempt."""
 PENDING_EVENTS = 10_000
-"""How many events wait in memory while the disk is full; the oldest are given up first."""
+"""Maximum number of events kept in memory while the disk is full; the oldest are dropped first."""
 
 
 class Entry(NamedTuple):
-    """An event and where it was recorded."""
+    """An event, with the attempt and rank that recorded it."""
 
     event: events.AnyEvent
     attempt: int
     rank: int | None = None
-    """None for the supervisor's own events."""
+    """None for events of the supervisor."""
     primary: bool = True
 
 
 class JournalWriter:
-    """Appends events. A disk that is full loses nothing that fits in memory until there is room again, and that there is at the end."""
+    """Appends events. While the disk is full, they wait in memory. At the end, the disk reserve makes room for them."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             self._handle = open_handle(path, flags)
         except OSError as error:
-            linked = isinstance(error, HasOtherNames)
+            is_linked = isinstance(error, HardLinkedFile)
             raise FolderNotWritable(
                 f"The journal {path} cannot be written: {error.strerror}.",
-                next_step=f"copy the run (cp -r {shell_quoted(path.parent)} COPY), which makes it a file of its own, and resume the copy"
-                if linked
-                else "make room on the disk, or choose another folder with --dir DIR",
+                next_step=f"copy the run (cp -r {shell_quoted(path.parent)} COPY), which removes the hard link, and resume the copy"
+                if is_linked
+                else "free some disk space, or choose another folder with --dir DIR",
             ) from error
         self._reserve = Reserve(path.with_name("reserve"))
         self._pending: deque[bytes] = deque(maxlen=PENDING_EVENTS)
         size = os.fstat(self._handle).st_size
-        self._torn = size > 0 and os.pread(self._handle, 1, size - 1) != b"\n"
+        self._ends_mid_line = size > 0 and os.pread(self._handle, 1, size - 1) != b"\n"
         self.trouble: str | None = None
-        """Why the last write failed; None when all is written."""
+        """Why the last write failed; None if everything is written."""
 
     def append(self, event: events.Event) -> None:
         self._pending.append(events.encode(event) + b"\n")
         self.flush()
 
     def flush(self) -> bool:
-        """Write what is pending; True when nothing is left."""
+        """Write the pending events. Return True if none are left."""
         while self._pending:
-            line = (b"\n" if self._torn else b"") + self._pending[0]
+            line = (b"\n" if self._ends_mid_line else b"") + self._pending[0]
             try:
                 written = os.write(self._handle, line)
             except OSError as error:
                 self.trouble = error.strerror
                 return False
             if written < len(line):
-                self._torn = line[:written][-1:] not in (b"\n", b"") or (self._torn and written == 0)
-                self.trouble = "the disk took only a part of a line"
+                self._ends_mid_line = line[:written][-1:] not in (b"\n", b"") or (self._ends_mid_line and written == 0)
+                self.trouble = "only part of a line was written"
                 return False
-            self._torn = False
+            self._ends_mid_line = False
             self._pending.popleft()
         self.trouble = None
         return True
@@ -112,22 +112,22 @@ class JournalWriter:
             self.trouble = error.strerror
 
     def close(self) -> None:
-        self._reserve.give_back()
+        self._reserve.release()
         self.flush()
         os.close(self._handle)
 
 
 class Tail:
-    """Reads what was added to a file of events since the last time, a bounded amount a call."""
+    """Reads what was appended to an event file since the last call, up to a limit per call."""
 
     def __init__(self, path: Path, max_kept_bytes: int | None = None) -> None:
         self.path = path
         self._max_kept_bytes = MAX_KEPT_BYTES if max_kept_bytes is None else max_kept_bytes
         self.skipped = 0
-        """Lines that are no events: torn, foreign, or from a newer version."""
+        """Number of lines that are not events: truncated, foreign, or from a newer version."""
         self.at_end = False
         self.trouble: str | None = None
-        """Why the file cannot be read; None where it can, or where there is none."""
+        """Why the file cannot be read; None if it can, or if it does not exist."""
         self._offset = 0
         self._partial = b""
         self._overlong = False
@@ -155,21 +155,21 @@ class Tail:
         self._offset += len(data)
         lines = (self._partial + data).split(b"\n")
         self._partial = lines.pop()
-        found = []
+        decoded = []
         for line in lines:
             if self._overlong or len(line) > MAX_LINE:
                 self._overlong = False
                 self.skipped += 1
             elif line and (event := self._decode(line)) is not None:
-                found.append(event)
+                decoded.append(event)
         if len(self._partial) > MAX_LINE:
             self._partial, self._overlong = b"", True
-        return found
+        return decoded
 
     def _decode(self, line: bytes) -> events.AnyEvent | None:
         try:
             event = events.decode(line)
-        except (ValueError, RecursionError):  # msgspec's own are ValueErrors
+        except (ValueError, RecursionError):  # msgspec errors are ValueErrors
             self.skipped += 1
             return None
         if type(event) not in _NOT_COUNTED:
@@ -180,45 +180,43 @@ class Tail:
 
 
 def rank_of(path: Path) -> tuple[int, bool]:
-    """Which rank wrote this file, and whether as that rank's first process."""
-    return rank_in(path.name)
+    """Return the rank that wrote this file, and whether it was the rank's first process."""
+    return parse_rank_file_name(path.name)
 
 
 def replay(run: RunFolder | Path) -> Iterator[Entry]:
-    """Every event of a run in order: the supervisor's, with the ranks' events of each attempt where they belong."""
+    """Return every event of a run in order: those of the supervisor, merged with those of the ranks in each attempt."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
-    if not os.path.isfile(run.journal):  # noqa: PTH113 - False, too, where it may not be looked at
-        raise JournalUnreadable(
-            f"{run.path} has no journal.", next_step="give the folder of a run", look_at=str(run.path)
-        )
+    if not os.path.isfile(run.journal):  # noqa: PTH113 - also False without access permission
+        raise JournalUnreadable(f"{run.path} has no journal.", next_step="pass a run folder", look_at=str(run.path))
     attempt = attempts = 0
     budget = _Budget(run.path)
-    ranks = _Ahead(iter(()))
+    ranks = _PeekableEntries(iter(()))
     for event in _read_journal(run.journal, budget):
         if isinstance(event, events.RunStarted) and event.schema > events.SCHEMA:
             raise JournalUnreadable(
-                f"{run.journal} has schema {event.schema}; this Holdfast reads up to {events.SCHEMA}.",
-                next_step="use the Holdfast that wrote it, or a newer one",
+                f"{run.journal} has schema version {event.schema}; this version of Holdfast supports up to {events.SCHEMA}.",
+                next_step="use the version of Holdfast that wrote it, or a newer one",
             )
         if isinstance(event, events.AttemptStarted):
-            yield from ranks.rest()
+            yield from ranks.remaining()
             attempt, attempts = event.attempt, attempts + 1
             if attempts > MAX_ATTEMPTS:
                 raise JournalUnreadable(
-                    f"{run.journal} tells of more than {MAX_ATTEMPTS:,} attempts: no run of Holdfast has so many.",
-                    next_step="give the folder of a run as Holdfast wrote it",
+                    f"{run.journal} contains more than {MAX_ATTEMPTS:,} attempts, which Holdfast never writes.",
+                    next_step="pass an unmodified run folder",
                 )
-            ranks = _Ahead(_ranks(run, attempt, budget))
+            ranks = _PeekableEntries(_merge_ranks(run, attempt, budget))
         elif isinstance(event, (events.AttemptEnded, events.RunContinued)):
-            yield from ranks.rest()
+            yield from ranks.remaining()
         else:
             yield from ranks.until(event.at)
         yield Entry(event, attempt)
-    yield from ranks.rest()
+    yield from ranks.remaining()
 
 
-class _Ahead:
-    """An iterator of entries that can be taken up to a moment."""
+class _PeekableEntries:
+    """An iterator of entries that can be read up to a given time."""
 
     def __init__(self, entries: Iterator[Entry]) -> None:
         self._entries = entries
@@ -229,12 +227,12 @@ class _Ahead:
             yield self._next
             self._next = next(self._entries, None)
 
-    def rest(self) -> Iterator[Entry]:
+    def remaining(self) -> Iterator[Entry]:
         yield from self.until(float("inf"))
 
 
 class _Budget:
-    """How much may still be read of a run."""
+    """The number of bytes that may still be read of a run."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -244,39 +242,39 @@ class _Budget:
         self._left -= amount
         if self._left < 0:
             raise JournalUnreadable(
-                f"{self._run} holds more than {MAX_RUN_BYTES >> 30} GiB of events: no run of Holdfast has so many.",
-                next_step="give the folder of a run as Holdfast wrote it",
+                f"{self._run} contains more than {MAX_RUN_BYTES >> 30} GiB of events, which Holdfast never writes.",
+                next_step="pass an unmodified run folder",
             )
 
 
-def _ranks(run: RunFolder, attempt: int, budget: _Budget) -> Iterator[Entry]:
+def _merge_ranks(run: RunFolder, attempt: int, budget: _Budget) -> Iterator[Entry]:
     folder = run.attempt(attempt)
     files = folder.rank_files()
     chunk = min(CHUNK_BYTES, max(MIN_CHUNK_BYTES, MAX_HELD_BYTES // (len(files) + 1)))
-    interpreters = _read(Tail(folder.interpreters), budget, chunk)
+    interpreters = _read_all(Tail(folder.interpreters), budget, chunk)
     streams: list[Iterable[Entry]] = [(Entry(event, attempt) for event in interpreters)]
-    streams += [_rank(path, attempt, budget, chunk) for path in files]
+    streams += [_read_rank(path, attempt, budget, chunk) for path in files]
     return heapq.merge(*streams, key=lambda entry: entry.event.at)
 
 
-def _rank(path: Path, attempt: int, budget: _Budget, chunk: int) -> Iterator[Entry]:
+def _read_rank(path: Path, attempt: int, budget: _Budget, chunk: int) -> Iterator[Entry]:
     rank, primary = rank_of(path)
-    return (Entry(event, attempt, rank, primary) for event in _read(Tail(path), budget, chunk))
+    return (Entry(event, attempt, rank, primary) for event in _read_all(Tail(path), budget, chunk))
 
 
 def _read_journal(path: Path, budget: _Budget) -> Iterator[events.AnyEvent]:
-    """Other than a rank's file, it has to be there."""
+    """Read the supervisor's journal. Unlike the file of a rank, it must be readable."""
     tail = Tail(path, MAX_SUPERVISOR_BYTES)
-    yield from _read(tail, budget)
+    yield from _read_all(tail, budget)
     if tail.trouble is not None:
         raise JournalUnreadable(
             f"{path} cannot be read: {tail.trouble}.",
-            next_step="give the folder of a run that you may read",
+            next_step="pass a run folder that you have permission to read",
             look_at=str(path),
         )
 
 
-def _read(tail: Tail, budget: _Budget, chunk: int = CHUNK_BYTES) -> Iterator[events.AnyEvent]:
+def _read_all(tail: Tail, budget: _Budget, chunk: int = CHUNK_BYTES) -> Iterator[events.AnyEvent]:
     while not tail.at_end:
         before = tail.position
         yield from tail.read(chunk)

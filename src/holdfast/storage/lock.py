@@ -1,7 +1,7 @@
-"""Two supervisors never share a run folder.
+"""The lock that prevents two supervisors from sharing a run folder.
 
-The lock is a flock on a file of the run: it goes with the process, however that ends. The probe in the child looks at the
-same lock to learn whether its supervisor is still there.
+It is an flock on a file of the run, released when the process exits for any reason. The probe in the training process
+checks the same lock to find out whether its supervisor is still running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.schema.errors import FolderGone, FolderNotWritable, RunIsLive, Unt
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.storage.folder import refuse_links
 from holdfast.storage.owners import refuse_foreign
-from holdfast.storage.safe_files import HasOtherNames, open_handle
+from holdfast.storage.safe_files import HardLinkedFile, open_handle
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,7 +36,7 @@ class RunLock:
         self._run = run
         self._handle: int | None = None
         self._folder: int | None = None
-        """Held open, so that no other folder can get its number, by which `RunFolder.is_there` knows it."""
+        """Kept open so that no other folder can get its inode number, which `RunFolder.is_there` compares."""
 
     def __enter__(self) -> Self:
         refuse_links(self._run)
@@ -44,23 +44,23 @@ class RunLock:
         try:
             handle = open_handle(self._run.lock, flags)
         except OSError as error:
-            raise self._not_locked(error) from error
+            raise self._make_lock_error(error) from error
         try:
-            free = _taken(handle)
-            if free:
+            is_acquired = _acquire(handle)
+            if is_acquired:
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-            holder = _pid_in(handle)
+            owner = _read_pid(handle)
         except OSError as error:
             os.close(handle)
-            raise self._not_locked(error) from error
-        if free:
-            self._refuse_exchanged(handle)
+            raise self._make_lock_error(error) from error
+        if is_acquired:
+            self._refuse_replaced(handle)
         else:
             os.close(handle)
             raise RunIsLive(
-                f"The run {self._run.name} is already supervised by process {holder or 'unknown'}.",
-                next_step=f"watch it: holdfast status {self._run.shell_reference}",
+                f"The run {self._run.name} is already supervised by process {owner or 'unknown'}.",
+                next_step=f"see its state: holdfast status {self._run.shell_reference}",
             )
         self._handle = handle
         with contextlib.suppress(OSError):
@@ -72,8 +72,8 @@ class RunLock:
     ) -> None:
         if self._handle is not None:
             if error is None:
-                # What the training left behind on purpose must not take our orderly end for a death.
-                with contextlib.suppress(OSError):  # a full disk: the run is over all the same
+                # Processes that the training left running on purpose must not mistake this normal exit for a crash.
+                with contextlib.suppress(OSError):  # a full disk: the run is over anyway
                     os.pwrite(self._handle, f"{os.getpid()}\nended\n".encode(), 0)
             os.close(self._handle)
             self._handle = None
@@ -81,8 +81,8 @@ class RunLock:
             os.close(self._folder)
             self._folder = None
 
-    def _refuse_exchanged(self, handle: int) -> None:
-        """What was looked at before the lock was taken must be what is locked now, and be ours as before."""
+    def _refuse_replaced(self, handle: int) -> None:
+        """Check that the locked file is the one that was checked before locking, and that it is still trusted."""
         try:
             refuse_foreign(self._run)
             if self._run.is_there() and os.path.samestat(os.fstat(handle), self._run.lock.lstat()):
@@ -95,21 +95,21 @@ class RunLock:
         os.close(handle)
         raise FolderGone(
             f"The run folder {self._run.path} was removed or replaced while it was being opened.",
-            next_step="look at what lies there now and who may write to the folders above it; then try again",
+            next_step="check what is there now and who can write to its parent folders; then try again",
         )
 
-    def _not_locked(self, error: OSError) -> FolderNotWritable:
-        if isinstance(error, HasOtherNames):
-            step = f"copy the run (cp -r {shell_quoted(self._run.path)} COPY), which makes it a file of its own, and resume the copy"
+    def _make_lock_error(self, error: OSError) -> FolderNotWritable:
+        if isinstance(error, HardLinkedFile):
+            step = f"copy the run (cp -r {shell_quoted(self._run.path)} COPY), which removes the hard link, and resume the copy"
         elif error.errno in FULL:
-            step = f"make room on the disk, then: holdfast resume {self._run.shell_reference}"
+            step = f"free some disk space, then: holdfast resume {self._run.shell_reference}"
         else:
-            step = "choose a folder on a local disk that you can write to with --dir DIR; or copy the run there"
+            step = "use --dir DIR to choose a writable folder on a local disk, or copy the run there"
         return FolderNotWritable(f"{self._run.path} cannot be locked: {error.strerror}.", next_step=step)
 
 
-def _taken(handle: int) -> bool:
-    # Whoever only looks whether a run is live holds a shared lock for an instant: that is no second supervisor.
+def _acquire(handle: int) -> bool:
+    # A check whether a run is live takes a shared lock for an instant. That is not a second supervisor.
     for _ in range(20):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,12 +121,12 @@ def _taken(handle: int) -> bool:
 
 
 def holder_of(run: RunFolder) -> int | None:
-    """The process that supervises this run, where one does and says so."""
-    handle = _opened(run)
+    """Return the PID of the supervisor of this run; None if there is none or its PID is unknown."""
+    handle = _open_lock(run)
     if handle is None:
         return None
     try:
-        return _pid_in(handle) if _is_locked(handle) else None
+        return _read_pid(handle) if _is_locked(handle) else None
     except OSError:
         return None
     finally:
@@ -134,8 +134,8 @@ def holder_of(run: RunFolder) -> int | None:
 
 
 def is_live(run: RunFolder) -> bool:
-    """Whether a supervisor holds this run right now."""
-    handle = _opened(run)
+    """Return True if a supervisor is running this run now."""
+    handle = _open_lock(run)
     if handle is None:
         return False
     try:
@@ -144,7 +144,7 @@ def is_live(run: RunFolder) -> bool:
         os.close(handle)
 
 
-def _opened(run: RunFolder) -> int | None:
+def _open_lock(run: RunFolder) -> int | None:
     try:
         return open_handle(run.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -157,10 +157,10 @@ def _is_locked(handle: int) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return False  # a file system without locks: no supervisor starts there, so none holds it
+        return False  # a file system without locks: no supervisor can start there
     return False
 
 
-def _pid_in(handle: int) -> int | None:
+def _read_pid(handle: int) -> int | None:
     first = os.pread(handle, 32, 0).partition(b"\n")[0]
     return int(first) if first.isdigit() and len(first) <= MAX_PID_DIGITS else None

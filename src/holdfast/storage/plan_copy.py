@@ -1,4 +1,4 @@
-"""The plan beside the journal: written without secrets, and read again for a resume."""
+"""The copy of the plan next to the journal: written without secrets, and read again for a resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.probe.holdfast_probe.redact import MASK
 from holdfast.schema.errors import CommandNotRunnable, FolderNotWritable, UnknownRun
 from holdfast.schema.plan import Plan, from_toml, to_toml
 from holdfast.storage.folder import write_atomically
-from holdfast.storage.plan.text import kept_text
+from holdfast.storage.plan.text import read_kept_plan_text
 from holdfast.storage.redact import redactor_for
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 _BYTES = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
-"""A name of a file may hold bytes that are no UTF-8, and TOML may not: each is written as a character of a private plane."""
+"""File names may contain bytes that are not UTF-8, but TOML may not. They are written as private-use characters."""
 _CHARACTERS = {written: byte for byte, written in _BYTES.items()}
 
 
@@ -30,25 +30,25 @@ def write_plan(run: RunFolder, plan: Plan) -> None:
     except OSError as error:
         raise FolderNotWritable(
             f"The run folder {run.path} cannot be written: {error.strerror}.",
-            next_step="make room on the disk, or choose another folder with --dir DIR",
+            next_step="free some disk space, or choose another folder with --dir DIR",
         ) from error
 
 
 def read_plan(
     run: RunFolder, command: Sequence[str], *, attempts: int | None = None, hours: float | None = None, **changes: Any
 ) -> Plan:
-    """The plan of a run, with what is given anew; what was not recorded because it was a secret must be."""
+    """Read the plan of a run and apply the changes. Secrets were not recorded and must be provided again."""
     try:
-        plan = _with_bytes(from_toml(kept_text(run.plan)))
+        plan = _restore_bytes(from_toml(read_kept_plan_text(run.plan)))
     except (OSError, UnicodeDecodeError) as error:
         raise UnknownRun(f"The plan of {run.path} cannot be read: {error}.", look_at=str(run.plan)) from error
-    given = {name: value for name, value in changes.items() if value is not None}
+    fields = {name: value for name, value in changes.items() if value is not None}
     if command:
-        given["command"] = list(command)
+        fields["command"] = list(command)
     budget = {name: value for name, value in (("attempts", attempts), ("hours", hours)) if value is not None}
     if budget:
-        given["budget"] = msgspec.structs.replace(plan.budget, **budget)
-    plan = msgspec.structs.replace(plan, environment=_environment(run, plan), **given)
+        fields["budget"] = msgspec.structs.replace(plan.budget, **budget)
+    plan = msgspec.structs.replace(plan, environment=_restore_environment(run, plan), **fields)
     for name, words in (
         ("command", [*plan.command, *(word for stage in plan.stages for word in stage.command)]),
         ("--on-event", [plan.on_event or ""]),
@@ -56,16 +56,16 @@ def read_plan(
         ("--checkpoint", [plan.checkpoint or ""]),
     ):
         if any(MASK in word for word in words):
-            how = ("PLAN.toml" if plan.stages else "-- COMMAND...") if name == "command" else f"{name} ..."
+            arguments = ("PLAN.toml" if plan.stages else "-- COMMAND...") if name == "command" else f"{name} ..."
             raise CommandNotRunnable(
-                f"The {name} of this run had a secret in it, which was not recorded.",
-                next_step=f"give it again: holdfast resume {run.shell_reference} {how}",
+                f"The {name} of this run contains a secret, which was not recorded.",
+                next_step=f"specify it again: holdfast resume {run.shell_reference} {arguments}",
             )
     settings = [plan.settings, plan.overrides, *(stage.settings for stage in plan.stages)]
     if any(MASK in text for text in _strings(settings)):
         raise CommandNotRunnable(
-            "The settings of this run had a secret in them, which was not recorded.",
-            next_step=f"give the plan again: holdfast resume {run.shell_reference} PLAN.toml",
+            "The settings of this run contain a secret, which was not recorded.",
+            next_step=f"specify the plan again: holdfast resume {run.shell_reference} PLAN.toml",
         )
     return plan
 
@@ -78,25 +78,25 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _with_bytes(plan: Plan) -> Plan:
-    """The plan with the names that the system knows."""
+def _restore_bytes(plan: Plan) -> Plan:
+    """Return the plan with the original bytes of file names."""
 
-    def restored(value: Any) -> Any:
+    def restore(value: Any) -> Any:
         if isinstance(value, str):
             return value.translate(_CHARACTERS)
         if isinstance(value, dict):
-            return {name: restored(item) for name, item in value.items()}
-        return [restored(item) for item in value] if isinstance(value, list) else value
+            return {name: restore(item) for name, item in value.items()}
+        return [restore(item) for item in value] if isinstance(value, list) else value
 
-    return msgspec.convert(restored(msgspec.to_builtins(plan)), Plan)
+    return msgspec.convert(restore(msgspec.to_builtins(plan)), Plan)
 
 
-def _environment(run: RunFolder, plan: Plan) -> dict[str, str]:
-    """What was not recorded because it was a secret is taken from where the user has it."""
+def _restore_environment(run: RunFolder, plan: Plan) -> dict[str, str]:
+    """Return the environment of the plan. Secrets were not recorded and are taken from the current environment."""
     for name, value in plan.environment.items():
         if MASK in value and name not in os.environ:
             raise CommandNotRunnable(
-                f"The plan of this run sets {name}, which was not recorded because it holds a secret.",
-                next_step=f"set it where you are, then: holdfast resume {run.shell_reference}",
+                f"The plan of this run sets {name}, which was not recorded because it contains a secret.",
+                next_step=f"set it in your shell, then: holdfast resume {run.shell_reference}",
             )
     return {name: os.environ[name] if MASK in value else value for name, value in plan.environment.items()}

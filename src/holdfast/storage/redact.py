@@ -1,7 +1,7 @@
-"""What may be written down: events, plans and environments without the secrets in them.
+"""Removes secrets from events, plans and environments before they are written.
 
-Secrets are replaced in the string values of typed events, never in encoded text: keys, tags and our own vocabulary stay what
-they are, whatever word somebody uses as a password.
+Secrets are replaced in the string values of typed events, never in encoded text. Keys, tags and Holdfast's own
+vocabulary stay unchanged, even if someone uses one of these words as a password.
 
     redactor = redactor_for(plan, os.environ, places=[run.path])
     journal.append(redactor.event(event))
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     Record = TypeVar("Record", bound=msgspec.Struct)
 
 UNREADABLE = "\ufffd"
-"""Stands for bytes in a path that are no text."""
+"""Replaces undecodable bytes in a path."""
 MAX_COMMAND = 100_000
-"""Characters of a command in an event: a line of the journal has a bound."""
+"""Maximum number of characters of a command in an event: the length of a journal line is limited."""
 MAX_CANDIDATES = 10_000
 
 VOCABULARY = frozenset(
@@ -71,7 +71,7 @@ VOCABULARY = frozenset(
         ),
     )
 )
-"""Fields whose words are ours, a program's version, or the name that the user gave to a run or a stage: they stay as they are."""
+"""Fields with Holdfast's own words, a program version, or the name of a run or stage: they stay unchanged."""
 SENTENCES = frozenset(
     (
         *(
@@ -89,7 +89,7 @@ SENTENCES = frozenset(
         *("planned", "left_out", "costs"),
     )
 )
-"""Fields that people read: here an ordinary word is replaced too, where it stands alone."""
+"""Fields with text for people: here a secret that is an ordinary word is replaced too, if it is a separate word."""
 PATHS = frozenset(
     (
         *("path", "kept", "cwd", "executable", "stack_file", "checkpoint", "fallback", "weights", "best", "last"),
@@ -98,7 +98,7 @@ PATHS = frozenset(
 )
 
 NUMBERS = (events.Step, events.Steps, events.Memory, events.Sample, events.Checksum, events.Gradients, events.Metrics)
-"""Events that hold numbers under names of ours or of a model's: there may be a million of them."""
+"""Events that contain only numbers, under names chosen by Holdfast or the model. There may be a million of them."""
 
 _ALLOWED = re.compile(
     r"(?:OMP|MKL|KMP|GOMP|OPENBLAS|VECLIB|NUMEXPR|PYTORCH|CUDNN|NCCL|GLOO|YOLO|MALLOC|HOLDFAST)_\w+|TORCH\w*"
@@ -114,48 +114,54 @@ MAX_VALUE = 1000
 
 
 class Redactor(shared.Redactor):
-    """Replaces secrets in what is about to be written."""
+    """Replaces secrets in data that is about to be written."""
 
     def event(self, event: Record) -> Record:
-        """The event as it may be written; the same object where there is nothing to replace."""
+        """Return the event without secrets; the same object if there is nothing to replace."""
         if isinstance(event, NUMBERS):
             return event
-        redacted: Record = self._struct(event)
+        redacted: Record = self._redact_struct(event)
         return redacted
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan as it may be written. Folders stay as they are: a resumed run starts there."""
+        """Return the plan without secrets. Folders stay unchanged: a resumed run starts there."""
         return msgspec.structs.replace(
             plan,
-            command=self._words(plan.command),
+            command=self._redact_plan_words(plan.command),
             stages=[
                 msgspec.structs.replace(
-                    stage, command=self._words(stage.command), settings=self._values(stage.settings)
+                    stage,
+                    command=self._redact_plan_words(stage.command),
+                    settings=self._redact_plan_values(stage.settings),
                 )
                 for stage in plan.stages
             ],
-            settings=self._values(plan.settings),
-            overrides=self._values(plan.overrides),
-            environment=self._values(plan.environment),
-            on_event=self._line(plan.on_event),
-            resume_with=self._line(plan.resume_with),
-            checkpoint=None if plan.checkpoint is None else self._exact(plan.checkpoint, self.name(plan.checkpoint)),
+            settings=self._redact_plan_values(plan.settings),
+            overrides=self._redact_plan_values(plan.overrides),
+            environment=self._redact_plan_values(plan.environment),
+            on_event=self._redact_command_line(plan.on_event),
+            resume_with=self._redact_command_line(plan.resume_with),
+            checkpoint=None
+            if plan.checkpoint is None
+            else self._keep_bytes(plan.checkpoint, self.name(plan.checkpoint)),
         )
 
     def restore(self, event: Record) -> Record:
-        """The event with its files as they are called on the disk, where the record could not say so."""
+        """Return the event with file names as they are on disk, if the record could not contain them."""
         if isinstance(event, NUMBERS):
             return event
-        restored: Record = _with(event, {name: self._files(name, getattr(event, name)) for name in _fields(event)})
+        restored: Record = _replace_fields(
+            event, {name: self._restore_paths(name, getattr(event, name)) for name in _fields(event)}
+        )
         return restored
 
     def given(self, value: Any, name: str = "") -> Any:
-        """A value as it may be quoted in a message about it. `name`: under which it was given."""
+        """Return a value without secrets, to quote it in a message. `name` is its key."""
         if isinstance(value, str):
             return self.value(name, value)
         if isinstance(value, dict):
             return {key: self.given(item, str(key)) for key, item in value.items()}
-        if isinstance(value, list) and not names_a_secret(name):  # perhaps a command: an option, and then its value
+        if isinstance(value, list) and not names_a_secret(name):  # may be a command: an option followed by its value
             words = iter(self.command([item for item in value if isinstance(item, str)]))
             return [next(words) if isinstance(item, str) else self.given(item) for item in value]
         if isinstance(value, list):
@@ -164,7 +170,7 @@ class Redactor(shared.Redactor):
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _struct(self, struct: Any) -> Any:
+    def _redact_struct(self, struct: Any) -> Any:
         changes: dict[str, Any] = {}
         for name in _fields(struct):
             value = getattr(struct, name)
@@ -173,78 +179,80 @@ class Redactor(shared.Redactor):
             if name in VOCABULARY:
                 changes[name] = readable(value) if type(value) is str else value
             elif name == "command":
-                changes[name] = _bounded(self.command(value))
+                changes[name] = _limit_length(self.command(value))
             elif name == "last_words" and isinstance(struct, events.AttemptEnded):
                 changes[name] = self.lines(value)
             else:
-                changes[name] = self._any(name, value)
-        return _with(struct, changes)
+                changes[name] = self._redact_field(name, value)
+        return _replace_fields(struct, changes)
 
-    def _any(self, field: str, value: Any) -> Any:
+    def _redact_field(self, field: str, value: Any) -> Any:
         if isinstance(value, Enum):
             return value
         if isinstance(value, str):
             return self.text(value) if field in SENTENCES else self.name(value)
         if isinstance(value, msgspec.Struct):
-            return self._struct(value)
+            return self._redact_struct(value)
         if isinstance(value, dict):
-            return {self._key(key): self._item(field, key, item) for key, item in value.items()}
+            return {
+                self._make_key_readable(key): self._redact_dict_item(field, key, item) for key, item in value.items()
+            }
         if isinstance(value, list):
-            return [self._any(field, item) for item in value]
+            return [self._redact_field(field, item) for item in value]
         return value
 
-    def _key(self, key: Any) -> Any:
+    def _make_key_readable(self, key: Any) -> Any:
         return readable(key) if isinstance(key, str) else key
 
-    def _item(self, field: str, key: Any, item: Any) -> Any:
+    def _redact_dict_item(self, field: str, key: Any, item: Any) -> Any:
         if isinstance(item, str) and isinstance(key, str):
             return self.value(key, item)
-        return self._any(field, item)
+        return self._redact_field(field, item)
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
-    def _words(self, command: Sequence[str]) -> list[str]:
-        return [self._exact(*pair) for pair in zip(command, self.command(command), strict=True)]
+    def _redact_plan_words(self, command: Sequence[str]) -> list[str]:
+        return [self._keep_bytes(*pair) for pair in zip(command, self.command(command), strict=True)]
 
-    def _line(self, line: str | None) -> str | None:
-        """A command in one string; as it stands where nothing in it is secret."""
+    def _redact_command_line(self, line: str | None) -> str | None:
+        """Redact a command in one string; return it unchanged if it contains no secret."""
         if line is None:
             return None
         try:
             words = shlex.split(line)
         except ValueError:
             return self.name(line)
-        kept = self._words(words)
-        return line if kept == words else shlex.join(kept)
+        redacted = self._redact_plan_words(words)
+        return line if redacted == words else shlex.join(redacted)
 
-    def _values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self._nested(name, value) for name, value in values.items()}
+    def _redact_plan_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._redact_setting(name, value) for name, value in values.items()}
 
-    def _nested(self, name: str, value: Any) -> Any:
+    def _redact_setting(self, name: str, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._nested(str(key), item) for key, item in value.items()}
+            return {key: self._redact_setting(str(key), item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._nested(name, item) for item in value]
-        return self._exact(value, self.value(name, value)) if isinstance(value, str) else value
+            return [self._redact_setting(name, item) for item in value]
+        return self._keep_bytes(value, self.value(name, value)) if isinstance(value, str) else value
 
     @staticmethod
-    def _exact(given: str, redacted: str) -> str:
-        """A plan is run again: bytes that are no text stay in it."""
-        return given if redacted == readable(given) else redacted
+    def _keep_bytes(original: str, redacted: str) -> str:
+        """Return the original, with undecodable bytes, unless it contains a secret: a plan may be run again."""
+        return original if redacted == readable(original) else redacted
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def _files(self, field: str, value: Any) -> Any:
+    def _restore_paths(self, field: str, value: Any) -> Any:
         if isinstance(value, str):
-            return self._file(value) if field in PATHS else value
+            return self._restore_path(value) if field in PATHS else value
         if isinstance(value, msgspec.Struct):
             return self.restore(value)
         if isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
             return [self.restore(item) for item in value]
         return value
 
-    def _file(self, path: str) -> str:
-        """The one file that the record would call so; the path as it is where there is none, or more than one."""
+    def _restore_path(self, path: str) -> str:
+        """Return the file whose redacted name is this path; the path itself if there is none, or more than one."""
         if MASK not in path and UNREADABLE not in path:
             return path
         pattern = re.sub(r"(?:\[\*\]){3}|" + UNREADABLE, "*", glob.escape(path))
@@ -260,36 +268,36 @@ class Redactor(shared.Redactor):
 def redactor_for(
     plan: Plan | None = None, environ: Mapping[str, str] = os.environ, places: Iterable[str | Path] = ()
 ) -> Redactor:
-    """Knows the secrets of a plan and of an environment. `places` are paths that must stay valid."""
+    """Return a redactor for the secrets of a plan and an environment. `places` are paths that must stay valid."""
     if plan is None:
         return Redactor((), environ, [str(place) for place in places])
     commands = [plan.command, *(stage.command for stage in plan.stages)]
-    ours = (plan.cwd, plan.python or "", *map(str, places))
-    redactor = Redactor(commands, {**environ, **plan.environment}, ours)
-    redactor.plan(plan)  # what it finds in settings and in other commands it knows from then on
+    kept_paths = (plan.cwd, plan.python or "", *map(str, places))
+    redactor = Redactor(commands, {**environ, **plan.environment}, kept_paths)
+    redactor.plan(plan)  # it learns the secrets in settings and in other commands
     return redactor
 
 
 def shown(run: RunFolder, plan: Plan | None = None) -> Iterator[Entry]:
-    """The record of a run as it may be shown. With the plan also the secrets of the command are known."""
+    """Replay the record of a run without secrets. With the plan, the secrets of the command are removed too."""
     return redacted(replay(run), redactor_for(plan, os.environ, [run.path]))
 
 
 def redacted(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
-    """Entries of a record as they may be shown: what the training's own process wrote has passed no redactor of ours."""
+    """Yield the entries without secrets. Entries written by the training process have not been redacted before."""
     for entry in entries:
         event = redactor.event(entry.event)
         yield entry if event is entry.event else entry._replace(event=event)
 
 
 def restored(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
-    """Entries of a record as a resumed run needs them: with paths that lead to files."""
+    """Yield the entries with the real paths of files, as needed to resume a run."""
     for entry in entries:
         yield entry._replace(event=redactor.restore(entry.event))
 
 
 def allowed_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that change how a training computes; everything else in an environment is nobody's business."""
+    """Return the variables that change how a training computes. All others are private."""
     redactor = Redactor()
     return {
         name: MASK if names_a_secret(name) else redactor.value(name, readable(env[name]))[:MAX_VALUE]
@@ -302,12 +310,12 @@ def _fields(struct: Any) -> tuple[str, ...]:
     return type(struct).__struct_fields__ if isinstance(struct, msgspec.Struct) else ()
 
 
-def _with(struct: Any, values: dict[str, Any]) -> Any:
+def _replace_fields(struct: Any, values: dict[str, Any]) -> Any:
     changes = {name: value for name, value in values.items() if value != getattr(struct, name)}
     return msgspec.structs.replace(struct, **changes) if changes else struct
 
 
-def _bounded(command: list[str]) -> list[str]:
+def _limit_length(command: list[str]) -> list[str]:
     kept: list[str] = []
     left = MAX_COMMAND
     for argument in command:

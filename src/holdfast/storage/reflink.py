@@ -1,4 +1,4 @@
-"""A copy of a file that shares its blocks until one of the two is written to, where the file system can do that."""
+"""Copy-on-write clones of files, if the file system supports them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FICLONE = 0x40049409
 
 
 def clone(source: Path, target: Path) -> bool:
-    """True when `target`, which must not exist, now is a clone. False leaves nothing behind."""
+    """Clone `source` to `target`, which must not exist. If that fails, leave nothing behind and return False."""
     try:
-        done = _clonefile(source, target) if sys.platform == "darwin" else _reflink(source, target)
+        is_cloned = _clonefile(source, target) if sys.platform == "darwin" else _reflink(source, target)
     except (OSError, AttributeError):
-        done = False
-    if not done:
+        is_cloned = False
+    if not is_cloned:
         target.unlink(missing_ok=True)
-    return done
+    return is_cloned
 
 
 def _clonefile(source: Path, target: Path) -> bool:
@@ -30,7 +30,7 @@ def _clonefile(source: Path, target: Path) -> bool:
 
 
 def _reflink(source: Path, target: Path) -> bool:
-    import fcntl  # noqa: PLC0415 - not on every platform that may import this
+    import fcntl  # noqa: PLC0415 - not available on every platform that may import this
 
     with source.open("rb") as old, target.open("xb") as new:
         fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())

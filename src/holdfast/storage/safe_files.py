@@ -1,7 +1,8 @@
-"""Open files that somebody else may have put there: regular files only, bounded, and owned by a user whom we trust.
+"""Safe access to files that someone else may have created: only regular files of limited size and trusted owners.
 
-A FIFO or a device under an expected name makes a plain `open` wait for ever; a file of 50 GB fills the memory; a file of
-another user may hold a command that would run with our rights. Everything found in a folder is read through this module.
+A plain `open` blocks forever on a FIFO or device with an expected name. A file of 50 GB fills the memory. A file of
+another user may contain a command that would run with our permissions. All files found in a folder are read through
+this module.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class NotARegularFile(OSError):
         super().__init__(errno.EINVAL, "not a regular file", str(path))
 
 
-class HasOtherNames(OSError):
-    """A hard link: what is written to it changes a file elsewhere too."""
+class HardLinkedFile(OSError):
+    """A file with several hard links: writing to it also changes the file under its other names."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(errno.EMLINK, f"{path.name} has another name elsewhere (a hard link)", str(path))
+        super().__init__(errno.EMLINK, f"{path.name} is a hard link to a file elsewhere", str(path))
 
 
 class FileTooLarge(OSError):
@@ -36,16 +37,16 @@ class FileTooLarge(OSError):
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a regular file for reading, without waiting for anything. Raises OSError."""
+    """Open a regular file for reading without blocking. Raise OSError."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     handle = open_handle(path, flags if follow_links else flags | os.O_NOFOLLOW)
     return os.fdopen(handle, "rb")
 
 
 def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
-    """`os.open` for regular files only, and to be written to for those with one name only.
+    """Call `os.open`, but only for regular files, and for writing only if they have no other hard link.
 
-    Raises OSError, also for a path that no file can have (a NUL in it). A file that is refused is not cut short either.
+    Raise OSError, also for an invalid path (with a NUL in it). A refused file is not truncated.
     """
     try:
         handle = os.open(path, flags & ~os.O_TRUNC, mode)
@@ -56,7 +57,7 @@ def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
         if not stat.S_ISREG(status.st_mode):
             raise NotARegularFile(path)
         if status.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
-            raise HasOtherNames(path)
+            raise HardLinkedFile(path)
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except OSError:
@@ -66,7 +67,7 @@ def open_handle(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def touch(path: Path) -> None:
-    """Like `Path.touch`, for a regular file only and through no link. Raises OSError."""
+    """Like `Path.touch`, but only for regular files, and without following symlinks. Raise OSError."""
     handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.utime(handle)
@@ -74,33 +75,33 @@ def touch(path: Path) -> None:
         os.close(handle)
 
 
-def make_folder_below(base: Path, folder: Path, mode: int = 0o700) -> None:
-    """Make `folder`, and those between `base` and it. Raises OSError, also where one of them is a link, which leads anywhere."""
-    above = base
+def make_folders(base: Path, folder: Path, mode: int = 0o700) -> None:
+    """Create `folder` and its missing parents below `base`. Raise OSError, also if one of them is a symlink."""
+    path = base
     for name in folder.relative_to(base).parts:
-        above = above / name
-        above.mkdir(exist_ok=True, mode=mode)
-        if above.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link, and what is behind one is not written to", str(above))
+        path = path / name
+        path.mkdir(exist_ok=True, mode=mode)
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symlink, and Holdfast does not write through symlinks", str(path))
 
 
 def is_file(path: Path) -> bool:
-    """Like `Path.is_file`, which raises for a name that is too long or a folder that may not be entered."""
+    """Like `Path.is_file`, but do not raise for a name that is too long or a folder without access permission."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_dir(path: Path) -> bool:
-    """Like `Path.is_dir`, and as `is_file` never raises."""
+    """Like `Path.is_dir`, but never raise (see `is_file`)."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def exists(path: Path) -> bool:
-    """Like `Path.exists`, and as `is_file` never raises."""
+    """Like `Path.exists`, but never raise (see `is_file`)."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def read_bytes(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
-    """The whole file. Raises FileTooLarge beyond `max_bytes`, and OSError."""
+    """Read the whole file. Raise FileTooLarge if it is larger than `max_bytes`, and OSError."""
     with open_regular(path, follow_links=follow_links) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -109,7 +110,7 @@ def read_bytes(path: Path, max_bytes: int, *, follow_links: bool = True) -> byte
 
 
 def trusted_users() -> frozenset[int]:
-    """Who may leave something that we act on: this user, root, and under sudo the user who called it."""
+    """Return the users whose files may be acted on: this user, root, and under sudo the calling user."""
     users = {os.geteuid(), 0}
     if os.geteuid() == 0:
         caller = os.environ.get("SUDO_UID", "")
@@ -119,9 +120,9 @@ def trusted_users() -> frozenset[int]:
 
 
 def untrusted_owner(path: Path) -> str | None:
-    """The name of the user who owns this file, folder or link, where that is somebody else; None where we trust the owner.
+    """Return the name of the owner of this path if the owner is not trusted, otherwise None.
 
-    A link is judged by its own owner and by the owner of what it leads to. Raises OSError where nothing is there.
+    For a symlink, both its own owner and that of its target must be trusted. Raise OSError if the path does not exist.
     """
     for user in (path.lstat().st_uid, path.stat().st_uid):
         if user not in trusted_users():
@@ -137,7 +138,7 @@ def user_name(user: int) -> str:
 
 
 def expand_user(path: str) -> Path:
-    """With `~` replaced by a home folder. As it was written where no such user, or no home, is known."""
+    """Replace `~` by the home folder. Return the path unchanged if the user or home folder is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

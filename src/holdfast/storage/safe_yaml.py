@@ -1,7 +1,8 @@
-"""YAML that somebody else wrote, within bounds: a few lines of it can describe more than any memory holds, or take for ever.
+"""Loads untrusted YAML within bounds: a few lines of YAML can describe more than fits into memory, or take forever.
 
-Aliases and merge keys count as often as they are followed ("billion laughs"); a number is short, because YAML's base-60 ones take
-time that grows with the square of their length; nothing is nested deeply. Only plain values are made of it.
+Aliases and merge keys count as often as they are expanded ("billion laughs"). The length of numbers is limited, because
+parsing YAML's base-60 numbers takes time that grows with the square of their length. Nesting is limited. Only plain
+values are created.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Any
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
-"""Values, counted as often as aliases repeat them."""
+"""Number of values; a value counts again for each alias that repeats it."""
 MAX_DEPTH = 32
 MAX_NUMBER = 64
 """Characters of a number or a date."""
 
 
 class YamlRefused(ValueError):
-    """It is no YAML, or more than the bounds allow: `line` counts from 1, None where it is not known."""
+    """The data is not YAML, or exceeds a limit. `line` counts from 1; None if unknown."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -26,17 +27,17 @@ class YamlRefused(ValueError):
 
 
 def load_yaml(data: bytes) -> Any:
-    """Raises YamlRefused."""
-    import yaml  # noqa: PLC0415 - slow to import, and only plans with data need it
+    """Load YAML. Raise YamlRefused."""
+    import yaml  # noqa: PLC0415 - slow to import, and only needed for plans with data
 
     if len(data) > MAX_BYTES:
         raise YamlRefused(f"it is larger than {MAX_BYTES:,} bytes")
     try:
-        return yaml.load(data.decode("utf-8-sig"), Loader=_loader())  # noqa: S506 - a safe one
+        return yaml.load(data.decode("utf-8-sig"), Loader=_loader())  # noqa: S506 - a safe loader
     except YamlRefused:
         raise
     except UnicodeDecodeError:
-        raise YamlRefused("it is no text: save it as UTF-8") from None
+        raise YamlRefused("it is not UTF-8 text: save it as UTF-8") from None
     except (
         yaml.YAMLError,
         ValueError,
@@ -46,7 +47,7 @@ def load_yaml(data: bytes) -> Any:
         ArithmeticError,
         RecursionError,
     ) as error:
-        # Values with a tag that they do not fit (!!float "") make PyYAML raise whatever it comes upon.
+        # Values that do not match their tag (!!float "") make PyYAML raise various exceptions.
         mark = getattr(error, "problem_mark", None)
         message = getattr(error, "problem", None) or f"a value cannot be read ({type(error).__name__})"
         raise YamlRefused(message, None if mark is None else mark.line + 1) from None
@@ -60,7 +61,7 @@ def _loader() -> Any:
 
 
 class _Bounds:
-    """Before a loader of PyYAML's in its order of classes: counts as values are put together."""
+    """A mixin for a PyYAML loader that counts values while they are composed. It must come first in the MRO."""
 
     peek_event: Any
     anchors: Any
@@ -70,14 +71,14 @@ class _Bounds:
         self._nodes = 0
         self._depth = 0
         self._sizes: dict[str, int] = {}
-        """Of what an alias repeats, once it is whole."""
+        """Anchor -> number of values that an alias repeats, once the anchored value is complete."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
         line = event.start_mark.line + 1
         if type(event).__name__ == "AliasEvent":
             if event.anchor in self.anchors and event.anchor not in self._sizes:
-                raise YamlRefused("a value holds itself", line)
+                raise YamlRefused("a value contains itself", line)
             self._count(self._sizes.get(event.anchor, 1), line)
             return super().compose_node(parent, index)  # type: ignore[misc]
         before = self._nodes

@@ -1,7 +1,9 @@
-"""Heartbeat tables that killed supervisors left in memory: each becomes its run's own file, as at a run's end, and leaves the memory.
+"""Cleans up heartbeat tables that killed supervisors left in memory. Each is moved to the file of its run, as at the
+end of a run.
 
-Nothing is touched that may still be in use: the supervisor and every process in the table have to be gone, in the PID namespace that
-their pids are of, and nobody may hold the run. Only regular files of this user with our kind of name are looked at.
+A table that may still be in use is not touched: the supervisor and all processes in the table must be gone, in the PID
+namespace of their PIDs, and the run must not be locked. Only regular files of this user with a matching name are
+considered.
 """
 
 from __future__ import annotations
@@ -22,26 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOST_S = 3600.0
-"""A table whose run is not where it was may be of a run that was moved, which can still be resumed: so long it is kept."""
+"""How long to keep a table whose run is not at its path any more. The run may have been moved and can still be
+resumed."""
 ELSEWHERE_S = 86_400.0
-"""One of another container is kept so long, and then goes where its run lies here and nobody holds it."""
+"""How long to keep a table of another container. After that, it is removed if its run is here and not locked."""
 MAX_BYTES = heartbeat.SIZE + 8192
 _NAME = re.compile(r"holdfast-([1-9][0-9]{0,9})-[0-9a-f]{16}", re.ASCII)
 
 
 def settle_stale(pid_space: str, folder: Path = Path(heartbeat.MEMORY)) -> None:
-    """`pid_space` is the boot and the PID namespace that we are in."""
+    """Clean up stale tables. `pid_space` is the current boot and PID namespace."""
     with contextlib.suppress(OSError):
-        for path, age in _left_behind(folder):
+        for path, age in _find_stale(folder):
             with contextlib.suppress(OSError, ValueError):
                 _settle(path, age, pid_space)
 
 
-def _left_behind(folder: Path) -> Iterator[tuple[Path, float]]:
-    """Those of this user whose supervisor is no process here, with their age."""
+def _find_stale(folder: Path) -> Iterator[tuple[Path, float]]:
+    """Yield the tables of this user whose supervisor is not running here, with their age."""
     for entry in os.scandir(folder):
-        named = _NAME.fullmatch(entry.name)
-        if named is None or heartbeat.lives(int(named[1])):
+        match = _NAME.fullmatch(entry.name)
+        if match is None or heartbeat.lives(int(match[1])):
             continue
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
@@ -51,27 +54,27 @@ def _left_behind(folder: Path) -> Iterator[tuple[Path, float]]:
 
 def _settle(path: Path, age: float, pid_space: str) -> None:
     data = read_bytes(path, MAX_BYTES, follow_links=False)
-    of_space, _, of_run = data[heartbeat.SIZE :].partition(b"\0")
-    if not of_run:  # its supervisor was killed while it wrote it
+    table_space, _, run_path = data[heartbeat.SIZE :].partition(b"\0")
+    if not run_path:  # its supervisor was killed while writing it
         if age > LOST_S:
             path.unlink()
         return
-    is_here = bool(pid_space) and of_space.decode("ascii", "replace") == pid_space
+    is_here = bool(pid_space) and table_space.decode("ascii", "replace") == pid_space
     if is_here and any(heartbeat.lives(beat.pid) for beat in heartbeat.read(str(path)).values()):
         return
     if not is_here and age <= ELSEWHERE_S:
-        return  # whether its processes live cannot be seen from here
-    run_file = os.fsdecode(of_run)
+        return  # its processes are not visible from here
+    run_file = os.fsdecode(run_path)
     if heartbeat.where_it_lies(run_file) == str(path):
-        with _nobody_holds(Path(run_file).with_name("lock")):
+        with _keep_unlocked(Path(run_file).with_name("lock")):
             heartbeat.settle(run_file)
     elif is_here and age > LOST_S:
         path.unlink()
 
 
 @contextlib.contextmanager
-def _nobody_holds(lock: Path) -> Iterator[None]:
-    """Raises OSError where a supervisor holds the run. Meanwhile none can begin."""
+def _keep_unlocked(lock: Path) -> Iterator[None]:
+    """Prevent supervisors from starting meanwhile. Raise OSError if one is running."""
     handle = open_handle(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

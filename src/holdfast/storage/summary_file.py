@@ -1,4 +1,4 @@
-"""What `summary.json` says of a run's end, believed only where it is of the record as it stands."""
+"""Reads the verdict in `summary.json`, and trusts it only if it matches the current journal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     dir: str
     verdict: str
     journal_bytes: int
-    """How long the journal was when this was written: a longer one goes on behind it."""
+    """Size of the journal when the summary was written. If the journal is larger now, the run was continued."""
 
 
 def journal_bytes(run: RunFolder) -> int:
-    """How long the journal is now; 0 where there is none."""
+    """Return the current size of the journal; 0 if there is none."""
     try:
         return run.journal.stat().st_size
     except OSError:
@@ -34,11 +34,13 @@ def journal_bytes(run: RunFolder) -> int:
 
 
 def recorded_verdict(run: RunFolder) -> Outcome | None:
-    """The verdict in the summary; None where there is none, or where it is of another folder or of a shorter journal."""
+    """Return the verdict in the summary; None if there is none, or if it belongs to another folder or a shorter
+    journal.
+    """
     try:
         head = msgspec.json.decode(read_bytes(run.summary, MAX_SUMMARY_BYTES, follow_links=False), type=_Head)
         current = (SUMMARY_SCHEMA, run.name, str(run.path.resolve()), journal_bytes(run))
-        agrees = (head.schema, head.run, head.dir, head.journal_bytes) == current
-        return Outcome(head.verdict) if agrees else None
+        is_current = (head.schema, head.run, head.dir, head.journal_bytes) == current
+        return Outcome(head.verdict) if is_current else None
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None

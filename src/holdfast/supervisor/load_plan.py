@@ -11,7 +11,7 @@ from holdfast.process.python_discovery import python_of
 from holdfast.process.ultralytics_install import find_ultralytics
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.storage.folder import working_folder
-from holdfast.storage.plan.load import Known, read
+from holdfast.storage.plan.load import ReadContext, read
 from holdfast.supervisor.stage_command import yolo
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def open_plan(path: Path) -> Plan:
     """Raises PlanInvalid with all that is wrong with the file."""
     rules = {name: tuple(rule.limits) for name, rule in by_id().items()}
-    return read(path, Known(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_settings_of))
+    return read(path, ReadContext(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_settings_of))
 
 
 def ultralytics_of(python: str | None) -> UltralyticsInstall | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.plain_loop import is_plain_loop
 from holdfast.schema.events import Resume
-from holdfast.storage.integrity import is_torn
+from holdfast.storage.integrity import is_truncated
 from holdfast.storage.safe_files import exists
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _torn_note(files: list[Path], chosen: Path) -> str:
 def _is_whole(path: Path) -> bool:
     """Whether it can be gone on from, as far as that shows without loading it. A folder is taken as it is."""
     try:
-        return path.exists() and not is_torn(path)
+        return path.exists() and not is_truncated(path)
     except Exception:  # noqa: BLE001 - the file may hold anything: what cannot be looked at is passed over for the next one
         return False
 

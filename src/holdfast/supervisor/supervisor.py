@@ -139,7 +139,7 @@ class Supervisor:
         self._journal = JournalWriter(run.journal)
         self._notifier = Notifier(plan.on_event, run) if plan.on_event else None
         self._reader = Reader()
-        self._flushing = checkpoint_backup.Flushing()
+        self._flushing = checkpoint_backup.BackgroundFlush()
         everyone: list[Listener] = [*listeners, self._reader, *([self._notifier] if self._notifier else [])]
         engine = Engine(state)
         self._recorder = EventPipeline(
@@ -426,7 +426,7 @@ class Supervisor:
             or not self._run.is_there()
         ):
             return
-        kept, left_out = checkpoint_backup.keep(
+        kept, left_out = checkpoint_backup.back_up(
             files, self._run.attempt(attempt.number).saved, base=Path(self._plan.cwd)
         )
         self._flushing.add(kept)

@@ -1,4 +1,4 @@
-"""A plan file as text: read within bounds, parsed with its lines, and what is wrong with it told by line."""
+"""The text of a plan file: read within bounds, parse with line numbers, and format mistakes with their lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.shell_text import shell_quoted
-from holdfast.storage.plan.toml_bounds import beyond_bounds
-from holdfast.storage.plan.toml_lines import KeyPath, lines_of
+from holdfast.storage.plan.toml_bounds import find_excess
+from holdfast.storage.plan.toml_lines import KeyPath, locate_keys
 from holdfast.storage.redact import Redactor
 from holdfast.storage.safe_files import FileTooLarge, read_bytes
 
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
     from holdfast.storage.plan.ultralytics_settings import Mistake
 
 MAX_VALUE = 1 << 20
-"""Bytes: a plan is a page of text, and all of it is read into memory."""
+"""Maximum size of a plan file in bytes. A plan is a page of text and is read into memory completely."""
 MAX_KEPT_BYTES = 16 << 20
 MAX_KEPT_VALUES = 4_000_000
 CONTEXT = 100
-"""Lines before one with a mistake that may say what is in it."""
+"""Number of lines before a mistake to search for what makes a part of it a secret."""
 MAX_MISTAKES = 50
-"""So many are told at once."""
+"""Maximum number of mistakes reported at once."""
 _AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 
 
-def text_of(path: Path) -> str:
+def read_plan_text(path: Path) -> str:
     try:
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
             inside = sorted(entry.name for entry in path.glob("*.toml"))[:3]
             raise PlanInvalid(
                 f"{path} is a folder, not a plan.",
-                next_step=f"name the file: {path / inside[0]}"
+                next_step=f"use the file in it: {path / inside[0]}"
                 if inside
-                else f"make one: holdfast init --out {shell_quoted(path / 'plan.toml')}",
+                else f"create one: holdfast init --out {shell_quoted(path / 'plan.toml')}",
             )
         if not stat.S_ISREG(kind):
-            raise PlanInvalid(f"{path} is no ordinary file.", next_step="name a plan file, e.g. plan.toml")
+            raise PlanInvalid(f"{path} is not a regular file.", next_step="use a plan file, for example plan.toml")
         data = read_bytes(path, MAX_VALUE)
     except FileTooLarge:
         raise PlanInvalid(
-            f"{path} is larger than 1 MB: that is no plan.", next_step="name a plan file, e.g. plan.toml"
+            f"{path} is larger than 1 MB, so it is not a plan.", next_step="use a plan file, for example plan.toml"
         ) from None
     except FileNotFoundError:
         here = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, here, n=1, cutoff=0.5)
         raise PlanInvalid(
             f"There is no plan at {path}.",
-            next_step=f"did you mean {path.parent / near[0]}?" if near else "make one: holdfast init DATA.yaml",
+            next_step=f"did you mean {path.parent / near[0]}?" if near else "create one: holdfast init DATA.yaml",
         ) from None
     except (OSError, ValueError) as error:  # a path with a zero byte in it
         raise PlanInvalid(f"The plan {path} cannot be read: {getattr(error, 'strerror', error)}.") from error
@@ -68,73 +68,75 @@ def text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise PlanInvalid(
-            f"{path} is no text: byte {data[error.start]:#04x} in line {line} is not UTF-8.",
-            next_step="save it as UTF-8, or name another file",
+            f"{path} is not UTF-8 text: invalid byte {data[error.start]:#04x} in line {line}.",
+            next_step="save it as UTF-8, or use another file",
         ) from None
     return text.replace("\r\n", "\n")
 
 
-def parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    beyond = beyond_bounds(text)
-    if beyond is not None:
-        raise PlanInvalid(f"{path}, line {beyond[0]}: {beyond[1]}: that is no plan.", next_step="mend that line")
+def parse_plan(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    excess = find_excess(text)
+    if excess is not None:
+        raise PlanInvalid(f"{path}, line {excess[0]}: {excess[1]}, so it is not a plan.", next_step="fix that line")
     try:
-        return tomllib.loads(text), lines_of(text)
+        return tomllib.loads(text), locate_keys(text)
     except tomllib.TOMLDecodeError as error:
-        raise PlanInvalid(_syntax(str(error), text, path), next_step="mend that line, then try again") from None
+        raise PlanInvalid(
+            _describe_syntax_error(str(error), text, path), next_step="fix that line, then try again"
+        ) from None
     except (RecursionError, ValueError) as error:
         raise PlanInvalid(f"{path} cannot be read as a plan: {error}.") from None
 
 
-def kept_text(path: Path) -> str:
-    """The plan that a run folder keeps. Raises OSError, UnicodeDecodeError and PlanInvalid; never waits.
+def read_kept_plan_text(path: Path) -> str:
+    """Read the copy of the plan in a run folder. Raise OSError, UnicodeDecodeError and PlanInvalid; never block.
 
-    Its command may have as many words as a command line can; nothing else in it is larger than in a plan file.
+    Its command may have as many words as a command line. Otherwise the limits of a plan file apply.
     """
     text = read_bytes(path, MAX_KEPT_BYTES).decode("utf-8")
-    beyond = beyond_bounds(text, max_values=MAX_KEPT_VALUES)
-    if beyond is not None:
+    excess = find_excess(text, max_values=MAX_KEPT_VALUES)
+    if excess is not None:
         raise PlanInvalid(
-            f"The plan of this run was changed, line {beyond[0]}: {beyond[1]}.",
-            next_step="give the training again: holdfast resume RUN -- COMMAND...",
+            f"The plan of this run was modified, line {excess[0]}: {excess[1]}.",
+            next_step="specify the training command again: holdfast resume RUN -- COMMAND...",
             look_at=str(path),
         )
     return text
 
 
-def _syntax(said: str, text: str, path: Path) -> str:
-    """The reader's words, with the line and what is often the matter with it."""
-    place = _AT.search(said)
+def _describe_syntax_error(message: str, text: str, path: Path) -> str:
+    """Return the parser's message with the line and a hint about a common mistake."""
+    place = _AT.search(message)
     text = text.rstrip()
     number = int(place[1]) if place else text.count("\n") + 1
     line = text.split("\n")[number - 1]
     column = int(place[2]) if place else len(line) + 1
-    said = _AT.sub("", said).replace(" (at end of document)", "")
-    hint = "" if place or "overwrite" in said else " A quote or a bracket was not closed."
+    message = _AT.sub("", message).replace(" (at end of document)", "")
+    hint = "" if place or "overwrite" in message else " A quote or a bracket was not closed."
     if re.match(r"\s*[\w.-]+\s*:", line):
-        hint = " TOML writes key = value, with an equals sign."
+        hint = " In TOML, write key = value with an equals sign."
     elif re.search(r"=\s*(True|False)\b", line):
-        hint = " TOML writes true and false in small letters."
+        hint = " In TOML, true and false are lowercase."
     elif re.search(r"=\s*(None|null|nil)\b", line):
-        hint = " TOML has no empty value: leave the key out."
+        hint = " TOML has no null value: delete the key."
     elif re.search(r"=\s*[A-Za-z./~]", line) and not re.search(r"=\s*(true|false|inf|nan)\b", line):
-        hint = " A text stands in quotes."
+        hint = " Put strings in quotes."
     elif line.count("{") > line.count("}"):
-        hint = " A table in braces stands on one line; write [table] with its keys below instead."
-    shown = _without_secrets(text.split("\n"), number - 1)
+        hint = " A table in braces must be on one line; write [table] with its keys below instead."
+    shown = _redact_line(text.split("\n"), number - 1)
     mark = f"\n  {' ' * (min(column, 120) - 1)}^" if shown == line else ""
     shown = shown if len(shown) <= 120 else shown[:117] + "..."
-    return f"{path}, line {number}: {said}.{hint}\n  {shown}{mark}"
+    return f"{path}, line {number}: {message}.{hint}\n  {shown}{mark}"
 
 
-def _without_secrets(lines: list[str], number: int) -> str:
-    """One of these lines, as it may be quoted: what makes a part of it a secret may stand in those before it."""
+def _redact_line(lines: list[str], number: int) -> str:
+    """Return one of the lines without secrets. The lines before it may be what makes a part of it a secret."""
     redactor = Redactor()
     redactor.given("\n".join(lines[max(0, number - CONTEXT) : number + 1]))
     return redactor.text(redactor.given(lines[number]))
 
 
-def told(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:
+def format_mistakes(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:
     def line(mistake: Mistake) -> int:
         at = mistake.path
         while at and at not in lines:
@@ -145,10 +147,10 @@ def told(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:
     more = len(mistakes) > MAX_MISTAKES
     ordered = ordered[:MAX_MISTAKES]
     count = f"{'more than ' if more else ''}{len(ordered)} mistakes" if len(ordered) > 1 else "a mistake"
-    said = [f"  line {line(mistake)}: {_named(mistake.path)} {mistake.message}" for mistake in ordered]
-    return "\n".join([f"{path} has {count}:", *said])
+    messages = [f"  line {line(mistake)}: {_format_key_path(mistake.path)} {mistake.message}" for mistake in ordered]
+    return "\n".join([f"{path} has {count}:", *messages])
 
 
-def _named(path: KeyPath) -> str:
-    """As people count: the second stage's settings are `stages.2.settings`."""
+def _format_key_path(path: KeyPath) -> str:
+    """Format a path with numbers from 1: the settings of the second stage are `stages.2.settings`."""
     return ".".join(str(part + 1) if isinstance(part, int) else part for part in path) or "the plan"

@@ -1,7 +1,7 @@
-"""Bounds for a TOML text, checked in one pass before the standard reader sees it.
+"""Bounds for a TOML text, checked in one pass before the standard parser reads it.
 
-That reader takes time that grows with the square of a key's parts, recurses once for each bracket that is open, and raises
-what is no error of syntax for a number of thousands of digits.
+The parser takes time that grows with the square of the number of parts of a key, and recurses once for each open
+bracket. For a number with thousands of digits, it raises an error that is not a syntax error.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 
 MAX_KEY_PARTS = 16
 MAX_DEPTH = 32
-"""Brackets and braces that are open at once."""
+"""Maximum number of brackets and braces open at once."""
 MAX_VALUES = 20_000
-"""Keys and items of lists together."""
+"""Maximum number of keys and list items together."""
 MAX_NUMBER_CHARACTERS = 70
-"""A 64-bit number in binary, the longest that TOML asks for, has 66."""
+"""A 64-bit number in binary, the longest that TOML requires, has 66."""
 _PART = re.compile(
     r'"""[^"\\]*(?:(?:\\.|"{1,2}(?!"))[^"\\]*)*"{3,5}'
     r"|'''[^']*(?:'{1,2}(?!')[^']*)*'{3,5}"
@@ -25,12 +25,12 @@ _PART = re.compile(
     r"|[^\[\]{}.=,\n\"'#]+",
     re.DOTALL,
 )
-"""A string that is not closed is none of these: the pass ends there, and so does the reader's."""
+"""An unclosed string matches none of these: the pass stops there, and so does the parser."""
 _NUMBER = re.compile(rf"\s*[+-]?\d\w{{{MAX_NUMBER_CHARACTERS - 1}}}", re.ASCII)
 
 
-def beyond_bounds(text: str, *, max_values: int = MAX_VALUES) -> tuple[int, str] | None:
-    """The line and what is too much there; None where the text is within all bounds, or no TOML at all."""
+def find_excess(text: str, *, max_values: int = MAX_VALUES) -> tuple[int, str] | None:
+    """Return the line and a message for the first bound exceeded; None if there is none, or if the text is not TOML."""
     at = depth = dots = values = 0
     line = 1
     while (match := _PART.match(text, at)) is not None:

@@ -1,6 +1,6 @@
-"""Where each key of a TOML text stands, which the standard reader does not tell.
+"""The line of each key of a TOML text, which the standard parser does not report.
 
-The text must have been read by `tomllib` already: here it is known to be valid, and only walked through.
+`tomllib` must have parsed the text before: this module assumes that it is valid.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import bisect
 import re
 
 KeyPath = tuple[str | int, ...]
-"""Keys from the top, with the number of the item (from 0) in an array: ("stages", 1, "settings", "imgsz")."""
+"""Keys from the top level, with indices (from 0) for array items: ("stages", 1, "settings", "imgsz")."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t\r]*")
@@ -25,12 +25,12 @@ _ESCAPE = re.compile(r'\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|["\\bfnrt])')
 _ESCAPED = {'"': '"', "\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-def lines_of(text: str) -> dict[KeyPath, int]:
-    """The line, from 1, at which each key, table and item of an array first stands."""
-    return _Walk(text).lines
+def locate_keys(text: str) -> dict[KeyPath, int]:
+    """Return the line, from 1, of the first occurrence of each key, table and array item."""
+    return _Scanner(text).lines
 
 
-class _Walk:
+class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -38,116 +38,116 @@ class _Walk:
         self._arrays: dict[KeyPath, int] = {}
         self.lines: dict[KeyPath, int] = {}
         table: KeyPath = ()
-        while self._gap() < len(text):
+        while self._skip_gap() < len(text):
             if text.startswith("[", self._at):
-                table = self._header()
+                table = self._read_header()
             else:
-                self._pair(table)
+                self._read_pair(table)
 
-    def _here(self, path: KeyPath) -> None:
+    def _record_line(self, path: KeyPath) -> None:
         self.lines.setdefault(path, bisect.bisect_left(self._ends, self._at) + 1)
 
-    def _gap(self) -> int:
-        """Past blanks, new lines and comments."""
-        return self._past(_GAP)
+    def _skip_gap(self) -> int:
+        """Skip blanks, newlines and comments."""
+        return self._skip(_GAP)
 
-    def _past(self, pattern: re.Pattern[str]) -> int:
+    def _skip(self, pattern: re.Pattern[str]) -> int:
         match = pattern.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return self._at
 
-    def _header(self) -> KeyPath:
-        """`[table]` or `[[array of tables]]`; the path that its keys stand under."""
-        many = self._text.startswith("[[", self._at)
+    def _read_header(self) -> KeyPath:
+        """Read `[table]` or `[[array of tables]]` and return the path of its keys."""
+        is_array = self._text.startswith("[[", self._at)
         begin = self._at
-        self._at += 2 if many else 1
-        keys = self._keys()
-        self._past(_BLANK)
-        self._at, end = begin, self._at + (2 if many else 1)
+        self._at += 2 if is_array else 1
+        keys = self._read_keys()
+        self._skip(_BLANK)
+        self._at, end = begin, self._at + (2 if is_array else 1)
         path: KeyPath = ()
         for number, key in enumerate(keys):
             path = (*path, key)
-            self._here(path)
-            if many and number == len(keys) - 1:
+            self._record_line(path)
+            if is_array and number == len(keys) - 1:
                 self._arrays[path] = self._arrays.get(path, -1) + 1
             if path in self._arrays:
                 path = (*path, self._arrays[path])
-                self._here(path)
+                self._record_line(path)
         self._at = end
         return path
 
-    def _pair(self, table: KeyPath) -> None:
-        """`key = value`, from the key on."""
+    def _read_pair(self, table: KeyPath) -> None:
+        """Read `key = value`."""
         begin = self._at
-        keys = self._keys()
-        self._past(_BLANK)
+        keys = self._read_keys()
+        self._skip(_BLANK)
         after = self._at + 1  # the =
         self._at = begin
         for number in range(len(keys)):
-            self._here((*table, *keys[: number + 1]))
+            self._record_line((*table, *keys[: number + 1]))
         self._at = after
-        self._past(_BLANK)
-        self._value((*table, *keys))
+        self._skip(_BLANK)
+        self._read_value((*table, *keys))
 
-    def _keys(self) -> list[str]:
+    def _read_keys(self) -> list[str]:
         keys = []
         while True:
-            self._past(_BLANK)
-            keys.append(self._key())
-            self._past(_BLANK)
+            self._skip(_BLANK)
+            keys.append(self._read_key())
+            self._skip(_BLANK)
             if not self._text.startswith(".", self._at):
                 return keys
             self._at += 1
 
-    def _key(self) -> str:
+    def _read_key(self) -> str:
         if bare := _BARE.match(self._text, self._at):
             self._at = bare.end()
             return bare[0]
-        quoted = self._string()
-        return _ESCAPE.sub(_unescaped, quoted[1:-1]) if quoted.startswith('"') else quoted[1:-1]
+        quoted = self._read_string()
+        return _ESCAPE.sub(_unescape, quoted[1:-1]) if quoted.startswith('"') else quoted[1:-1]
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
         begin = self._at
         for pattern in _STRINGS:
-            if self._past(pattern) > begin:
+            if self._skip(pattern) > begin:
                 break
         else:
-            self._at += 1  # cannot be in a valid text: go on rather than stand still
+            self._at += 1  # impossible in a valid text: advance to avoid an endless loop
         return self._text[begin : self._at]
 
-    def _value(self, path: KeyPath) -> None:
+    def _read_value(self, path: KeyPath) -> None:
         first = self._text[self._at : self._at + 1]
         if first == "[":
-            self._items(path)
+            self._read_items(path)
         elif first == "{":
-            self._inline(path)
+            self._read_inline_table(path)
         elif first in ('"', "'"):
-            self._string()
+            self._read_string()
         else:
-            self._past(_PLAIN_VALUE)
+            self._skip(_PLAIN_VALUE)
 
-    def _items(self, path: KeyPath) -> None:
+    def _read_items(self, path: KeyPath) -> None:
         self._at += 1
         number = 0
-        while self._gap() < len(self._text) and self._text[self._at] != "]":
-            self._here((*path, number))
-            self._value((*path, number))
+        while self._skip_gap() < len(self._text) and self._text[self._at] != "]":
+            self._record_line((*path, number))
+            self._read_value((*path, number))
             number += 1
-            self._comma()
+            self._skip_comma()
         self._at += 1
 
-    def _inline(self, path: KeyPath) -> None:
+    def _read_inline_table(self, path: KeyPath) -> None:
         self._at += 1
-        while self._gap() < len(self._text) and self._text[self._at] != "}":
-            self._pair(path)
-            self._comma()
+        while self._skip_gap() < len(self._text) and self._text[self._at] != "}":
+            self._read_pair(path)
+            self._skip_comma()
         self._at += 1
 
-    def _comma(self) -> None:
-        if self._gap() < len(self._text) and self._text[self._at] == ",":
+    def _skip_comma(self) -> None:
+        if self._skip_gap() < len(self._text) and self._text[self._at] == ",":
             self._at += 1
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     code = match[1]
     return chr(int(code[1:], 16)) if code[0] in "uU" else _ESCAPED[code]

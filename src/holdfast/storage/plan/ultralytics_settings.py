@@ -1,4 +1,4 @@
-"""What Ultralytics would reject, ignore or understand otherwise, found before it is started."""
+"""Finds settings that Ultralytics would reject, ignore or misinterpret, before it is started."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.schema.plan_keys import BY_NAME
 from holdfast.schema.ultralytics_settings import OF_OTHER_MODES, SETTINGS
 from holdfast.storage.plan.values import (
-    batch_complaint,
-    complaint,
-    device_complaint,
-    fraction_complaint,
-    quantize_complaint,
-    scale_complaint,
+    check_batch,
+    check_device,
+    check_fraction,
+    check_quantize,
+    check_scale,
+    check_value,
 )
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.storage.plan.toml_lines import KeyPath
 
-OUTSIDE = {
+HOLDFAST_KEYS = {
     "val_period": "[validation] every",
     "val_interval": "[validation] every",
     "val_every": "[validation] every",
@@ -32,14 +32,14 @@ OUTSIDE = {
     "max_memory": "[budget] memory",
     "max_hours": "[budget] hours",
     "devices": "[policy] devices",
-    "clear_cache": "a table of its own, [clear_cache]",
+    "clear_cache": "the table [clear_cache]",
 }
-"""Names that people take for settings of Ultralytics, and where Holdfast has them."""
-OTHERWISE = {
-    "accumulate": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
-    "accumulation": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
-    "gradient_accumulation": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
-    "accumulation_steps": "Ultralytics accumulates gradients by itself up to nbs images (64): set nbs",
+"""Names that are often mistaken for Ultralytics settings, and the Holdfast keys for them."""
+HINTS = {
+    "accumulate": "Ultralytics accumulates gradients automatically up to nbs images (64): set nbs",
+    "accumulation": "Ultralytics accumulates gradients automatically up to nbs images (64): set nbs",
+    "gradient_accumulation": "Ultralytics accumulates gradients automatically up to nbs images (64): set nbs",
+    "accumulation_steps": "Ultralytics accumulates gradients automatically up to nbs images (64): set nbs",
     "lr": "did you mean lr0, the learning rate at the start?",
     "learning_rate": "did you mean lr0, the learning rate at the start?",
     "image_size": "did you mean imgsz?",
@@ -50,83 +50,88 @@ OTHERWISE = {
     "num_workers": "did you mean workers?",
     "early_stopping": "did you mean patience?",
     "rotation": "did you mean degrees?",
-    "half": "it is called quantize = 16 now, and is no matter of a training: amp is",
+    "half": "it is called quantize = 16 now and does not apply to training: use amp",
     "int8": "it is called quantize = 8 now",
-    "label_smoothing": "Ultralytics has removed it: leave it out",
-    "crop_fraction": "Ultralytics has removed it: leave it out",
-    "save_hybrid": "Ultralytics has removed it: leave it out",
+    "label_smoothing": "Ultralytics has removed it: delete it",
+    "crop_fraction": "Ultralytics has removed it: delete it",
+    "save_hybrid": "Ultralytics has removed it: delete it",
     "hide_labels": "it is called show_labels now",
     "hide_conf": "it is called show_conf now",
     "line_thickness": "it is called line_width now",
 }
 IGNORED_UNDER_AUTO = ("lr0", "momentum", "warmup_bias_lr")
 _SPECIAL: dict[str, Callable[[Any], str | None]] = {
-    "batch": batch_complaint,
-    "device": device_complaint,
-    "fraction": fraction_complaint,
-    "quantize": quantize_complaint,
-    "scale": scale_complaint,
+    "batch": check_batch,
+    "device": check_device,
+    "fraction": check_fraction,
+    "quantize": check_quantize,
+    "scale": check_scale,
 }
 
 
 class Mistake(NamedTuple):
     path: KeyPath
     message: str
-    """To be read after the key that the path names."""
+    """A sentence that follows the key named by the path."""
 
 
-def each_setting(settings: Mapping[str, Any], at: KeyPath, more: Callable[[], Collection[str]]) -> Iterator[Mistake]:
-    """Names and values, one by one. `more`: names that the user's own version knows, asked only where one is unknown here."""
+def check_settings(settings: Mapping[str, Any], at: KeyPath, more: Callable[[], Collection[str]]) -> Iterator[Mistake]:
+    """Check each name and value. `more` returns the names known to the user's version of Ultralytics.
+
+    It is only called for a name that is unknown here.
+    """
     for name, value in settings.items():
-        message = _complaint(name, value, more)
+        message = _check_setting(name, value, more)
         if message:
             yield Mistake((*at, name), message)
 
 
-def _complaint(name: str, value: Any, more: Callable[[], Collection[str]]) -> str | None:
+def _check_setting(name: str, value: Any, more: Callable[[], Collection[str]]) -> str | None:
     if name not in SETTINGS:
-        return None if name not in OUTSIDE and name in more() else unknown_setting(name)
+        return None if name not in HOLDFAST_KEYS and name in more() else _describe_unknown_setting(name)
     if name == "resume":
-        return "is not needed: Holdfast goes on by itself from where a training died; leave it out"
+        return "is not needed: Holdfast resumes a crashed training automatically; delete it"
     if name == "cfg":
-        return "hides settings from this plan: write what that file sets into [settings]"
+        return "hides settings from this plan: copy the settings of that file to [settings]"
     if name in OF_OTHER_MODES:
-        return "does nothing in a training (it is for prediction or export): leave it out"
+        return "has no effect on training (it is for prediction or export): delete it"
     if name in _SPECIAL:
         return _SPECIAL[name](value)
-    if name == "optimizer" and isinstance(value, str):  # which Ultralytics takes in any case
+    if name == "optimizer" and isinstance(value, str):  # Ultralytics ignores the case
         value = next((choice for choice in SETTINGS[name].choices if choice.lower() == value.lower()), value)
-    if message := complaint(value, SETTINGS[name]):
+    if message := check_value(value, SETTINGS[name]):
         return message
     if name == "exist_ok" and value:
-        return "lets one stage write over the weights of another: leave it out, and each gets the next free folder"
+        return (
+            "allows one stage to overwrite the weights of another: delete it, and each stage gets the next free folder"
+        )
     if name == "save" and not value:
-        return "leaves no weights to go on with, and none to prove anything by: leave it out"
+        return "saves no weights, neither to resume from nor to verify: delete it"
     return None
 
 
-def unknown_setting(name: str) -> str:
-    if name in OUTSIDE:
-        return f"is no setting of Ultralytics; Holdfast has it: {OUTSIDE[name]}"
-    if name in OTHERWISE:
-        return f"is no setting of Ultralytics: {OTHERWISE[name]}"
-    places = [table for table, known in BY_NAME.items() if any(key.name == name for key in known.keys or ())]
-    if places or name in BY_NAME:
-        return f"is no setting of Ultralytics; it belongs {place_of(places[0] if places else '')}"
+def _describe_unknown_setting(name: str) -> str:
+    if name in HOLDFAST_KEYS:
+        return f"is not an Ultralytics setting; use the Holdfast key instead: {HOLDFAST_KEYS[name]}"
+    if name in HINTS:
+        return f"is not an Ultralytics setting: {HINTS[name]}"
+    tables = [table.name for table in BY_NAME.values() if any(key.name == name for key in table.keys or ())]
+    if tables or name in BY_NAME:
+        return f"is not an Ultralytics setting; move it {describe_place(tables[0] if tables else '')}"
     near = difflib.get_close_matches(name.lower(), [key for key in SETTINGS if key not in OF_OTHER_MODES], n=1)
     if near:
-        return f"is no setting of Ultralytics: did you mean {near[0]}?"
-    return "is no setting of Ultralytics; they are listed at https://docs.ultralytics.com/usage/cfg"
+        return f"is not an Ultralytics setting: did you mean {near[0]}?"
+    return "is not an Ultralytics setting; for a list, see https://docs.ultralytics.com/usage/cfg"
 
 
-def place_of(table: str) -> str:
+def describe_place(table: str) -> str:
     if not table:
         return "to the top of the file, before the first [table]"
-    return {"stages": "into a [[stages]]", "stages.gate": "into a stage's gate"}.get(table, f"into [{table}]")
+    return {"stages": "to [[stages]]", "stages.gate": "to the gate of a stage"}.get(table, f"to [{table}]")
 
 
-def together(settings: Mapping[str, Any], where: Mapping[str, KeyPath], at: KeyPath) -> Iterator[Mistake]:
-    """What cannot stand together in one stage. `where`: the path at which each of the settings was written."""
+def check_combination(settings: Mapping[str, Any], where: Mapping[str, KeyPath], at: KeyPath) -> Iterator[Mistake]:
+    """Check that the settings of one stage fit together. `where` is the path of each setting in the file."""
     for name in ("model", "data"):
         if not settings.get(name):
             yield Mistake(where.get(name, at), f"has no {name}: {_NEEDED[name]}" if name not in where else "is empty")
@@ -136,18 +141,18 @@ def together(settings: Mapping[str, Any], where: Mapping[str, KeyPath], at: KeyP
             if name in where:
                 yield Mistake(
                     where[name],
-                    'is ignored by Ultralytics while optimizer is "auto", which is its default: '
-                    'also write optimizer = "AdamW" or "SGD", or leave it out',
+                    'is ignored by Ultralytics if optimizer is "auto", which is the default: '
+                    'also set optimizer = "AdamW" or "SGD", or delete it',
                 )
     if settings.get("time") is not None and "epochs" in where:
         yield Mistake(
             where["time"],
-            "replaces epochs, which are written too: keep one of them; [budget] hours ends a run without changing its "
-            "schedule",
+            "overrides epochs, which is also set: keep one of them; to limit a run without changing its schedule, use "
+            "[budget] hours",
         )
 
 
 _NEEDED = {
-    "model": 'write e.g. model = "yolo11n.yaml" into [settings]',
-    "data": 'write e.g. data = "data.yaml" into [settings]; holdfast init DATA.yaml makes a whole plan',
+    "model": 'write, for example, model = "yolo11n.yaml" in [settings]',
+    "data": 'write, for example, data = "data.yaml" in [settings]; holdfast init DATA.yaml writes a complete plan',
 }
