@@ -301,7 +301,7 @@ def test_another_folder_is_said(tmp_path):
     assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")
     narrator = ConsoleReporter(RunFolder(tmp_path), stream)
-    EventPipeline(journal, Engine(state), [narrator], lambda: 101.0).saw(
+    EventPipeline(journal, Engine(state), [narrator], lambda: 101.0).take_probe_entries(
         [Entry(settings, 2, 0)]
     )  # as the probe writes it
     journal.close()

@@ -79,7 +79,7 @@ def test_it_can_be_ended_while_it_measures(tmp_path):
     plan = msgspec.structs.replace(plan, stages=[msgspec.structs.replace(plan.stages[0], skip_if_oom=True)])
     reached = Stages(
         folder, plan, listeners=[], listeners_of=lambda _: [], done=lambda *_: None, fits=fits
-    ).carry_out()  # fmt: skip
+    ).run()  # fmt: skip
     assert (reached.outcome.value, reached.exit_status) == ("interrupted", 143)
     assert load_staged_run(replay(folder)).ended.verdict == "interrupted"
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Plan
 
-SECONDS = 3600.0
+TIMEOUT_S = 3600.0
 MAX_READ = 1 << 20
 """Bytes of the end of what it printed: the answer comes last."""
 SOURCE = "best.pt on the CPU"
-MARK = "holdfast: "
-SAID = "said"
+REPLY_PREFIX = "holdfast: "
+OUTPUT_FILE = "said"
 PROGRAM = (
     "import os, runpy, sys; sys.path.insert(0, sys.argv[2]); sys.path.append(os.getcwd()); "
     "runpy.run_module('holdfast_probe.validate_on_cpu', run_name='__main__')"
@@ -42,18 +42,18 @@ PROGRAM = (
 """The working folder comes last: a checkpoint may name classes of modules in it, and nothing in it stands for Python's own."""
 
 
-def validation_of(state: RunState, plan: Plan) -> Validation | None:
+def make_validation(state: RunState, plan: Plan) -> Validation | None:
     """The validation that is called for, where one is."""
     attempt = state.attempt
-    wished = plan.validation.on_cpu
-    if attempt.adapter != "ultralytics" or attempt.attached is None or wished == "never" or plan.observe_only:
+    setting = plan.validation.on_cpu
+    if attempt.adapter != "ultralytics" or attempt.attached is None or setting == "never" or plan.observe_only:
         return None
-    if wished == "auto" and not suspects_device(state):
+    if setting == "auto" and not suspects_device(state):
         return None
     best = result_of(state, "mAP50").best
     if best is None or not attempt.settings.get("data"):
         return None
-    why = "the plan asks for it" if wished == "always" else "what the device computed is suspect"
+    why = "the plan asks for it" if setting == "always" else "what the device computed is suspect"
     return Validation(attempt.attached.executable, attempt.settings, best, plan.cwd, why)
 
 
@@ -63,40 +63,40 @@ class Validation:
     def __init__(self, executable: str, settings: dict[str, Any], best: str, cwd: str, why: str) -> None:
         self.why = why
         self._executable = executable
-        self._asked = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
+        self._request = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
         self._cwd = cwd
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-validation-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._trouble = ""
+        self._error = ""
 
     def __enter__(self) -> Self:
         folder = self._folder.name
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        asked = json.dumps({**self._asked, "folder": folder})
+        request = json.dumps({**self._request, "folder": folder})
         try:
             self._process = subprocess.Popen(
-                program([self._executable], PROGRAM, asked, str(PROBE_FOLDER)),
+                program([self._executable], PROGRAM, request, str(PROBE_FOLDER)),
                 cwd=self._cwd,
                 env={**environment, "CUDA_VISIBLE_DEVICES": ""},
                 stdin=subprocess.DEVNULL,
-                stdout=(Path(folder) / SAID).open("wb"),
+                stdout=(Path(folder) / OUTPUT_FILE).open("wb"),
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         except OSError as error:
-            self._trouble = str(error)
-        self._until = time.monotonic() + SECONDS
+            self._error = str(error)
+        self._deadline = time.monotonic() + TIMEOUT_S
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self._kill()
             self._process.wait()
-        self._text = self._said()
+        self._reply = self._read_reply()
         self._folder.cleanup()
 
-    def over(self) -> bool:
-        if self._process is not None and time.monotonic() > self._until:
+    def is_finished(self) -> bool:
+        if self._process is not None and time.monotonic() > self._deadline:
             self._kill()
         return self._process is None or self._process.poll() is not None
 
@@ -106,24 +106,24 @@ class Validation:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def came_to(self, at: float, step: int) -> events.AnyEvent:
+    def result_event(self, at: float, step: int) -> events.AnyEvent:
         """After the context is left."""
-        said = self._text
-        if "values" not in said:
-            why = str(said.get("why") or self._trouble or "it said nothing")
+        reply = self._reply
+        if "values" not in reply:
+            why = str(reply.get("why") or self._error or "it said nothing")
             return events.SupervisorNote(at=at, what="best.pt was not validated on the CPU", detail=why)
-        return events.Metrics(at=at, step=step, epoch=None, values=said["values"], source=SOURCE)
+        return events.Metrics(at=at, step=step, epoch=None, values=reply["values"], source=SOURCE)
 
-    def _said(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         try:
-            with open_regular(Path(self._folder.name) / SAID) as file:
+            with open_regular(Path(self._folder.name) / OUTPUT_FILE) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
-                printed = file.read(MAX_READ).decode(errors="replace")
+                output = file.read(MAX_READ).decode(errors="replace")
         except OSError:
             return {}
-        line = next((line for line in reversed(printed.splitlines()) if line.startswith(MARK)), "")
+        line = next((line for line in reversed(output.splitlines()) if line.startswith(REPLY_PREFIX)), "")
         try:
-            said = json.loads(line.removeprefix(MARK))
+            reply = json.loads(line.removeprefix(REPLY_PREFIX))
         except (ValueError, RecursionError):
             return {}
-        return said if isinstance(said, dict) else {}
+        return reply if isinstance(reply, dict) else {}

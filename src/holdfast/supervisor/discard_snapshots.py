@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 TRACE = "trace"
 """The losses of the newest batches, which what is made again is compared with."""
-OF_LATER_TRAININGS = ("training-*", "guard-*")
+LATER_TRAININGS = ("training-*", "guard-*")
 """Each but the first training of a process has a folder of its own, in that of the first."""
 _PART = re.compile(r"(\d{12})\.rank-\d+-of-(\d+)\.snapshot")
-_OF_A_SNAPSHOT = re.compile(r"(\d{12})\.(?:rank-\d+-)?of-(\d+)\.(?:commit|snapshot|snapshot\.hash)")
+_SNAPSHOT_FILE = re.compile(r"(\d{12})\.(?:rank-\d+-)?of-(\d+)\.(?:commit|snapshot|snapshot\.hash)")
 _MAGIC = re.compile(rb"holdfast snapshot \d+\n")
 _LENGTH = struct.Struct("<Q")
 _MAX_LINE = 64
@@ -40,36 +40,36 @@ class _Header(msgspec.Struct):
 def discard_corrupt(folder: Path, known: Mapping[Path, int], since: int) -> None:
     """All of that step and later ones, with the losses of what is given up. `known` has the steps that the journal knows of."""
     places = {folder, *(path.parent for path in known)}
-    within = {found for place in places for pattern in OF_LATER_TRAININGS for found in place.glob(pattern)}
-    for place in places | within:
+    nested = {found for place in places for pattern in LATER_TRAININGS for found in place.glob(pattern)}
+    for place in places | nested:
         with contextlib.suppress(OSError):
-            _forget_in(place, known, since)
+            _discard_in(place, known, since)
 
 
-def _forget_in(folder: Path, known: Mapping[Path, int], since: int) -> None:
-    files = [path for path in folder.iterdir() if _OF_A_SNAPSHOT.fullmatch(path.name)]
-    corrupt = {_of(path) for path in files if _PART.fullmatch(path.name) and _step(path, known) >= since}
-    for path in [*(path for path in files if _of(path) in corrupt), folder / TRACE]:
+def _discard_in(folder: Path, known: Mapping[Path, int], since: int) -> None:
+    files = [path for path in folder.iterdir() if _SNAPSHOT_FILE.fullmatch(path.name)]
+    corrupt = {_snapshot_key(path) for path in files if _PART.fullmatch(path.name) and _read_step(path, known) >= since}
+    for path in [*(path for path in files if _snapshot_key(path) in corrupt), folder / TRACE]:
         with contextlib.suppress(OSError):
             if untrusted_owner(path) is None:  # what another user put there is passed over by who goes on, and stays
                 path.unlink()
 
 
-def _of(path: Path) -> tuple[str, ...]:
+def _snapshot_key(path: Path) -> tuple[str, ...]:
     """Which snapshot a file belongs to: its position, and among how many ranks."""
-    match = _OF_A_SNAPSHOT.fullmatch(path.name)
+    match = _SNAPSHOT_FILE.fullmatch(path.name)
     return match.groups() if match is not None else ()
 
 
-def _step(path: Path, known: Mapping[Path, int]) -> float:
+def _read_step(path: Path, known: Mapping[Path, int]) -> float:
     """The file's own word counts: it may have been written again since the journal heard of it."""
     try:
-        return _header(path).step
+        return _read_header(path).step
     except (OSError, ValueError, RecursionError, struct.error, msgspec.DecodeError):
         return known.get(path, float("inf"))
 
 
-def _header(path: Path) -> _Header:
+def _read_header(path: Path) -> _Header:
     if not path.is_file():
         raise ValueError("not a file")
     with path.open("rb") as file:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Listener = Callable[[events.Event, RunState], None]
     """Told of an event, with the state of the run at that moment."""
 
-TOLD = (events.Epoch, events.ProcessExiting, events.Replayed, events.Restored, events.Settings)
+FORWARDED = (events.Epoch, events.ProcessExiting, events.Replayed, events.Restored, events.Settings)
 """What the probe writes and those who listen want to hear of."""
 
 MAX_FAULTS = 20
@@ -42,7 +42,7 @@ class EventPipeline:
         self._engine = engine
         self._listeners = list(listeners)
         self._clock = clock
-        self._fresh: deque[Finding] = deque()
+        self._new_findings: deque[Finding] = deque()
         self._faults: set[tuple[str, str]] = set()
         self._redactor = redactor or Redactor()
 
@@ -55,20 +55,20 @@ class EventPipeline:
 
     def record(self, event: events.AnyEvent) -> None:
         """One of the supervisor's own events."""
-        written = self._redactor.event(event)
-        self._journal.append(written)
-        self._tell(written)
+        redacted = self._redactor.event(event)
+        self._journal.append(redacted)
+        self._notify(redacted)
         number = self.state.attempts[-1].number if self.state.attempts else 0
-        self._take(Entry(event, number))
+        self._process(Entry(event, number))
 
-    def saw(self, entries: Iterable[Entry]) -> None:
+    def take_probe_entries(self, entries: Iterable[Entry]) -> None:
         """Events that the probe has written already."""
         for entry in entries:
-            self._take(entry._replace(event=self._redactor.restore(entry.event)))
-            if entry.primary and not entry.rank and isinstance(entry.event, TOLD):
-                self._tell(self._redactor.event(entry.event))
+            self._process(entry._replace(event=self._redactor.restore(entry.event)))
+            if entry.primary and not entry.rank and isinstance(entry.event, FORWARDED):
+                self._notify(self._redactor.event(entry.event))
 
-    def _tell(self, event: events.Event) -> None:
+    def _notify(self, event: events.Event) -> None:
         for listener in self._listeners:
             try:
                 listener(event, self.state)
@@ -86,11 +86,11 @@ class EventPipeline:
                 )
             )
 
-    def fresh_findings(self) -> list[Finding]:
+    def pop_new_findings(self) -> list[Finding]:
         """What was found since the last time this was asked."""
-        found = list(self._fresh)
-        self._fresh.clear()
-        return found
+        findings = list(self._new_findings)
+        self._new_findings.clear()
+        return findings
 
     def flush(self) -> str | None:
         """Try again to write what could not be written; what is in the way, if anything."""
@@ -100,12 +100,12 @@ class EventPipeline:
     def sync(self) -> None:
         self._journal.sync()
 
-    def _take(self, entry: Entry) -> None:
+    def _process(self, entry: Entry) -> None:
         try:
             findings = list(self._engine.take(entry))
         except Exception as error:  # noqa: BLE001 - an event that cannot be understood is passed over
             self._note_fault(f"taking in {type(entry.event).__name__}", error)
             return
         for finding in findings:
-            self._fresh.append(finding)
+            self._new_findings.append(finding)
             self.record(events.FindingMade(at=self._clock(), finding=finding))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def open_plan(path: Path) -> Plan:
     """Raises PlanInvalid with all that is wrong with the file."""
     rules = {name: tuple(rule.limits) for name, rule in by_id().items()}
-    return read(path, Known(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_settings_of))
+    return read(path, Known(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_known_settings))
 
 
 def ultralytics_of(python: str | None) -> UltralyticsInstall | None:
@@ -36,10 +36,10 @@ def ultralytics_of(python: str | None) -> UltralyticsInstall | None:
         command = yolo(None)
     except CommandNotRunnable:
         return None
-    behind = python_of(command, working_folder(), os.environ)
-    return find_ultralytics(behind) if behind is not None else None
+    interpreter = python_of(command, working_folder(), os.environ)
+    return find_ultralytics(interpreter) if interpreter is not None else None
 
 
-def _settings_of(python: str | None) -> Collection[str]:
-    home = ultralytics_of(python)
-    return home.settings if home is not None else ()
+def _known_settings(python: str | None) -> Collection[str]:
+    install = ultralytics_of(python)
+    return install.settings if install is not None else ()

@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-LOOK_S = 0.05
+POLL_S = 0.05
 KILL_S = 5.0
 """How long a killed process may take to be gone."""
 CLOCK_SLACK_S = 5.0
 """The journal's clock and the system's start times differ by less than this, unless the clock was set."""
-MAX_NAMED = 10
+MAX_REPORTED = 10
 
 
 def end_leftovers(folders: Collection[Path], recorded: Collection[ProcessIdentity], grace_s: float) -> list[int]:
     """End what still lives of the attempts with these folders: ask, wait so long, then kill. Returns what even that did not end."""
     processes = AttemptProcesses(folders, recorded)
-    asked: set[psutil.Process] = set()
+    signalled: set[psutil.Process] = set()
     deadline = time.monotonic() + grace_s
     while (left := processes.find()) and time.monotonic() < deadline:
-        new = [process for process in left if process not in asked]
+        new = [process for process in left if process not in signalled]
         send_to(new, signal.SIGTERM)
         send_to(new, signal.SIGCONT)
-        asked.update(new)
-        time.sleep(LOOK_S)  # not psutil.wait_procs: it would take the exit status of a child of ours
+        signalled.update(new)
+        time.sleep(POLL_S)  # not psutil.wait_procs: it would take the exit status of a child of ours
     deadline = time.monotonic() + KILL_S
     while (left := processes.find()) and time.monotonic() < deadline:
         send_to(left, signal.SIGKILL)
-        time.sleep(LOOK_S)  # not psutil.wait_procs: it would take the exit status of a child of ours
+        time.sleep(POLL_S)  # not psutil.wait_procs: it would take the exit status of a child of ours
     return [process.pid for process in left]
 
 
@@ -48,9 +48,9 @@ def find_unidentified(mentioned: Mapping[int, float], recorded: ProcessIdentity)
     """
     if recorded.is_elsewhere():
         return []
-    found, own = [], own_line()
+    found, own_pids = [], own_line()
     for pid, at in sorted(mentioned.items()):
-        if pid in own:
+        if pid in own_pids:
             continue
         try:
             process = psutil.Process(pid)
@@ -60,4 +60,4 @@ def find_unidentified(mentioned: Mapping[int, float], recorded: ProcessIdentity)
                 found.append(pid)
         except (psutil.Error, ValueError, OverflowError):
             continue
-    return found[:MAX_NAMED]
+    return found[:MAX_REPORTED]

@@ -30,10 +30,10 @@ def stages_of(plan: Plan) -> list[Stage]:
 
 def epochs_after(plan: Plan, number: int) -> float:
     """What the stages after this one come to, in epochs of this one: an epoch takes as long as it has pixels."""
-    now, *later = [{**plan.settings, **stage.settings} for stage in plan.stages[number - 1 :]]
-    pixels = float(now.get("imgsz") or DEFAULT_SIZE) ** 2
+    current, *later = [{**plan.settings, **stage.settings} for stage in plan.stages[number - 1 :]]
+    pixels = float(current.get("imgsz") or DEFAULT_SIZE) ** 2
     return sum(
-        float(each.get("epochs") or 0) * float(each.get("imgsz") or DEFAULT_SIZE) ** 2 / pixels for each in later
+        float(settings.get("epochs") or 0) * float(settings.get("imgsz") or DEFAULT_SIZE) ** 2 / pixels for settings in later
     )
 
 
@@ -60,18 +60,18 @@ def stage_plan(plan: Plan, stage: Stage, weights: str | None = None) -> Plan:
 
 def ultralytics_command(python: str | None, settings: dict[str, Any]) -> list[str]:
     """As one would type it: `yolo detect train model=... data=...`."""
-    given = dict(settings)
-    task = str(given.pop("task", "detect"))
-    given.pop("mode", None)
-    return [*yolo(python), task, "train", *(f"{name}={_value(value)}" for name, value in given.items())]
+    arguments = dict(settings)
+    task = str(arguments.pop("task", "detect"))
+    arguments.pop("mode", None)
+    return [*yolo(python), task, "train", *(f"{name}={_format_value(value)}" for name, value in arguments.items())]
 
 
 def yolo(python: str | None) -> list[str]:
     """The `yolo` of this interpreter; without one, that of the path or of Holdfast's own environment."""
-    beside = Path(python or sys.executable).parent / "yolo"
+    local = Path(python or sys.executable).parent / "yolo"
     if python is not None:
-        return [str(beside)] if beside.is_file() else [python, "-c", ENTRY]
-    chosen = shutil.which("yolo") or (str(beside) if beside.is_file() else None)
+        return [str(local)] if local.is_file() else [python, "-c", ENTRY]
+    chosen = shutil.which("yolo") or (str(local) if local.is_file() else None)
     if chosen is None:
         raise CommandNotRunnable(
             "Ultralytics is not installed where Holdfast looks for it: there is no `yolo` command.",
@@ -80,7 +80,7 @@ def yolo(python: str | None) -> list[str]:
     return [chosen]
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_value(item) for item in value) + "]"
+        return "[" + ",".join(_format_value(item) for item in value) + "]"
     return str(value)

@@ -63,7 +63,7 @@ class Stages:
         listeners_of: ListenersOf,
         done: Done,
         fits: Fits,
-        world: Deps | None = None,
+        deps: Deps | None = None,
     ) -> None:
         self._run = run
         self._plan = plan
@@ -71,10 +71,10 @@ class Stages:
         self._listeners_of = listeners_of
         self._done = done
         self._fits = fits
-        self._world = world or Deps()
+        self._deps = deps or Deps()
         self._redactor = redactor_for(plan, os.environ, [run.path])
 
-    def carry_out(self) -> Verdict:
+    def run(self) -> Verdict:
         """All stages that are not done yet, in order."""
         with RunLock(self._run):
             staged_run = load_staged_run(replay(self._run)) if self._run.journal.exists() else None
@@ -83,13 +83,13 @@ class Stages:
             notifier = Notifier(self._plan.on_event, self._run) if self._plan.on_event else None
             self._listeners += [notifier] if notifier is not None else []
             try:
-                self._tell(journal, self._first_line(staged_run))
+                self._emit(journal, self._first_event(staged_run))
                 staged_run = load_staged_run(replay(self._run))
-                reached = self._all(staged_run, journal)
-                self._tell(
+                reached = self._run_stages(staged_run, journal)
+                self._emit(
                     journal,
                     events.RunEnded(
-                        at=self._world.clock(),
+                        at=self._deps.clock(),
                         verdict=reached.outcome.value,
                         reason=reached.reason,
                         exit_status=reached.exit_status,
@@ -102,13 +102,13 @@ class Stages:
                     notifier.close()
         return reached
 
-    def _all(self, staged_run: StagedRun, journal: JournalWriter) -> Verdict:
-        with _asked_to_end():
+    def _run_stages(self, staged_run: StagedRun, journal: JournalWriter) -> Verdict:
+        with _handle_stop_signals():
             try:
                 for number, stage in enumerate(self._plan.stages, 1):
                     if staged_run.done_with(number):
                         continue
-                    self._one(staged_run, journal, number, stage)
+                    self._run_stage(staged_run, journal, number, stage)
                     if not staged_run.stage(number, stage.name).passed:
                         break
             except KeyboardInterrupt:
@@ -146,61 +146,61 @@ class Stages:
         state = load_run_state(replay(folder)) if folder.journal.exists() else None
         if state is None or not is_over(state):
             return
-        why, mend = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
+        why, next_step = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
         if last.ended.verdict in FINISHED:
-            asked = self._plan.stages[last.number - 1].gate
-            is_open, message = gate(asked, result_of(state, asked.metric), staged_run.best_before(last.number))
+            gate_settings = self._plan.stages[last.number - 1].gate
+            is_open, message = gate(gate_settings, result_of(state, gate_settings.metric), staged_run.best_before(last.number))
             if is_open:
                 return
             why = f"the gate of stage {last.name} stays closed: {message}"
-            mend = f"ask for less in the plan, then: holdfast resume {self._run.shell_reference} PLAN.toml; or start"
+            next_step = f"ask for less in the plan, then: holdfast resume {self._run.shell_reference} PLAN.toml; or start"
         raise RunIsOver(
             f"The run {self._run.name} cannot go on: {why}.",
-            next_step=f"{mend} a new one: holdfast run PLAN.toml",
+            next_step=f"{next_step} a new one: holdfast run PLAN.toml",
             look_at=str(self._run.path),
         )
 
-    def _first_line(self, staged_run: StagedRun | None) -> events.AnyEvent:
+    def _first_event(self, staged_run: StagedRun | None) -> events.AnyEvent:
         if staged_run is None or staged_run.started is None:
-            return supervisor.introduction(self._run, self._plan, self._world)
-        return events.RunContinued(at=self._world.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
+            return supervisor.run_started_event(self._run, self._plan, self._deps)
+        return events.RunContinued(at=self._deps.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
 
-    def _one(self, staged_run: StagedRun, journal: JournalWriter, number: int, stage: Stage) -> None:
-        weights = self._weights(staged_run, number, stage)
-        carried = self._unharmed(
+    def _run_stage(self, staged_run: StagedRun, journal: JournalWriter, number: int, stage: Stage) -> None:
+        weights = self._choose_weights(staged_run, number, stage)
+        carried_changes = self._run_safely(
             journal,
             "looking at the stages before",
-            lambda: carried_on(load_run_state(replay(folder)) for folder in self._others(number)),
+            lambda: carried_on(load_run_state(replay(folder)) for folder in self._other_folders(number)),
             list[Change](),
         )
-        plan = self._within_the_budget(number, applied(stage_plan(self._plan, stage, weights), carried))
-        said = ""
+        plan = self._limit_budget(number, applied(stage_plan(self._plan, stage, weights), carried_changes))
+        forecast = ""
         if stage.skip_if_oom and staged_run.stage(number, stage.name).started is None:
-            self._remark(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
-            fits, said = self._unharmed(journal, "measuring", lambda: self._fits(plan), (True, "it was not measured"))
+            self._note(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
+            fits, forecast = self._run_safely(journal, "measuring", lambda: self._fits(plan), (True, "it was not measured"))
             if not fits:
-                left_out = events.StageLeftOut(at=self._world.clock(), stage=number, name=stage.name, why=said)
+                left_out = events.StageLeftOut(at=self._deps.clock(), stage=number, name=stage.name, why=forecast)
                 staged_run.stage(number, stage.name).left_out = left_out
-                self._tell(journal, left_out)
+                self._emit(journal, left_out)
                 return
         folder = make_stage(self._run, number, stage.name)
         started = events.StageStarted(
-            at=self._world.clock(),
+            at=self._deps.clock(),
             stage=number,
             of=len(self._plan.stages),
             name=stage.name,
             folder=folder.path.name,
             settings={name: value for name, value in plan.settings.items() if isinstance(value, (int, float, str))},
             weights=weights,
-            expects=said,
+            expects=forecast,
             again=staged_run.stage(number, stage.name).started is not None,
-            changes=carried,
+            changes=carried_changes,
         )
         staged_run.stage(number, stage.name).started = started
-        self._tell(journal, started)
-        reached = self._supervised(journal, folder, plan)
-        not_judged = events.StageEnded(
-            at=self._world.clock(),
+        self._emit(journal, started)
+        reached = self._supervise(journal, folder, plan)
+        fallback = events.StageEnded(
+            at=self._deps.clock(),
             stage=number,
             name=stage.name,
             verdict=reached.outcome.value,
@@ -209,26 +209,26 @@ class Stages:
             gate="closed" if reached.outcome.value in FINISHED else "",
             gate_message="what it reached could not be read: see the notes in the record",
         )
-        ended = self._unharmed(
+        ended = self._run_safely(
             journal,
             "judging the stage",
-            lambda: self._ended(staged_run, folder, number, stage, reached),
-            not_judged,
+            lambda: self._stage_ended_event(staged_run, folder, number, stage, reached),
+            fallback,
         )
         staged_run.stage(number, stage.name).ended = ended
-        self._tell(journal, ended)
+        self._emit(journal, ended)
 
-    def _unharmed(self, journal: JournalWriter, doing: str, do: Callable[[], T], default: T) -> T:
+    def _run_safely(self, journal: JournalWriter, doing: str, do: Callable[[], T], default: T) -> T:
         """Between two stages a fault of Holdfast's own is noted; what a person can mend is still told."""
         try:
             return do()
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001
-            self._remark(journal, f"a fault of Holdfast while {doing}", f"{type(error).__name__}: {error}")
+            self._note(journal, f"a fault of Holdfast while {doing}", f"{type(error).__name__}: {error}")
             return default
 
-    def _supervised(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
+    def _supervise(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
         """From its start, or from where it was left."""
         state = load_run_state(replay(folder)) if folder.journal.exists() else None
         if state is not None and state.ended is not None and is_over(state):
@@ -237,20 +237,20 @@ class Stages:
         listeners = self._listeners_of(folder)
         if state is None or state.started is None:
             write_plan(folder, plan)
-            reached = supervisor.start(folder, plan, listeners, self._world)
+            reached = supervisor.start(folder, plan, listeners, self._deps)
         else:
-            reached = supervisor.take_over(folder, plan, listeners, self._world)
-        self._unharmed(journal, "writing the stage's report", lambda: self._done(folder, reached), None)
+            reached = supervisor.take_over(folder, plan, listeners, self._deps)
+        self._run_safely(journal, "writing the stage's report", lambda: self._done(folder, reached), None)
         return reached
 
-    def _ended(
+    def _stage_ended_event(
         self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, reached: Verdict
     ) -> events.StageEnded:
         result = result_of(load_run_state(replay(folder)), stage.gate.metric)
         is_open, message = gate(stage.gate, result, staged_run.best_before(number))
         finished = reached.outcome.value in FINISHED
         return events.StageEnded(
-            at=self._world.clock(),
+            at=self._deps.clock(),
             stage=number,
             name=stage.name,
             verdict=reached.outcome.value,
@@ -261,37 +261,37 @@ class Stages:
             score=result.score,
             gate=("open" if is_open else "closed") if finished else "",
             gate_message=message if finished else "",
-            best=_there(result.best),
-            last=_there(result.last),
-            results=_there(result.folder),
+            best=_existing(result.best),
+            last=_existing(result.last),
+            results=_existing(result.folder),
         )
 
-    def _weights(self, staged_run: StagedRun, number: int, stage: Stage) -> str | None:
+    def _choose_weights(self, staged_run: StagedRun, number: int, stage: Stage) -> str | None:
         """Of the best stage so far, or the last of the one before, as the plan says."""
         start = stage.start or ("scratch" if number == 1 else "best")
         if start == "scratch":
             return None
-        before = [each.ended for each in staged_run.stages if each.number < number and each.ended is not None]
+        before = [other.ended for other in staged_run.stages if other.number < number and other.ended is not None]
         if start == "last" and before:
             return before[-1].last or before[-1].best
         best = staged_run.best_before(number)
         return (best.best or best.last) if best is not None else None
 
-    def _within_the_budget(self, number: int, plan: Plan) -> Plan:
+    def _limit_budget(self, number: int, plan: Plan) -> Plan:
         """The hours of the whole run, less what other stages have used; a stage counts its own."""
         if plan.budget.hours is None:
             return plan
-        used = sum(goodput_of(load_run_state(replay(folder))).wall_s for folder in self._others(number))
+        used = sum(goodput_of(load_run_state(replay(folder))).wall_s for folder in self._other_folders(number))
         left = max(plan.budget.hours - used / 3600.0, 0.0)
         return msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=left))
 
-    def _others(self, number: int) -> list[RunFolder]:
+    def _other_folders(self, number: int) -> list[RunFolder]:
         return [folder for folder in stage_folders(self._run) if int(folder.name.partition("-")[0]) != number]
 
-    def _remark(self, journal: JournalWriter, what: str, detail: str) -> None:
-        self._tell(journal, events.SupervisorNote(at=self._world.clock(), what=what, detail=detail))
+    def _note(self, journal: JournalWriter, what: str, detail: str) -> None:
+        self._emit(journal, events.SupervisorNote(at=self._deps.clock(), what=what, detail=detail))
 
-    def _tell(self, journal: JournalWriter, event: events.Event) -> None:
+    def _emit(self, journal: JournalWriter, event: events.Event) -> None:
         event = self._redactor.event(event)
         journal.append(event)
         for listener in self._listeners:
@@ -300,19 +300,19 @@ class Stages:
             except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
                 what = f"a fault of Holdfast while telling {type(listener).__name__}"
                 journal.append(
-                    events.SupervisorNote(at=self._world.clock(), what=what, detail=f"{type(error).__name__}: {error}")
+                    events.SupervisorNote(at=self._deps.clock(), what=what, detail=f"{type(error).__name__}: {error}")
                 )
 
 
 @contextlib.contextmanager
-def _asked_to_end() -> Iterator[None]:
+def _handle_stop_signals() -> Iterator[None]:
     """While no stage runs: SIGTERM ends it in an orderly way, and a terminal that is closed does not. A stage's own supervisor answers for itself."""
 
-    def end(*_: object) -> None:
+    def raise_terminated(*_: object) -> None:
         raise Terminated
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, raise_terminated)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
@@ -321,5 +321,5 @@ def _asked_to_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _there(path: str | None) -> str | None:
+def _existing(path: str | None) -> str | None:
     return path if path is not None and Path(path).exists() else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
 
 MAX_FILES = 3
-SECONDS = 120.0
+TIMEOUT_S = 120.0
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".safetensors", ".model", ".pkl")
 SOURCE = Path(verify_checkpoint.__file__)
 
@@ -63,15 +63,15 @@ class Reader:
             return []
         self._start(attempt.attached.executable)
         steps = {str(path): step for path, step in newest}
-        said = _answers(self._printed("".join(f"{json.dumps(path)}\n" for path in steps)))
+        replies = _parse_replies(self._communicate("".join(f"{json.dumps(path)}\n" for path in steps)))
         found = []
-        for path, answer in said.items():
+        for path, reply in replies.items():
             # What else a library printed is none of ours.
             with contextlib.suppress(msgspec.ValidationError):
                 if path in steps:
                     found.append(
                         msgspec.convert(
-                            {**answer, "at": clock(), "path": path, "step": steps[path], "of": len(files)}, Reloaded
+                            {**reply, "at": clock(), "path": path, "step": steps[path], "of": len(files)}, Reloaded
                         )
                     )
         return found
@@ -85,8 +85,8 @@ class Reader:
     def _start(self, executable: str) -> None:
         if self._process is not None:
             return
-        hidden = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        excluded = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+        environment = {name: value for name, value in os.environ.items() if name not in excluded}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             self._process = subprocess.Popen(
                 program([executable], SOURCE.read_text()),
@@ -97,27 +97,27 @@ class Reader:
                 start_new_session=True,  # a Ctrl-C is for Holdfast
             )
 
-    def _printed(self, asked: str) -> bytes:
+    def _communicate(self, request: str) -> bytes:
         """What it says of the paths that it is asked about, as far as it got."""
         if self._process is None:
             return b""
         try:
-            return self._process.communicate(asked.encode(), timeout=SECONDS)[0]
-        except subprocess.TimeoutExpired as late:
-            return late.stdout or b""
+            return self._process.communicate(request.encode(), timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired as error:
+            return error.stdout or b""
         except OSError:
             return b""
         finally:
             self.close()
 
 
-def _answers(printed: bytes) -> dict[str, dict[str, Any]]:
+def _parse_replies(output: bytes) -> dict[str, dict[str, Any]]:
     """By path; one is missing where nothing is claimed of it."""
     answers = {}
-    for line in printed.splitlines():
+    for line in output.splitlines():
         try:
-            said = json.loads(line)
-            answers[said.pop("path")] = said
+            replies = json.loads(line)
+            answers[replies.pop("path")] = replies
         except (ValueError, KeyError, AttributeError, RecursionError):
             continue
     return answers
