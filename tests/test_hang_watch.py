@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.schema.plan import HangSettings
-from holdfast.supervisor.hang_watch import Request, HangWatch
+from holdfast.supervisor.hang_watch import HangWatch, Request
 
 SETTINGS = HangSettings(floor_s=60.0, start_floor_s=600.0, factor=10.0, confirm_s=30.0)
 STACK = 'Thread 0x01 (most recent call first):\n  File "a.py", line 1 in wait\n'

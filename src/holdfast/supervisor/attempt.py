@@ -1,7 +1,7 @@
-"""One life of the child process: started, watched until it ends, and described.
+"""One attempt: the child process is watched until it exits, and its end is described.
 
-The loop waits for the child's notices and, in between, looks at what the probe wrote, at the heartbeat and at the sensors.
-It ends an attempt only where the policy says so, and writes down who did.
+The loop waits for events of the child process. In between, it reads the probe's events, the heartbeat and the sensors.
+It stops an attempt only if the policy says so, and records who stopped it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_re
 from holdfast.schema import events
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.storage.journal import Entry, Tail, rank_of
-from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, StopNow, GivenUp, GracefulStop
-from holdfast.supervisor.hang_watch import Request, HangWatch
+from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, GivenUp, GracefulStop, StopNow
+from holdfast.supervisor.hang_watch import HangWatch, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 MAX_OUTPUT_LINES = 200
 TICK_S = 0.25
 INTERRUPT_RESPONSE_S = 60.0
-"""An interrupt that the training survived this long was answered: it is not what ended it later."""
+"""If the training is still running this long after an interrupt, the interrupt is not what stopped it later."""
 JOURNAL_SAMPLES = 2000
-"""Roughly how many memory samples the journal keeps of the first hours, and how slowly that grows after."""
+"""Approximate number of memory samples in the journal for the first hours; it also sets how slowly that number grows later."""
 DISK_FULL_BYTES = 1 << 20
 BUSY_CORES = 0.5
-"""More processor time than this, while nothing else shows, is a long native call and not a wait."""
+"""More CPU use than this without any other activity means a long native call, not a wait."""
 PROMPT_CHECK_S = 1.0
 PLANNED = "planned restart"
 MAX_DUMPS = 8
-"""Stacks that go into the journal of one attempt; all of them are in its folder."""
+"""Stack dumps that one attempt writes to the journal; all of them are in its folder."""
 
 
 class Attempt:
@@ -65,7 +65,7 @@ class Attempt:
         monotonic: Callable[[], float],
         deadline: float | None = None,
     ) -> None:
-        """`deadline` is when the time that the plan gives the run is used up."""
+        """`deadline` is when the plan's time budget is used up."""
         self.number = number
         self._deadline = deadline
         self._run = run
@@ -85,7 +85,7 @@ class Attempt:
         self._stacks = StackReader(self._folder.stacks)
         self._output_at = self._began
         self._cpu = 0.0
-        """Processor seconds that the whole tree had used at the last sample."""
+        """CPU seconds that the whole process tree had used at the last sample."""
         self._busy_since = (self._began, 0.0)
         self._dumps = 0
         self._hint_given = False
@@ -95,7 +95,7 @@ class Attempt:
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
         self._kill_at: float | None = None
-        """When a training that was stopped, and woken for a Ctrl-C, is ended."""
+        """When to stop a training that was suspended and was woken for a Ctrl-C."""
         self._planned = ""
         self._graceful_stop = GracefulStop(run, lambda: recorder.state, self._began)
         self._notes: set[tuple[str, str]] = set()
@@ -103,7 +103,7 @@ class Attempt:
         child.watch(self._lines)
 
     def run(self) -> events.AttemptEnded:
-        """Watch until it has ended; the end is described but not yet recorded."""
+        """Watch the child process until it exits. Return the end of the attempt, not yet recorded."""
         while True:
             notice = self._child.wait(TICK_S)
             self._tick_safely()
@@ -112,7 +112,7 @@ class Attempt:
             if notice is not None:
                 self._handle_safely(notice)
 
-    # --- what the child tells ----------------------------------------------------------------------------------------
+    # --- events of the child process ---------------------------------------------------------------------------------
 
     def _handle(self, notice: process_events.ProcessEvent) -> None:
         now = self._recorder.now()
@@ -126,11 +126,11 @@ class Attempt:
             self._recorder.record(events.Continued(at=now, seconds=notice.seconds))
             self._hang.reset(self._monotonic())
         elif isinstance(notice, process_events.Forwarded):
-            self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="passed on to the training"))
+            self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="forwarded to the training"))
         elif isinstance(notice, process_events.Hangup):
             self._recorder.record(
                 events.Signalled(
-                    at=now, signal="SIGHUP", action="the terminal is gone; the run goes on and is recorded"
+                    at=now, signal="SIGHUP", action="the terminal is gone; the run continues and is recorded"
                 )
             )
 
@@ -141,7 +141,7 @@ class Attempt:
         self._interrupts += 1
         self._interrupted_at = now
         first = self._interrupts == 1
-        action = "asked the training to stop; once more ends it" if first else "ending the training"
+        action = "asked the training to stop; press Ctrl-C again to terminate it" if first else "stopping the training"
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGINT", action=action))
         if not first:
             self._stop("user")
@@ -150,17 +150,19 @@ class Attempt:
             self._child.ask_to_stop()
         if self._child.wake():
             self._kill_at = now + self._plan.grace_s
-            detail = f"it was woken to hear of it, and is ended in {self._plan.grace_s:g} s if it goes on"
-            self._note("the training was stopped (SIGSTOP)", detail)
+            detail = f"it was woken to receive the interrupt, and is terminated if it has not exited in {self._plan.grace_s:g} s"
+            self._note("the training was suspended (SIGSTOP)", detail)
 
     def _stop_if_woken(self, now: float) -> None:
         if self._kill_at is not None and now >= self._kill_at and self._stopped_by is None:
             self._stop("user")
 
     def _handle_terminate(self) -> None:
-        """Where snapshots are taken, one more is waited for: what was done since the last would have to be done again."""
-        waits = self._graceful_stop.is_only_planned and self._graceful_stop.request_stop("terminate", self._monotonic(), LAST_SNAPSHOT_S)
-        action = "asked for a last snapshot, then ending the training" if waits else "ending the training"
+        """Stop the training. If it takes snapshots, wait for a last one, so that no work is lost."""
+        waits = self._graceful_stop.is_only_planned and self._graceful_stop.request_stop(
+            "terminate", self._monotonic(), LAST_SNAPSHOT_S
+        )
+        action = "requested a last snapshot, then stopping the training" if waits else "stopping the training"
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGTERM", action=action))
         if not waits:
             self._stop("terminate")
@@ -173,10 +175,12 @@ class Attempt:
             self._planned = result.planned
             self._stop(result.by)
         elif isinstance(result, GivenUp):
-            self._note("no fresh process", f"no snapshot came within {RESTART_SNAPSHOT_S:.0f} s ({result.planned})")
+            self._note(
+                "no planned restart", f"no snapshot was taken within {RESTART_SNAPSHOT_S:.0f} s ({result.planned})"
+            )
 
     def _check_planned_restart(self, now: float) -> None:
-        """Before memory is used up, at a moment of our choosing."""
+        """Restart the training before memory is used up."""
         if self._stopped_by is None and self._graceful_stop.may_restart(now):
             reason = plans_restart(self._recorder.state, self._plan)
             if reason is not None:
@@ -184,12 +188,14 @@ class Attempt:
 
     def _restart(self, by: str, reason: str) -> None:
         if self._graceful_stop.request_stop(by, self._monotonic(), RESTART_SNAPSHOT_S, reason):
-            self._note("a fresh process is next", reason)
+            self._note("restarting in a new process", reason)
 
     def _check_budget(self) -> None:
-        over = self._deadline is not None and self._recorder.now() >= self._deadline
-        if over and self._stopped_by is None and not self._graceful_stop.is_stopping_for("budget"):
-            self._note("the time that the plan gives it is used up", "it ends with a snapshot where it takes them")
+        is_used_up = self._deadline is not None and self._recorder.now() >= self._deadline
+        if is_used_up and self._stopped_by is None and not self._graceful_stop.is_stopping_for("budget"):
+            self._note(
+                "the time budget of the plan is used up", "the training stops after a snapshot, if it takes snapshots"
+            )
             if not self._graceful_stop.request_stop("budget", self._monotonic(), RESTART_SNAPSHOT_S):
                 self._stop("budget")
 
@@ -197,10 +203,10 @@ class Attempt:
         self._stopped_by = self._stopped_by or by
         self._child.end(self._plan.grace_s)
 
-    # --- what can be seen --------------------------------------------------------------------------------------------
+    # --- observation -------------------------------------------------------------------------------------------------
 
     def _tick_safely(self) -> None:
-        """A fault of Holdfast's own is noted and must not cost anybody a training."""
+        """Run one tick; if it raises, record a note. A bug in Holdfast must not cost a training."""
         try:
             self._tick()
         except Exception as error:  # noqa: BLE001
@@ -233,7 +239,7 @@ class Attempt:
             )
 
     def _note(self, what: str, detail: str) -> None:
-        """Say something about our own work, once an attempt."""
+        """Record a note about the supervisor's own work, once per attempt."""
         if (what, detail) not in self._notes:
             self._notes.add((what, detail))
             self._recorder.record(events.SupervisorNote(at=self._recorder.now(), what=what, detail=detail))
@@ -258,10 +264,10 @@ class Attempt:
             elif self._graceful_stop.is_idle and worth_a_restart(finding, self._recorder.state, self._plan):
                 self._restart(finding.rule, finding.message)
             elif asks_for_snapshot(finding, self._plan) and self._graceful_stop.request_snapshot():
-                self._note("a snapshot was asked for", finding.rule)
+                self._note("a snapshot was requested", finding.rule)
 
     def _hint_resume_options(self) -> None:
-        """It saves as it goes, and we would not know how to go on from that: better said now than after the kill."""
+        """Tell the user early if the training saves checkpoints that Holdfast would not know how to resume from."""
         attempt = self._recorder.state.attempt
         if (
             self._hint_given
@@ -277,9 +283,9 @@ class Attempt:
         path = next(reversed(attempt.saves.by_path))
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
         self._note(
-            f"it saves {path}, but if it dies it starts over",
-            f"""to go on from there, start with --checkpoint {shell_quoted(pattern)} --resume-with "--resume {{checkpoint}}" """
-            "(the arguments that your command takes for it); or have it go on at the very batch, without a checkpoint: two lines of "
+            f"the training saves {path}, but starts over after a crash",
+            f"""to resume from this file, start with --checkpoint {shell_quoted(pattern)} --resume-with "--resume {{checkpoint}}" """
+            "(the arguments that your command takes for it); or resume at the exact batch, without a checkpoint, with two lines of "
             "holdfast.guard (docs/guard.md)",
         )
 
@@ -292,41 +298,41 @@ class Attempt:
             self._recorder.take_probe_entries(Entry(event, self.number, rank, primary) for event in tail.read())
 
     def _read_output(self) -> None:
-        """Lines of output that a rule knows."""
-        for heard in self._lines.take():
+        """Record lines of output that a rule recognizes."""
+        for match in self._lines.take():
             self._recorder.record(
                 events.OutputMatched(
                     at=self._recorder.now(),
-                    rule=heard.topic,
-                    stream=heard.stream,
-                    text=heard.text,
-                    count=heard.count,
+                    rule=match.topic,
+                    stream=match.stream,
+                    text=match.text,
+                    count=match.count,
                 )
             )
         if self._lines.fault is not None:
-            self._note("the output is no longer looked through", repr(self._lines.fault))
+            self._note("the output is no longer searched", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
         if not (self._run.is_there() and self._folder.path.is_dir()):
             self._note(
                 "the run folder was removed or replaced",
-                f"{self._run.path} is gone while the run lives: nothing more of it is recorded, and it cannot be resumed",
+                f"{self._run.path} is gone while the run is active: nothing more is recorded, and the run cannot be resumed",
             )
             return
         sample = self._sensors.sample()
         if sample.disk_free < DISK_FULL_BYTES:
             self._note(
                 "the disk is full",
-                f"{self._run.path} takes no more; the training goes on, the last step stays exact, the record has a gap",
+                f"{self._run.path} cannot be written; the training continues, the last step stays exact, the journal has a gap",
             )
         self._cpu = sample.cpu or 0.0
-        slept = self._clock_watch.look()
-        if slept is not None:
-            self._recorder.record(slept)
+        sleep_event = self._clock_watch.look()
+        if sleep_event is not None:
+            self._recorder.record(sleep_event)
             self._hang.reset(now)
-        known = self._recorder.state.attempt.memory.least_available
-        scarcer = known is not None and sample.available < 0.95 * known
-        if now >= self._next_journal_sample or scarcer:
+        lowest = self._recorder.state.attempt.memory.least_available
+        is_lower = lowest is not None and sample.available < 0.95 * lowest
+        if now >= self._next_journal_sample or is_lower:
             self._next_journal_sample = now + max(self._plan.sample_every_s, (now - self._began) / JOURNAL_SAMPLES)
             self._recorder.record(sample)
 
@@ -367,7 +373,9 @@ class Attempt:
                 self._recorder.record(stacks)
 
     def _processes_with_stacks(self) -> list[tuple[psutil.Process, int]]:
-        """The pids come from files that the training writes: only a process that is known to be the attempt's own is asked."""
+        """Return the processes to signal for a stack dump. Their pids come from files that the training writes, so only
+        processes known to belong to the attempt are included.
+        """
         attempt = self._recorder.state.attempt
         alive = {process.pid: process for process in self._child.living()}
         attached_processes = [
@@ -376,7 +384,9 @@ class Attempt:
             if attached is not None and attached.pid in alive
         ]
         return [
-            (alive[attached.pid], attached.stack_signal) for attached in attached_processes if attached.stack_signal is not None
+            (alive[attached.pid], attached.stack_signal)
+            for attached in attached_processes
+            if attached.stack_signal is not None
         ]
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -384,7 +394,7 @@ class Attempt:
     def _describe_end(self, exited: process_events.Exited) -> events.AttemptEnded:
         seconds = self._monotonic() - self._began
         if exited.code != 0:
-            # Workers that outlived it would hold memory and files of the next attempt.
+            # Surviving workers would keep memory and files that the next attempt needs.
             self._child.end(self._plan.grace_s)
         self._child.close()
         while not all(tail.at_end for tail in self._tails.values()):
@@ -395,8 +405,8 @@ class Attempt:
         beat = heartbeat.read(str(self._run.heartbeat)).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
         if self._stopped_by is None and self._interrupted_at is not None:
-            heard = self._monotonic() - self._interrupted_at < INTERRUPT_RESPONSE_S
-            self._stopped_by = "user" if heard or exited.signal == "SIGINT" else None
+            responded = self._monotonic() - self._interrupted_at < INTERRUPT_RESPONSE_S
+            self._stopped_by = "user" if responded or exited.signal == "SIGINT" else None
         last = self._child.last_words(MAX_OUTPUT_LINES)
         words = last_words(last.stderr or last.stdout)
         evidence = []
@@ -408,7 +418,9 @@ class Attempt:
             attempt=self.number,
             code=exited.code,
             signal=exited.signal,
-            first_step=attempt.first_step if attempt.first_step is not None else _infer_first_step(attempt.last_step, last_step),
+            first_step=attempt.first_step
+            if attempt.first_step is not None
+            else _infer_first_step(attempt.last_step, last_step),
             last_step=last_step,
             seconds=seconds,
             stopped_by=self._stopped_by,
@@ -419,5 +431,5 @@ class Attempt:
 
 
 def _infer_first_step(before: int, last: int) -> int | None:
-    """The first step where only the heartbeat knows of any."""
+    """Return the first step of an attempt whose steps only the heartbeat recorded."""
     return before + 1 if last > before else None

@@ -1,4 +1,4 @@
-"""The environment that an attempt's process starts in: the user's own, with the probe on its Python path."""
+"""The environment of an attempt's process: the user's own, with the probe on its Python path."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def environment(
     overrides = overrides_for(plan)
     if overrides and not plan.observe_only:
         variables[protocol.ULTRALYTICS] = json.dumps(overrides)
-    # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
+    # A supervisor inside a supervised run must not pass on the variables or the path of the outer supervisor.
     inherited = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
     path = python_path({**base, **plan.environment}, str(PROBE_FOLDER))
     return {**inherited, **plan.environment, **variables, **path}
 
 
 def overrides_for(plan: Plan) -> dict[str, Any]:
-    """What a training of Ultralytics is to do otherwise than its command says; only what is not as it would be anyway."""
+    """Return how an Ultralytics training must deviate from its command. Values that would not change anything are left out."""
     values = msgspec.to_builtins(plan)
-    # With trainer "ultralytics" the plan's own settings are in the command that Holdfast makes.
+    # With trainer "ultralytics", the command that Holdfast builds already contains the plan's settings.
     own = plan.settings if plan.trainer == "command" else {}
     settings = {**own, **plan.overrides}
     if settings.get("device") in ("auto", ""):

@@ -1,7 +1,7 @@
-"""best.pt, validated once more on the CPU where the device that trained it is suspect, or where the plan asks for it.
+"""Validation of best.pt on the CPU, if the device that trained it is suspect or the plan asks for it.
 
-What comes out is recorded as the final validation: the rules and proofs that hold a file against what was seen while it trained then
-hold it against a device that tells the truth.
+The result is recorded as the final validation. The rules and proofs that compare a file with the metrics of its training then
+compare it with results of a reliable device.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 3600.0
 MAX_READ = 1 << 20
-"""Bytes of the end of what it printed: the answer comes last."""
+"""Bytes to read from the end of the output: the reply comes last."""
 SOURCE = "best.pt on the CPU"
 REPLY_PREFIX = "holdfast: "
-OUTPUT_FILE = "said"
+OUTPUT_FILE = "output"
 PROGRAM = (
     "import os, runpy, sys; sys.path.insert(0, sys.argv[2]); sys.path.append(os.getcwd()); "
     "runpy.run_module('holdfast_probe.validate_on_cpu', run_name='__main__')"
 )
-"""The working folder comes last: a checkpoint may name classes of modules in it, and nothing in it stands for Python's own."""
+"""The working folder is last on the path: a checkpoint may need classes from its modules, but they must not shadow others."""
 
 
 def make_validation(state: RunState, plan: Plan) -> Validation | None:
-    """The validation that is called for, where one is."""
+    """Return the validation to run, or None if none is needed."""
     attempt = state.attempt
     setting = plan.validation.on_cpu
     if attempt.adapter != "ultralytics" or attempt.attached is None or setting == "never" or plan.observe_only:
@@ -53,12 +53,12 @@ def make_validation(state: RunState, plan: Plan) -> Validation | None:
     best = result_of(state, "mAP50").best
     if best is None or not attempt.settings.get("data"):
         return None
-    why = "the plan asks for it" if setting == "always" else "what the device computed is suspect"
+    why = "the plan asks for it" if setting == "always" else "the results of the device are suspect"
     return Validation(attempt.attached.executable, attempt.settings, best, plan.cwd, why)
 
 
 class Validation:
-    """A process that validates; used as a context, which ends it."""
+    """A process that validates best.pt. As a context manager, it terminates the process on exit."""
 
     def __init__(self, executable: str, settings: dict[str, Any], best: str, cwd: str, why: str) -> None:
         self.why = why
@@ -101,16 +101,16 @@ class Validation:
         return self._process is None or self._process.poll() is not None
 
     def _kill(self) -> None:
-        """With the workers that load its data: its group, which is its own as long as it was not waited for."""
+        """Kill the process group, which includes the data loading workers. The group id is valid until the process is waited for."""
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def result_event(self, at: float, step: int) -> events.AnyEvent:
-        """After the context is left."""
+        """Return the result as an event. Call it after the context has been left."""
         reply = self._reply
         if "values" not in reply:
-            why = str(reply.get("why") or self._error or "it said nothing")
+            why = str(reply.get("why") or self._error or "the validation process did not reply")
             return events.SupervisorNote(at=at, what="best.pt was not validated on the CPU", detail=why)
         return events.Metrics(at=at, step=step, epoch=None, values=reply["values"], source=SOURCE)
 

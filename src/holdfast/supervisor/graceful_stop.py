@@ -1,6 +1,6 @@
-"""An attempt that is to end with a snapshot: it is asked for, waited for, and only then does the attempt end.
+"""Stopping an attempt after a snapshot: request one, wait for it, then stop the attempt.
 
-A snapshot asked for by touching a file is the child's to take; whether it came is read from the run state.
+A snapshot is requested by touching a file. The training takes it; the run state shows whether it was taken.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 LAST_SNAPSHOT_S = 10.0
-"""How long an ending may wait for a last snapshot: schedulers send SIGTERM half a minute before SIGKILL."""
+"""How long to wait for a last snapshot before stopping: schedulers send SIGTERM half a minute before SIGKILL."""
 RESTART_SNAPSHOT_S = 60.0
-"""How long a planned restart waits for its snapshot; where none comes the training is left alone."""
+"""How long a planned restart waits for its snapshot. If none is taken, the training is not restarted."""
 RESTART_RETRY_S = 600.0
-"""Until the next try."""
+"""Time until the next try."""
 
 
 @dataclass(frozen=True)
 class PendingStop:
-    """It is to end as soon as a snapshot is on disk."""
+    """The attempt stops as soon as a snapshot is on disk."""
 
     by: str
     deadline: float
     snapshots_before: int
     planned: str = ""
-    """Why it is to go on in a fresh process; where that is so, it does not end without a snapshot."""
+    """Why the training is to be restarted in a new process. If set, the attempt does not stop without a snapshot."""
 
 
 @dataclass(frozen=True)
 class StopNow:
-    """The wait is over, and the attempt with it."""
+    """The wait is over: stop the attempt."""
 
     by: str
     planned: str
@@ -45,7 +45,7 @@ class StopNow:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """No snapshot came; the training goes on as it is."""
+    """No snapshot was taken; the training continues."""
 
     planned: str
 
@@ -66,7 +66,7 @@ class GracefulStop:
 
     @property
     def is_only_planned(self) -> bool:
-        """Nobody outside asked for the end: a signal may still take its place."""
+        """No stop was requested from outside: a signal may still replace a planned restart."""
         return self._pending is None or bool(self._pending.planned)
 
     def may_restart(self, now: float) -> bool:
@@ -77,7 +77,7 @@ class GracefulStop:
         return coverage is not None and coverage.kinds.get("snapshots", "").startswith("seen")
 
     def request_snapshot(self) -> bool:
-        """False where none can come of it."""
+        """Request a snapshot. Return False if the training takes none or it cannot be requested."""
         if not self.takes_snapshots():
             return False
         try:
@@ -89,7 +89,7 @@ class GracefulStop:
         return True
 
     def request_stop(self, by: str, now: float, within_s: float, planned: str = "") -> bool:
-        """Ask for a snapshot and end it once that is on disk; False where it takes none."""
+        """Request a snapshot, and stop the attempt once it is on disk. Return False if the training takes none."""
         snapshots_before = self._state().attempt.snapshots.count
         if not self.request_snapshot():
             return False
@@ -97,7 +97,7 @@ class GracefulStop:
         return True
 
     def poll(self, now: float) -> StopNow | GivenUp | None:
-        """What became of the wait, once that is known."""
+        """Return the result of the wait, or None while it is pending."""
         pending = self._pending
         if pending is None:
             return None

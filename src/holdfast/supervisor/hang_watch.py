@@ -1,7 +1,7 @@
-"""Notices a training that stands still.
+"""Detection of a training that hangs.
 
-A hang needs all of: no step, no fetch, no output past a bound that is learned from this run, and the same stacks in two
-dumps some time apart. This is the state machine of it; the attempt's loop feeds it and carries out what it asks for.
+A hang needs all of: no step, no fetch and no output for longer than a bound learned from this run, and the same stacks in two
+dumps some time apart. This module is the state machine; the attempt's loop feeds it and carries out its requests.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class HangWatch:
         return now - self._last_activity
 
     def update(self, now: float, *activity: float, stepped: bool) -> Request:
-        """`activity` are numbers that change when something happens: counts of steps and fetches, bytes of output."""
+        """Return what to do next. `activity` are numbers that change when something happens: counts of steps and fetches, bytes of output."""
         if activity != self._activity:
-            # How long it took to start says nothing about how long a step may take.
+            # The time to start does not indicate how long a step may take.
             if self._has_stepped and self._activity is not None:
                 self._longest_pause = max(self._longest_pause, self.quiet_for(now))
             self._activity = activity
@@ -57,16 +57,16 @@ class HangWatch:
         return Request.NOTHING
 
     def reset(self, now: float) -> None:
-        """Something happened, or the time was not the training's: it slept, was suspended, or waits for its terminal."""
+        """Restart the wait: there was activity, or the training was asleep, suspended or waiting for its terminal."""
         self._last_activity = now
         self._stacks = None
         self._next_dump_at = None
         self._repeat_dumps = 0
 
     def add_dump(self, stacks: str, now: float, *, busy: bool = False) -> bool:
-        """The stacks that were asked for; True when nothing moved since the dump before: it hangs.
+        """Take the requested stacks. Return True if they equal the previous dump: the training hangs.
 
-        `busy` when the processes computed meanwhile: one long native call also stands still, so that takes more patience.
+        `busy` means that the processes used the CPU meanwhile. A long native call also keeps its stack, so the bound is larger then.
         """
         stacks = _normalize(stacks)
         same = self._stacks == stacks
@@ -75,17 +75,17 @@ class HangWatch:
         return same and (not busy or self.quiet_for(now) > BUSY_FACTOR * self.bound)
 
     def dump_failed(self, now: float) -> None:
-        """Nobody wrote any stacks: no probe, or a process that is gone."""
+        """Schedule another dump: no stacks were written, because there is no probe or the process is gone."""
         self._schedule_next_dump(now, sooner=False)
 
     def _schedule_next_dump(self, now: float, *, sooner: bool) -> None:
-        """When to look again: soon for the second dump, and after that ever more rarely."""
+        """Schedule the next dump: the second one soon, later ones at growing intervals."""
         self._repeat_dumps += 0 if sooner else 1
         self._next_dump_at = now + self._settings.confirm_s * 2 ** min(self._repeat_dumps, 8)
 
 
 def _normalize(stacks: str) -> str:
-    """What can differ between two dumps of a process that stands still: which thread answered the signal."""
+    """Remove what can differ between two dumps of a hanging process: which thread handled the signal."""
     threads = re.split(r"(?m)^(?=(?:Current thread|Thread) 0x)", stacks)
     return "\n".join(
         sorted(re.sub(r"^Current thread", "Thread", thread).strip() for thread in threads if thread.strip())

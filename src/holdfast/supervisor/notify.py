@@ -1,4 +1,4 @@
-"""The user's own command at the moments that matter: JSON on its stdin, no shell, never in the way of the run."""
+"""Notifications through the user's own command: JSON on its stdin, no shell, never blocking the run."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 MAX_WAIT_S = 10.0
-"""How long the end of a run waits for notifications that are under way."""
+"""How long the end of a run waits for running notifications."""
 MAX_AT_ONCE = 8
 MAX_OUTPUT = 256 << 10
-"""Bytes that one notification may print; one that prints more is ended."""
+"""Bytes that one notification may print; one that prints more is terminated."""
 MAX_LOG = 8 << 20
-"""Bytes that the log of a run holds; what is printed beyond is not kept."""
+"""Maximum size of a run's notification log in bytes; further output is dropped."""
 POLL_S = 0.02
 TERM_GRACE_S = 1.0
-"""Between asking what is ended to end, and killing it."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 class _Notification:
-    """One process under way, with its group. What it prints comes through a pipe, which it waits at where we do not read on."""
+    """One running process with its group. It prints into a pipe, and blocks there if Holdfast stops reading."""
 
     def __init__(self, words: list[str], message: bytes, run: RunFolder) -> None:
         self._run = run
         self._printed = 0
         self._mark, self._started_at = secrets.token_hex(16), time.time()
         marked = {**os.environ, MARK: " ".join([*os.environ.get(MARK, "").split(), self._mark])}
-        with tempfile.TemporaryFile() as stdin:  # not a pipe: nobody waits for one that does not read
+        with tempfile.TemporaryFile() as stdin:  # not a pipe: writing to a process that does not read would block
             stdin.write(message)
             stdin.seek(0)
             self._pipe, write_end = os.pipe()
@@ -69,17 +69,17 @@ class _Notification:
                 os.close(write_end)
 
     def is_over(self) -> bool:
-        """Take what it printed; True when it has ended."""
-        ended = self._process.poll() is not None  # before the last look, which then misses nothing
+        """Read its output. Return True if it has exited."""
+        ended = self._process.poll() is not None  # before the last read, which then misses nothing
         if not self._read() and not ended:
-            self.stop(f"it printed more than {MAX_OUTPUT:,} bytes and was ended")
+            self.stop(f"it printed more than {MAX_OUTPUT:,} bytes and was terminated")
             return True
         if ended:
             os.close(self._pipe)
         return ended
 
     def stop(self, why: str) -> None:
-        """With its whole group, which is its own as long as it was not waited for, and with all that inherited its mark."""
+        """Terminate it with its process group, and all processes that inherited its mark. The group id is valid until it is waited for."""
         if self._process.poll() is None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(OSError):
@@ -92,11 +92,11 @@ class _Notification:
         os.close(self._pipe)
 
     def _read(self) -> bool:
-        """False where it has printed too much."""
+        """Read pending output. Return False if it has printed too much."""
         while self._printed < MAX_OUTPUT:
             try:
                 piece = os.read(self._pipe, min(65536, MAX_OUTPUT - self._printed))
-            except OSError:  # nothing there now
+            except OSError:  # nothing to read now
                 return True
             if not piece:
                 return True
@@ -119,7 +119,7 @@ class _Notification:
 
 
 class Notifier:
-    """Starts the command for start, finding, restart and end, and does not wait for it while the run lives."""
+    """Runs the command at start, finding, restart and end, without waiting for it while the run is active."""
 
     def __init__(self, command: str, run: RunFolder) -> None:
         self._words = split_command(command)
@@ -133,16 +133,16 @@ class Notifier:
             return
         is_stage = self._run.path.parent.name == "stages"
         if is_stage and message["event"] == "end":
-            return  # the whole run tells of its stages
+            return  # the run as a whole reports its stages
         name = f"{self._run.path.parent.parent.name}/{self._run.name}" if is_stage else self._run.name
         payload = {**message, "run": name, "dir": str(self._run.path), "at": event.at}
-        # A notification that cannot be sent is the user's to mend, not a reason to end a training.
+        # A notification that cannot be sent is for the user to fix, not a reason to stop a training.
         with contextlib.suppress(OSError, ValueError):
             encoded = to_bytes(payload) + b"\n"
             self._running.append(_Notification(self._words, encoded, self._run))
 
     def close(self) -> None:
-        """Let what is under way finish, for a moment; nothing of it outlives the run."""
+        """Give running notifications a moment to finish, then terminate them."""
         deadline = time.monotonic() + MAX_WAIT_S
         running, self._running = self._running, []
         with contextlib.suppress(KeyboardInterrupt):
@@ -152,11 +152,11 @@ class Notifier:
                     return
                 time.sleep(POLL_S)
         for notification in running:
-            notification.stop("the run has ended, and so was this notification")
+            notification.stop("this notification was terminated because the run has ended")
 
 
 def split_command(command: str) -> list[str]:
-    """The command as words; says clearly what is wrong with it before anything is started."""
+    """Split the command into words. Raise PlanInvalid if it cannot be run, before anything is started."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -170,7 +170,7 @@ def split_command(command: str) -> list[str]:
 
 
 def build_message(event: events.Event) -> dict[str, Any] | None:
-    """What to tell of an event, or None when it is not worth waking anybody."""
+    """Return the message for an event, or None if it is not worth a notification."""
     if isinstance(event, events.AttemptStarted) and event.attempt == 1:
         return {"event": "start", "message": "The training has started.", "command": event.command}
     if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.updated:
@@ -183,7 +183,7 @@ def build_message(event: events.Event) -> dict[str, Any] | None:
         text = f"Stage {event.name}: {event.gate_message or event.reason}"
         return {"event": "stage-end", "message": text, "stage": event.name, "verdict": event.verdict}
     if isinstance(event, events.StageLeftOut):
-        return {"event": "stage-end", "message": f"Stage {event.name} is left out: {event.why}", "stage": event.name}
+        return {"event": "stage-end", "message": f"Stage {event.name} is skipped: {event.why}", "stage": event.name}
     if isinstance(event, events.RunEnded):
         return {"event": "end", "message": event.reason, "verdict": event.verdict, "exit_status": event.exit_status}
     return None

@@ -1,4 +1,4 @@
-"""How the next attempt goes on: from which checkpoint, by which means, or from the start, and why."""
+"""How the next attempt resumes: from which checkpoint and by which means, or from the start, and why."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
 
 UNKNOWN_COMMAND = (
-    "how this command goes on from a checkpoint is not known; "
-    """tell it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
+    "Holdfast does not know how this command resumes from a checkpoint; "
+    """specify it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
 ).strip()
-PLAIN_LOOP = (
-    f"{UNKNOWN_COMMAND}; or put holdfast.guard around the loop: two lines, and it goes on at the very batch (docs/guard.md)"
-)
-NO_LAST_PT = "it died before its first snapshot and before Ultralytics saved a last.pt"
-NO_STEP = "it had made no step"
+PLAIN_LOOP = f"{UNKNOWN_COMMAND}; or put holdfast.guard around the loop: two lines, and it resumes at the exact batch (docs/guard.md)"
+NO_LAST_PT = "it crashed before its first snapshot and before Ultralytics saved a last.pt"
+NO_STEP = "it had not completed a step"
 MAX_MATCHES = 10_000
-"""Files that a pattern of --checkpoint may match."""
+"""Files that a --checkpoint pattern may match."""
 
 
 def find_resume_point(state: RunState, plan: Plan, before: int | None = None) -> Resume:
-    """From the newest state that is whole; with `before`, from the newest that was saved before that step."""
+    """Return the newest intact state to resume from; with `before`, the newest that was saved before that step."""
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
     found = _choose(state, plan, before)
     if before is not None and found.checkpoint is None:
         return Resume(
-            how="start over", why=f"nothing was saved before step {before}, from where on its state is spoiled"
+            how="start over", why=f"nothing was saved before step {before}, from which on its state is corrupt"
         )
     return found
 
@@ -61,15 +59,15 @@ def _choose(state: RunState, plan: Plan, before: int | None) -> Resume:
 
 
 def command_for(plan: Plan, resume: Resume | None) -> list[str]:
-    """The command of an attempt: the user's own, with the arguments added that make it go on."""
+    """Return the command of an attempt: the user's own, plus the arguments that make it resume."""
     if resume is None or resume.how != "command" or resume.checkpoint is None or plan.resume_with is None:
         return list(plan.command)
-    words = shlex.split(plan.resume_with)  # a plan whose words cannot be told apart is none
+    words = shlex.split(plan.resume_with)  # cannot raise: a plan that cannot be split is rejected earlier
     return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
 
 
 def saved_files(state: RunState, plan: Plan) -> list[tuple[Path, int]]:
-    """What the newest attempt left on disk, with the step at which it was saved."""
+    """Return the files that the newest attempt left on disk, with the step at which each was saved."""
     attempt = state.attempt
     found = _find_saved(attempt, plan)
     if plan.checkpoint is not None:
@@ -80,7 +78,9 @@ def saved_files(state: RunState, plan: Plan) -> list[tuple[Path, int]]:
 
 
 def _find_saved(attempt: AttemptState, plan: Plan) -> dict[Path, int]:
-    """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
+    """Return where the files that the probe saw being saved are now. Many programs save under a temporary name and rename
+    the file; rotated files are gone.
+    """
     found: dict[Path, int] = {}
     for name, saved in attempt.saves.by_path.items():
         path = _resolve(Path(plan.cwd) / name)
@@ -96,7 +96,7 @@ def _find_saved(attempt: AttemptState, plan: Plan) -> dict[Path, int]:
 
 
 def _find_renamed(path: Path, saved: Saved, since: float) -> Path | None:
-    """The newest file of this attempt in the same folder that has the size of what was saved."""
+    """Return the newest file of this attempt in the same folder with the size of the saved file."""
     try:
         candidates = [file for file in path.parent.iterdir() if file.is_file() and file.stat().st_size == saved.bytes]
     except (OSError, ValueError):
@@ -114,25 +114,27 @@ def _find_newest_snapshot(state: RunState, before: int | None) -> Snapshot | Non
 
 def _from_glob(state: RunState, plan: Plan, before: int | None) -> Resume:
     since = state.attempts[0].started.at
-    # A file from before this run belongs to another one: going on from it would mix the two.
+    # A file from before this run belongs to another run: resuming from it would mix the two.
     files = [path for path in _match_checkpoints(plan) if _modified_at(path) >= since]
     files.sort(key=_modified_at, reverse=True)
     for path in files:
         if _is_intact(path) and (before is None or 0 < _find_step(state, plan, path) < before):
             how = "command" if plan.resume_with else "environment"
-            return Resume(how=how, checkpoint=str(path), step=_find_step(state, plan, path), why=_describe_skipped(files, path))
-    why = "every checkpoint is torn" if files else f"no file of this run matches {plan.checkpoint}"
+            return Resume(
+                how=how, checkpoint=str(path), step=_find_step(state, plan, path), why=_describe_skipped(files, path)
+            )
+    why = "every checkpoint is incomplete or corrupt" if files else f"no file of this run matches {plan.checkpoint}"
     return Resume(how="start over", why=why)
 
 
 def _from_ultralytics(state: RunState, before: int | None) -> Resume:
-    """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
+    """Resume from last.pt if it is intact, else from its newest intact backup."""
     candidates = [found for found in _ultralytics_candidates(state) if before is None or found[1] < before]
     for path, step in candidates:
         if _is_intact(path):
-            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
+            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is missing, incomplete or corrupt"
             return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
-    why = "last.pt is torn" if candidates else NO_LAST_PT
+    why = "last.pt is incomplete or corrupt" if candidates else NO_LAST_PT
     return Resume(how="start over", why=why)
 
 
@@ -150,7 +152,7 @@ def _ultralytics_candidates(state: RunState) -> Iterator[tuple[Path, int]]:
 def _match_checkpoints(plan: Plan) -> list[Path]:
     pattern = str(Path(plan.cwd) / (plan.checkpoint or ""))
     try:
-        # Not Path.glob: that takes no absolute patterns, and users give those.
+        # Not Path.glob: it does not accept absolute patterns, which users pass.
         found = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_MATCHES))  # noqa: PTH207
     except (OSError, ValueError, RecursionError):
         return []
@@ -158,25 +160,25 @@ def _match_checkpoints(plan: Plan) -> list[Path]:
 
 
 def _find_step(state: RunState, plan: Plan, path: Path) -> int:
-    """The step at which a file was saved, where the probe saw it; else 0."""
+    """Return the step at which a file was saved, or 0 if the probe did not see it."""
     return next((saved[path] for a in reversed(state.attempts) if path in (saved := _find_saved(a, plan))), 0)
 
 
 def _describe_skipped(files: list[Path], chosen: Path) -> str:
     skipped = files[: files.index(chosen)]
-    return f"passed over {len(skipped)} torn ones, the newest {skipped[0]}" if skipped else ""
+    return f"skipped {len(skipped)} that cannot be resumed from, the newest {skipped[0]}" if skipped else ""
 
 
 def _is_intact(path: Path) -> bool:
-    """Whether it can be gone on from, as far as that shows without loading it. A folder is taken as it is."""
+    """Check whether a file can be resumed from, without loading it. A folder is accepted as it is."""
     try:
         return path.exists() and not is_torn(path)
-    except Exception:  # noqa: BLE001 - the file may hold anything: what cannot be looked at is passed over for the next one
+    except Exception:  # noqa: BLE001 - the file may contain anything: one that cannot be read is skipped
         return False
 
 
 def _resolve(path: Path) -> Path | None:
-    """None where it leads nowhere: a link to itself, a name that no file can have."""
+    """Return the resolved path, or None if it is invalid: a link to itself, a name that no file can have."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -1,7 +1,7 @@
-"""A run of several stages, from the first to its verdict.
+"""Supervision of a run with several stages, from the first stage to the verdict.
 
-Each stage is a whole run in a folder of its own: supervised, judged and reported like any other, and gone on with at any point. Here it
-is only decided which comes next, with which weights, and whether the one before opened its gate.
+Each stage is a complete run in its own folder: it is supervised, judged and reported like any other run, and can be resumed at any
+point. This module only decides which stage comes next, which weights it starts with, and whether the previous stage passed its gate.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from holdfast.supervisor.event_pipeline import Listener
 
     Fits = Callable[[Plan], tuple[bool, str]]
-    """Whether a stage fits into memory, as measured, and the figures."""
+    """Measures whether a stage fits into memory; returns the answer and the figures."""
     ListenersOf = Callable[[RunFolder], Sequence[Listener]]
-    """Those who want to hear of a stage's events."""
+    """Returns the listeners to a stage's events."""
     Done = Callable[[RunFolder, Verdict], None]
 
 T = TypeVar("T")
 
 
 class Terminated(BaseException):
-    """SIGTERM came where no stage runs that would answer it."""
+    """SIGTERM arrived while no stage was running to handle it."""
 
 
 class Stages:
@@ -75,7 +75,7 @@ class Stages:
         self._redactor = redactor_for(plan, os.environ, [run.path])
 
     def run(self) -> Verdict:
-        """All stages that are not done yet, in order."""
+        """Run all remaining stages in order."""
         with RunLock(self._run):
             staged_run = load_staged_run(replay(self._run)) if self._run.journal.exists() else None
             self._refuse_if_over(staged_run)
@@ -85,14 +85,14 @@ class Stages:
             try:
                 self._emit(journal, self._first_event(staged_run))
                 staged_run = load_staged_run(replay(self._run))
-                reached = self._run_stages(staged_run, journal)
+                verdict = self._run_stages(staged_run, journal)
                 self._emit(
                     journal,
                     events.RunEnded(
                         at=self._deps.clock(),
-                        verdict=reached.outcome.value,
-                        reason=reached.reason,
-                        exit_status=reached.exit_status,
+                        verdict=verdict.outcome.value,
+                        reason=verdict.reason,
+                        exit_status=verdict.exit_status,
                     ),
                 )
                 journal.sync()
@@ -100,7 +100,7 @@ class Stages:
                 journal.close()
                 if notifier is not None:
                     notifier.close()
-        return reached
+        return verdict
 
     def _run_stages(self, staged_run: StagedRun, journal: JournalWriter) -> Verdict:
         with _handle_stop_signals():
@@ -114,7 +114,7 @@ class Stages:
             except KeyboardInterrupt:
                 return Verdict(outcome=Outcome.INTERRUPTED, reason="interrupted by you between stages", exit_status=130)
             except Terminated:
-                reason = "ended by SIGTERM to Holdfast between stages"
+                reason = "stopped by a SIGTERM to Holdfast between stages"
                 return Verdict(outcome=Outcome.INTERRUPTED, reason=reason, exit_status=143)
         return verdict_of(staged_run)
 
@@ -132,13 +132,13 @@ class Stages:
         for stage in staged_run.stages:
             if stage.started is not None and planned.get(stage.number) != stage.name:
                 raise PlanInvalid(
-                    f"Stage {stage.number} of this run is {stage.name}, and the plan now says {planned.get(stage.number)}.",
-                    next_step="stages that have begun keep their place and name; others can be changed",
+                    f"Stage {stage.number} of this run is {stage.name}, but the plan now names it {planned.get(stage.number)}.",
+                    next_step="keep the position and name of stages that have started; other stages can be changed",
                     look_at=str(self._run.plan),
                 )
 
     def _refuse_if_stuck(self, staged_run: StagedRun) -> None:
-        """Its last stage has finished and does not let the next begin: to judge that again would only lengthen the record."""
+        """Raise if the last stage has finished and the next must not start. Judging it again would only lengthen the journal."""
         last = next((stage for stage in reversed(staged_run.stages) if stage.started is not None), None)
         if staged_run.ended is None or last is None or last.ended is None or last.number > len(self._plan.stages):
             return
@@ -146,16 +146,23 @@ class Stages:
         state = load_run_state(replay(folder)) if folder.journal.exists() else None
         if state is None or not is_over(state):
             return
-        why, next_step = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
+        why, next_step = (
+            f"stage {last.name} has finished ({last.ended.verdict})",
+            "fix what its report names, then start",
+        )
         if last.ended.verdict in FINISHED:
             gate_settings = self._plan.stages[last.number - 1].gate
-            is_open, message = gate(gate_settings, result_of(state, gate_settings.metric), staged_run.best_before(last.number))
+            is_open, message = gate(
+                gate_settings, result_of(state, gate_settings.metric), staged_run.best_before(last.number)
+            )
             if is_open:
                 return
             why = f"the gate of stage {last.name} stays closed: {message}"
-            next_step = f"ask for less in the plan, then: holdfast resume {self._run.shell_reference} PLAN.toml; or start"
+            next_step = (
+                f"relax the gate in the plan, then: holdfast resume {self._run.shell_reference} PLAN.toml; or start"
+            )
         raise RunIsOver(
-            f"The run {self._run.name} cannot go on: {why}.",
+            f"The run {self._run.name} cannot continue: {why}.",
             next_step=f"{next_step} a new one: holdfast run PLAN.toml",
             look_at=str(self._run.path),
         )
@@ -169,17 +176,19 @@ class Stages:
         weights = self._choose_weights(staged_run, number, stage)
         carried_changes = self._run_safely(
             journal,
-            "looking at the stages before",
+            "reading the previous stages",
             lambda: carried_on(load_run_state(replay(folder)) for folder in self._other_folders(number)),
             list[Change](),
         )
         plan = self._limit_budget(number, applied(stage_plan(self._plan, stage, weights), carried_changes))
-        forecast = ""
+        measured = ""
         if stage.skip_if_oom and staged_run.stage(number, stage.name).started is None:
-            self._note(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
-            fits, forecast = self._run_safely(journal, "measuring", lambda: self._fits(plan), (True, "it was not measured"))
+            self._note(journal, "measuring", f"whether stage {stage.name} fits into memory, with a short trial run")
+            fits, measured = self._run_safely(
+                journal, "measuring", lambda: self._fits(plan), (True, "it was not measured")
+            )
             if not fits:
-                left_out = events.StageLeftOut(at=self._deps.clock(), stage=number, name=stage.name, why=forecast)
+                left_out = events.StageLeftOut(at=self._deps.clock(), stage=number, name=stage.name, why=measured)
                 staged_run.stage(number, stage.name).left_out = left_out
                 self._emit(journal, left_out)
                 return
@@ -192,34 +201,34 @@ class Stages:
             folder=folder.path.name,
             settings={name: value for name, value in plan.settings.items() if isinstance(value, (int, float, str))},
             weights=weights,
-            expects=forecast,
+            expects=measured,
             again=staged_run.stage(number, stage.name).started is not None,
             changes=carried_changes,
         )
         staged_run.stage(number, stage.name).started = started
         self._emit(journal, started)
-        reached = self._supervise(journal, folder, plan)
+        verdict = self._supervise(journal, folder, plan)
         fallback = events.StageEnded(
             at=self._deps.clock(),
             stage=number,
             name=stage.name,
-            verdict=reached.outcome.value,
-            reason=reached.reason,
-            exit_status=reached.exit_status,
-            gate="closed" if reached.outcome.value in FINISHED else "",
-            gate_message="what it reached could not be read: see the notes in the record",
+            verdict=verdict.outcome.value,
+            reason=verdict.reason,
+            exit_status=verdict.exit_status,
+            gate="closed" if verdict.outcome.value in FINISHED else "",
+            gate_message="its result could not be read: see the notes in the journal",
         )
         ended = self._run_safely(
             journal,
             "judging the stage",
-            lambda: self._stage_ended_event(staged_run, folder, number, stage, reached),
+            lambda: self._stage_ended_event(staged_run, folder, number, stage, verdict),
             fallback,
         )
         staged_run.stage(number, stage.name).ended = ended
         self._emit(journal, ended)
 
     def _run_safely(self, journal: JournalWriter, doing: str, do: Callable[[], T], default: T) -> T:
-        """Between two stages a fault of Holdfast's own is noted; what a person can mend is still told."""
+        """Run `do`; if it raises, record a note and return `default`. Errors that the user can fix are still raised."""
         try:
             return do()
         except UsageError:
@@ -229,33 +238,33 @@ class Stages:
             return default
 
     def _supervise(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
-        """From its start, or from where it was left."""
+        """Start the stage, or resume it."""
         state = load_run_state(replay(folder)) if folder.journal.exists() else None
         if state is not None and state.ended is not None and is_over(state):
-            ended = state.ended  # only the word of it was missing
+            ended = state.ended  # only its StageEnded event was missing
             return Verdict(outcome=Outcome(ended.verdict), reason=ended.reason, exit_status=ended.exit_status)
         listeners = self._listeners_of(folder)
         if state is None or state.started is None:
             write_plan(folder, plan)
-            reached = supervisor.start(folder, plan, listeners, self._deps)
+            verdict = supervisor.start(folder, plan, listeners, self._deps)
         else:
-            reached = supervisor.take_over(folder, plan, listeners, self._deps)
-        self._run_safely(journal, "writing the stage's report", lambda: self._done(folder, reached), None)
-        return reached
+            verdict = supervisor.take_over(folder, plan, listeners, self._deps)
+        self._run_safely(journal, "writing the stage's report", lambda: self._done(folder, verdict), None)
+        return verdict
 
     def _stage_ended_event(
-        self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, reached: Verdict
+        self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, verdict: Verdict
     ) -> events.StageEnded:
         result = result_of(load_run_state(replay(folder)), stage.gate.metric)
         is_open, message = gate(stage.gate, result, staged_run.best_before(number))
-        finished = reached.outcome.value in FINISHED
+        finished = verdict.outcome.value in FINISHED
         return events.StageEnded(
             at=self._deps.clock(),
             stage=number,
             name=stage.name,
-            verdict=reached.outcome.value,
-            reason=reached.reason,
-            exit_status=reached.exit_status,
+            verdict=verdict.outcome.value,
+            reason=verdict.reason,
+            exit_status=verdict.exit_status,
             metric=result.metric,
             reached=result.reached,
             score=result.score,
@@ -267,7 +276,7 @@ class Stages:
         )
 
     def _choose_weights(self, staged_run: StagedRun, number: int, stage: Stage) -> str | None:
-        """Of the best stage so far, or the last of the one before, as the plan says."""
+        """Return the weights to start from, as the plan says: those of the best stage so far, or the last of the previous stage."""
         start = stage.start or ("scratch" if number == 1 else "best")
         if start == "scratch":
             return None
@@ -278,7 +287,7 @@ class Stages:
         return (best.best or best.last) if best is not None else None
 
     def _limit_budget(self, number: int, plan: Plan) -> Plan:
-        """The hours of the whole run, less what other stages have used; a stage counts its own."""
+        """Return the plan with the hours that the other stages have left. A stage counts its own hours itself."""
         if plan.budget.hours is None:
             return plan
         used = sum(goodput_of(load_run_state(replay(folder))).wall_s for folder in self._other_folders(number))
@@ -297,8 +306,8 @@ class Stages:
         for listener in self._listeners:
             try:
                 listener(event, RunState())
-            except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
-                what = f"a fault of Holdfast while telling {type(listener).__name__}"
+            except Exception as error:  # noqa: BLE001 - a failing listener must not cost a training
+                what = f"a fault of Holdfast while notifying {type(listener).__name__}"
                 journal.append(
                     events.SupervisorNote(at=self._deps.clock(), what=what, detail=f"{type(error).__name__}: {error}")
                 )
@@ -306,7 +315,7 @@ class Stages:
 
 @contextlib.contextmanager
 def _handle_stop_signals() -> Iterator[None]:
-    """While no stage runs: SIGTERM ends it in an orderly way, and a terminal that is closed does not. A stage's own supervisor answers for itself."""
+    """While no stage is running, stop cleanly on SIGTERM and ignore SIGHUP. During a stage, its supervisor handles signals."""
 
     def raise_terminated(*_: object) -> None:
         raise Terminated

@@ -1,9 +1,9 @@
-"""A run from its first attempt to its verdict.
+"""Supervision of a run, from its first attempt to its verdict.
 
     plan -> attempt -> events -> findings -> decision -> next attempt ... -> verdict
 
-What was saved is kept safe before every restart, and every arrow is in the journal: a supervisor that was itself killed is
-followed by another one that reads it (`take_over`).
+Saved checkpoints are backed up before every restart. Every arrow is recorded in the journal, so that another supervisor can
+read it and continue after a supervisor was killed (`take_over`).
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ FAILED = 4
 MAX_STARTS = 5
 POLL_S = 0.5
 START_RETRY_S = 5.0
-"""After a kill for memory the system may be too busy to fork; that passes."""
+"""After an out-of-memory kill, the system may temporarily be too busy to fork."""
 
 
 @dataclass
 class Deps:
-    """What a supervisor touches of the world; tests put their own in its place."""
+    """The machine and clocks that a supervisor uses; tests replace them."""
 
     machine: Machine = field(default_factory=this_machine)
     clock: Callable[[], float] = time.time
@@ -86,7 +86,7 @@ class Deps:
 
 
 def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), deps: Deps | None = None) -> Verdict:
-    """Supervise a fresh run to its end."""
+    """Supervise a new run until it ends."""
     with RunLock(run):
         supervisor = Supervisor(run, plan, listeners, deps or Deps(), RunState())
         supervisor.record_run_started()
@@ -94,7 +94,7 @@ def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), deps: 
 
 
 def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), deps: Deps | None = None) -> Verdict:
-    """Go on with a run whose supervisor is gone, or that was interrupted or failed."""
+    """Resume a run that was interrupted, has failed, or lost its supervisor."""
     with RunLock(run):
         deps = deps or Deps()
         state = load_run_state(restored(replay(run), redactor_for(plan, os.environ, [run.path])))
@@ -102,7 +102,7 @@ def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), de
             learned_nothing = state.ended.verdict == Outcome.NOT_LEARNED
             raise RunIsOver(
                 f"The run {run.name} has finished ({state.ended.verdict}): there is nothing to resume.",
-                next_step=("mend what its report names, then " if learned_nothing else "")
+                next_step=("fix what its report names, then " if learned_nothing else "")
                 + "start a new one: holdfast run -- COMMAND",
                 look_at=str(run.path),
             )
@@ -111,7 +111,7 @@ def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), de
 
 
 def run_started_event(run: RunFolder, plan: Plan, deps: Deps) -> events.RunStarted:
-    """What is known before anything starts."""
+    """Return the first event of a run: what is known before anything starts."""
     return events.RunStarted(
         at=deps.clock(),
         schema=events.SCHEMA,
@@ -148,16 +148,16 @@ class Supervisor:
         self._attempts_left = plan.budget.attempts
 
     def record_run_started(self) -> None:
-        """The first line of the journal."""
+        """Write the first line of the journal."""
         self._recorder.record(run_started_event(self._run, self._plan, self._deps))
 
     def resume(self) -> Verdict:
-        """After a takeover: close what the former supervisor left open, then the next attempt."""
+        """Clean up what the previous supervisor left open, then run the next attempt."""
         last_recorded_at = self._state.last_at
         self._recorder.record(
             events.RunContinued(at=self._deps.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
         )
-        self._run_safely("ending what was left running", self._end_leftovers, None)
+        self._run_safely("stopping leftover processes", self._end_leftovers, None)
         if not self._state.attempts:
             return self.run_attempts(first=None)
         attempt = self._state.attempt
@@ -166,63 +166,69 @@ class Supervisor:
         elif attempt.ended.code == 0 and attempt.ended.stopped_by is None:
             return self.run_attempts(first=None, finished=True)  # only the verdict was missing
         self._back_up_checkpoints()
-        for decided in [each.restart_decision for each in self._state.attempts if each.restart_decision is not None]:
-            self._apply(decided.changes)
-        corrupt = self._run_safely("deciding what is spoiled", lambda: corrupt_from_of_last_attempt(self._state), None)
+        decisions = [attempt.restart_decision for attempt in self._state.attempts]
+        for decision in decisions:
+            if decision is not None:
+                self._apply(decision.changes)
+        corrupt = self._run_safely(
+            "finding the first corrupt step", lambda: corrupt_from_of_last_attempt(self._state), None
+        )
         if corrupt is not None:
             self._discard_snapshots(corrupt)
         return self.run_attempts(first=self._choose_resume(corrupt))
 
     def _run_safely(self, doing: str, do: Callable[[], T], default: T) -> T:
-        """Between two attempts too, a fault of Holdfast's own is noted and must not cost anybody a training."""
+        """Run `do`; if it raises, record a note and return `default`. A bug in Holdfast must not cost a training."""
         try:
             return do()
         except Exception as error:  # noqa: BLE001
-            detail = f"{type(error).__name__}: {error}; the run goes on with what is known"
+            detail = f"{type(error).__name__}: {error}; the run continues with what is known"
             self._note(f"a fault of Holdfast while {doing}", detail)
             return default
 
     def _choose_resume(self, before: int | None) -> events.Resume:
         return self._run_safely(
-            "deciding from where to resume",
+            "choosing where to resume",
             lambda: find_resume_point(self._state, self._plan, before),
             self._fallback_resume(before),
         )
 
     def _fallback_resume(self, before: int | None) -> events.Resume:
-        """Where the attempt before began, which is known; what it saved since is not."""
+        """Return where the previous attempt began: that is known, unlike what it saved since."""
         known = self._state.attempt.started.resume if self._state.attempts else None
         if known is not None and known.checkpoint is not None and (before is None or known.step < before):
             with contextlib.suppress(OSError, ValueError):
                 if Path(known.checkpoint).exists():
                     return known
-        return events.Resume(how="start over", why="it could not be decided from where to resume")
+        return events.Resume(how="start over", why="Holdfast could not determine where to resume")
 
     def _apply(self, changes: list[Change]) -> None:
         self._plan = self._run_safely("changing the plan", lambda: applied(self._plan, changes), self._plan)
 
     def _end_leftovers(self) -> None:
-        """Nothing of the former supervisor's may run beside what we start; nobody else's process is touched."""
+        """Stop what the previous supervisor left running, before anything new starts. Do not touch other processes."""
         open_attempt = self._state.attempt if self._state.attempts else None
         if open_attempt is not None and open_attempt.ended is not None:
-            open_attempt = None  # what that one left behind on purpose goes on
+            open_attempt = None  # what it left running on purpose keeps running
         recorded = _recorded_process(open_attempt) if open_attempt is not None else None
         folders = self._unfinished_folders()
         if recorded is not None and recorded.is_in_another_namespace() and not AttemptProcesses(folders).find():
             self._note(
-                "the former training was started in another PID namespace (a container) and may still run there",
-                "it cannot be seen from here; if it does, end it there: it would write to the same files",
+                "the previous training was started in another PID namespace (a container) and may still be running there",
+                "it is not visible from here; if it is running, stop it there: it would write to the same files",
             )
         alive = end_leftovers(folders, [recorded] if recorded is not None else [], self._plan.grace_s)
         for pid in alive:
-            self._note(f"process {pid} of the former attempt could not be ended", "it may still hold memory and files")
+            self._note(
+                f"process {pid} of the previous attempt could not be stopped", "it may still use memory and files"
+            )
         unknown = find_unidentified(_collect_pids(open_attempt), recorded) if open_attempt and recorded else []
         for pid in unknown:
             if pid not in alive:
                 self._note(f"process {pid} may still be running", "it could not be identified, so it was left alone")
 
     def _unfinished_folders(self) -> list[Path]:
-        """Of attempts that never ended, also of one whose supervisor died before it could write down that it had started it."""
+        """Return the folders of attempts without a recorded end, including one started just before its supervisor was killed."""
         ended = [attempt.number for attempt in self._state.attempts if attempt.ended is not None]
         return [folder.path for folder in self._run.attempts() if folder.number > max(ended, default=0)]
 
@@ -262,12 +268,16 @@ class Supervisor:
         return self._deps.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
 
     def _decide(self) -> tuple[Decision, events.Resume]:
-        remedy = self._run_safely("looking for a remedy", self._find_remedy, None)
-        corrupt = self._run_safely("deciding what is spoiled", lambda: corrupt_from_step(self._state, remedy), None)
+        remedy = self._run_safely("searching for a remedy", self._find_remedy, None)
+        corrupt = self._run_safely(
+            "finding the first corrupt step", lambda: corrupt_from_step(self._state, remedy), None
+        )
         resume = self._choose_resume(corrupt)
-        stop = Decision(action=Action.STOP, attempt=self._state.attempt.number, why="what follows could not be decided")
+        stop = Decision(
+            action=Action.STOP, attempt=self._state.attempt.number, why="Holdfast could not decide how to continue"
+        )
         decision = self._run_safely(
-            "deciding what follows",
+            "deciding how to continue",
             lambda: after_end(self._state, self._plan, attempts_left=self._attempts_left, resume=resume, remedy=remedy),
             stop,
         )
@@ -282,7 +292,7 @@ class Supervisor:
         return self._plan.on_finding == "act" and not self._plan.observe_only
 
     def _apply_decision(self, decision: Decision) -> None:
-        """The plan as the next attempt follows it."""
+        """Update the plan for the next attempt."""
         self._apply(decision.changes)
         if decision.planned:
             self._attempts_left += 1
@@ -290,17 +300,19 @@ class Supervisor:
             self._discard_snapshots(decision.discard_from)
 
     def _discard_snapshots(self, since: int) -> None:
-        """Spoiled ones, which the training would find and go on from; and the losses of what is given up."""
+        """Discard corrupt snapshots, which the training would find and resume from, and the loss trace of the discarded steps."""
         if not self._run.is_there():
             return
         known = [snapshot for attempt in self._state.attempts for snapshot in attempt.snapshots.known]
         steps = {Path(snapshot.path): snapshot.step for snapshot in known}
-        self._run_safely("removing spoiled snapshots", lambda: discard_corrupt(self._run.snapshots, steps, since), None)
+        self._run_safely(
+            "discarding corrupt snapshots", lambda: discard_corrupt(self._run.snapshots, steps, since), None
+        )
 
     def _run_attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
-        """One attempt from start to end; False when it could not even be started again."""
+        """Run one attempt until it ends. Return False if it could not be started again."""
         if self._state.attempts and not self._run.is_there():
-            self._record_stop("its run folder was removed or replaced while it lived")
+            self._record_stop("its run folder was removed or replaced while it was running")
             return False
         number, folder = self._make_attempt_folder()
         try:
@@ -312,7 +324,7 @@ class Supervisor:
                 raise
             self._record_stop(f"the command could not be started again: {error.what}")
             return False
-        self._flushing.begin()  # now: no thread of ours may run while a process is started
+        self._flushing.begin()  # only now: no thread may be running while a process is started
         try:
             self._attempts_left -= 1
             identity = identity_of(child.pid)
@@ -344,7 +356,7 @@ class Supervisor:
         except Exception as error:
             child.close()
             if not self._state.attempts or self._state.attempt.number != number:
-                raise  # nothing is known of it, not even that it began
+                raise  # not even its start was recorded
             ended = self._end_after_fault(child, error)
         finally:
             child.close()
@@ -358,8 +370,10 @@ class Supervisor:
         self._recorder.record(events.DecisionMade(at=self._deps.clock(), decision=stop))
 
     def _end_after_fault(self, child: ChildProcess, error: Exception) -> events.AttemptEnded:
-        """It could not be watched any longer, and was ended."""
-        self._note("a fault of Holdfast while watching the training", f"{type(error).__name__}: {error}; it was ended")
+        """Describe the end of an attempt that was stopped because it could no longer be watched."""
+        self._note(
+            "a fault of Holdfast while watching the training", f"{type(error).__name__}: {error}; it was stopped"
+        )
         attempt, exited = self._state.attempt, child.exited
         return events.AttemptEnded(
             at=self._deps.clock(),
@@ -372,12 +386,12 @@ class Supervisor:
         )
 
     def _deadline(self) -> float | None:
-        """When the time that the plan gives this run is used up; time without a supervisor does not count."""
+        """Return when the plan's time budget is used up. Time without a supervisor does not count."""
         hours, started = self._plan.budget.hours, self._state.started
         return None if hours is None or started is None else started.at + self._state.away + hours * 3600.0
 
     def _make_attempt_folder(self) -> tuple[int, AttemptFolder]:
-        """The next number that no attempt ever had, also none whose supervisor died before it wrote that down."""
+        """Create the folder of the next attempt, with a number that no attempt has used, recorded or not."""
         number = self._state.attempt.number + 1 if self._state.attempts else 1
         try:
             while (folder := self._run.make_attempt(number)) is None:
@@ -386,14 +400,14 @@ class Supervisor:
         except OSError as error:
             raise FolderNotWritable(
                 f"The run folder cannot be written: {error.strerror}.",
-                next_step=f"make room, then: holdfast resume {self._run.shell_reference}",
+                next_step=f"free some disk space, then: holdfast resume {self._run.shell_reference}",
             ) from error
         return number, folder
 
     def _start_child(
         self, command: list[str], environ: dict[str, str], folder: AttemptFolder, terminal: Terminal
     ) -> ChildProcess:
-        """Start it; where the system has no room for a process at this moment, after a while again."""
+        """Start the command. Retry after a pause if the system temporarily cannot create a process."""
         for left in reversed(range(MAX_STARTS)):
             try:
                 return ChildProcess.start(
@@ -405,14 +419,17 @@ class Supervisor:
                     terminal=terminal,
                 )
             except CommandNotRunnable as error:
-                is_temporary = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EAGAIN, errno.ENOMEM)
+                is_temporary = isinstance(error.__cause__, OSError) and error.__cause__.errno in (
+                    errno.EAGAIN,
+                    errno.ENOMEM,
+                )
                 if not is_temporary or not left or isinstance(terminal.wait(START_RETRY_S), process_events.Interrupt):
                     raise
         raise AssertionError("unreachable")
 
     def _back_up_checkpoints(self) -> None:
-        """Copy what the attempt saved before anything can overwrite it."""
-        self._run_safely("copying what was saved", self._copy_saved, None)
+        """Copy the checkpoints of the attempt before anything can overwrite them."""
+        self._run_safely("backing up checkpoints", self._copy_saved, None)
 
     def _copy_saved(self) -> None:
         attempt = self._state.attempt
@@ -435,13 +452,15 @@ class Supervisor:
         )
 
     def _finish_flushing(self) -> None:
-        for trouble in self._run_safely("putting copies onto the disk", self._flushing.end, list[str]()):
+        for error in self._run_safely("flushing checkpoint backups to disk", self._flushing.end, list[str]()):
             self._recorder.record(
-                events.SupervisorNote(at=self._deps.clock(), what="a copy is not on the disk for sure", detail=trouble)
+                events.SupervisorNote(
+                    at=self._deps.clock(), what="a checkpoint backup may not be on disk yet", detail=error
+                )
             )
 
     def _verify_checkpoints(self, terminal: Terminal) -> None:
-        """A checkpoint is worth something only if it loads again: tried right away, while it can still be mended."""
+        """Check that the checkpoints load, right after the training, while a broken one can still be fixed."""
         if self._state.attempts and self._state.attempt.finished:
             for reloaded in self._reader.read_back(self._state, self._plan, self._deps.clock):
                 self._recorder.record(reloaded)
@@ -469,7 +488,7 @@ class Supervisor:
         return signal
 
     def _wait_before_next(self, decision: Decision, terminal: Terminal) -> bool:
-        """Wait before the next attempt; False when the user would rather not."""
+        """Wait before the next attempt. Return False if a signal cancels it."""
         deadline = self._deps.monotonic() + decision.wait_s
         while (left := deadline - self._deps.monotonic()) > 0:
             notice = terminal.wait(left)
@@ -477,7 +496,10 @@ class Supervisor:
                 signal = self._record_stop_signal(notice)
                 now = self._deps.clock()
                 stop = Decision(
-                    action=Action.STOP, attempt=decision.attempt, why=f"{signal} while it waited", cause=decision.cause
+                    action=Action.STOP,
+                    attempt=decision.attempt,
+                    why=f"{signal} while waiting for the next attempt",
+                    cause=decision.cause,
                 )
                 self._recorder.record(events.DecisionMade(at=now, decision=stop))
                 return False
@@ -498,13 +520,13 @@ class Supervisor:
         return result
 
     def _fallback_verdict(self) -> Verdict:
-        reason = "the run could not be judged: a fault of Holdfast, see the notes in its record"
+        reason = "the run could not be judged because of an error in Holdfast: see the notes in its journal"
         if self._state.attempts and self._state.attempt.finished:
             return Verdict(outcome=Outcome.UNPROVEN, reason=reason)
         return Verdict(outcome=Outcome.FAILED, reason=reason, exit_status=FAILED)
 
     def _describe_orphan_end(self, last_recorded_at: float) -> events.AttemptEnded:
-        """What can still be known of an attempt whose supervisor was killed: its record ends at `last_recorded_at`, and it with its last sign of life."""
+        """Describe the end of an attempt whose supervisor was killed, from the journal (up to `last_recorded_at`) and the last heartbeat."""
         attempt = self._state.attempt
         beat = read_beats(self._run).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
@@ -525,9 +547,8 @@ def _recorded_process(attempt: AttemptState) -> ProcessIdentity:
 
 
 def _collect_pids(attempt: AttemptState) -> dict[int, float]:
-    """Every pid that the record names, and when: the command itself, its interpreters, the ranks."""
-    attached_events = [attached for attached in (attempt.attached, *attempt.others) if attached is not None]
+    """Return every recorded pid and when it was recorded: the command itself, its interpreters, the ranks."""
     pids: list[tuple[int, float]] = [(attempt.started.pid, attempt.started.at)]
     pids += [(interpreter.pid, interpreter.at) for interpreter in attempt.interpreters]
-    pids += [(attached.pid, attached.at) for attached in attached_events]
+    pids += [(attached.pid, attached.at) for attached in (attempt.attached, *attempt.others) if attached is not None]
     return dict(pids)
