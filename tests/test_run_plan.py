@@ -132,7 +132,7 @@ def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
     before = journal.read_bytes()
     code, refused, _ = run(tmp_path, "resume", "staged-1")
     assert (code, journal.read_bytes()) == (2, before)
-    assert "cannot go on: the gate of stage first stays closed" in str(refused)
+    assert "cannot continue: the gate of stage first stays closed" in str(refused)
     (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
     code, summary, said = run(tmp_path, "resume", "staged-1", "plan.toml")
     assert (code, len(summary["stages"])) == (0, 2), said
