@@ -243,7 +243,7 @@ def test_a_file_that_is_saved_at_the_end_is_no_checkpoint_to_go_on_from(tmp_path
     (tmp_path / "again").mkdir()
     often = "def after(step):\n    if step % 5 == 0:\n        torch.save(model.state_dict(), 'm.pt'); time.sleep(0.3)"
     said = holdfast_run(tmp_path / "again", PYTHON, training(tmp_path / "again", often)).stderr
-    assert "m.pt, but if it dies it starts over" in said
+    assert "m.pt, but starts over after a crash" in said
     assert "holdfast.guard" in said
 
 

@@ -104,7 +104,7 @@ def test_settings_alone_are_told_from_a_record():
     assert "nothing has run" in found.explanation.story[0]
     assert found.reading.notes == []
     assert any(
-        note.startswith("val_period is no argument")
+        note.startswith("val_period is not an Ultralytics argument")
         for note in judged("rdd2022_settings/lighter_validation.yaml").reading.notes
     )
 
@@ -140,7 +140,7 @@ def test_killed_at_epoch_94_is_likely_memory(tmp_path):
 def test_torn_checkpoint_is_not_offered(tmp_path):
     found = diagnose(with_checkpoint(tmp_path, whole=False))
     assert not any("resume" in (step.command or "") for step in found.explanation.next_steps)
-    assert any("torn" in note for note in found.reading.notes)
+    assert any("incomplete" in note for note in found.reading.notes)
 
 
 # --- other records ----------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_own_journal_is_judged_again(tmp_path):
     ran = holdfast_run(tmp_path, *_python(training(tmp_path)))
     for path in (ran.run.path, ran.run.journal):
         found = diagnose(path)
-        assert found.reading.what == "a journal of Holdfast"
+        assert found.reading.what == "a Holdfast journal"
         assert found.verdict.outcome.value == ran.summary["verdict"]
         assert found.exit_status == 0
     copy = written(tmp_path, "copied.jsonl", ran.run.journal.read_bytes())
@@ -228,7 +228,7 @@ def test_json_has_the_shape_of_a_summary(tmp_path):
         assert {"rule", "severity", "attempt", "step", "epoch", "message", "evidence", "remedies"} <= set(finding)
         assert finding["step"] is None
     assert {"story", "cause", "confidence", "why", "unknown", "next_steps"} == set(told["explanation"])
-    assert told["what"] == "a run folder of Ultralytics"
+    assert told["what"] == "an Ultralytics run folder"
 
 
 def test_panel_says_cause_unknown_and_next(tmp_path):
@@ -267,11 +267,11 @@ def test_report_is_written(tmp_path):
 
 def test_nothing_at_the_path(tmp_path):
     ran = holdfast(tmp_path, "diagnose", "missing")
-    assert (ran.code, "There is nothing at missing" in ran.stderr, "Next:" in ran.stderr) == (2, True, True)
+    assert (ran.code, "missing does not exist" in ran.stderr, "Next:" in ran.stderr) == (2, True, True)
 
 
 def test_exit_code_out_of_range():
-    with pytest.raises(UsageError, match="no exit code"):
+    with pytest.raises(UsageError, match="is not an exit code"):
         judged("mps_silent_zero", 4711)
 
 
@@ -280,13 +280,13 @@ def test_exit_code_out_of_range():
     [
         ("empty.csv", b"", "is empty"),
         ("empty.log", b" \n\n", "is empty"),
-        ("header.csv", b"epoch,train/box_loss\n", "without a single epoch"),
+        ("header.csv", b"epoch,train/box_loss\n", "without any epoch"),
         ("other.csv", b"name,age\nanna,3\n", "without a column called epoch or step"),
         ("last.pt", b"PK\x03\x04" + bytes(range(256)) * 40, "a zip archive, as torch.save writes"),
         ("old.pt", b"\x80\x02" + bytes(range(256)) * 40, "a pickle"),
-        ("noise.bin", bytes(range(256)) * 64, "is no text"),
-        ("zeros.log", bytes(100_000), "is no text"),
-        ("story.txt", b"It was a dark and stormy night.\nNothing happened.\n", "nothing is known"),
+        ("noise.bin", bytes(range(256)) * 64, "is not a text file"),
+        ("zeros.log", bytes(100_000), "is not a text file"),
+        ("story.txt", b"It was a dark and stormy night.\nNothing happened.\n", "has no known content"),
         ("trainer_state.json", b'{"log_history": [', "nothing was logged"),
     ],
 )

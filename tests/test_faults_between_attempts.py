@@ -81,7 +81,7 @@ def test_a_listener_that_fails_is_only_noted(tmp_path):
     """Who shows or tells something cannot end a training."""
     run = create(["x"], root=tmp_path)
     assert supervisor.start(run, plan_for(tmp_path), [boom]).exit_status == 0
-    assert len([remark for remark in remarks(run) if "telling" in remark.what]) == 1
+    assert len([remark for remark in remarks(run) if "notifying" in remark.what]) == 1
 
 
 def test_resume_goes_on_too(tmp_path, monkeypatch):

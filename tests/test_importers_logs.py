@@ -127,7 +127,7 @@ def test_words_of_an_earlier_end_do_not_count(tmp_path):
 def test_several_trainings_in_one_log_are_noted(tmp_path):
     lines = "".join(f"fold {fold} epoch {n}/3 loss: {1 / n:.2f}\n" for fold in (1, 2) for n in (1, 2, 3))
     reading, found = read(written(tmp_path, "train.log", lines))
-    assert any("lower numbers again once" in note for note in reading.notes)
+    assert any("in the log restart once" in note for note in reading.notes)
     assert [event.epoch for event in of(events.Metrics, found)] == [1, 2, 3, 1, 2, 3]
 
 
@@ -186,7 +186,7 @@ def test_words_between_head_and_tail_are_heard(tmp_path, monkeypatch):
     path = written(tmp_path, "train.log", filler[:9000] + "\n" + NMS + filler[9000:])
     reading, found = read(path)
     assert "nms-cut-short" in {event.rule for event in of(events.OutputMatched, found)}
-    assert "were looked through for known words" in reading.notes[0]
+    assert "were scanned for known messages" in reading.notes[0]
 
 
 def test_stream_keeps_its_end(monkeypatch):

@@ -7,7 +7,7 @@ import json
 import pytest
 from diagnosed import FIXTURES, of, read, written
 
-from holdfast.importers.settings import not_of_ultralytics, settings_in
+from holdfast.importers.settings import find_unknown_settings, parse_settings
 from holdfast.schema import events
 
 # --- Ultralytics ------------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ def test_time_starts_again_on_resume():
     epochs = of(events.Epoch, found)
     assert [round(event.seconds, 1) for event in epochs] == [61.2, 58.6, 59.1, 60.3, 58.4]
     assert [event.at for event in epochs] == sorted(event.at for event in epochs)
-    assert reading.notes == ["It was resumed after epoch 3: the table's time starts again."]
+    assert reading.notes == ["The training was resumed after epoch 3: the time in the table restarts."]
 
 
 def test_padded_columns_and_epochs_from_zero():
@@ -88,7 +88,7 @@ def test_folder_that_died_in_its_first_epoch(tmp_path):
     written(tmp_path, "args.yaml", "task: detect\nmode: train\nepochs: 3\ndevice: cpu\n")
     written(tmp_path, "nohup.out", (FIXTURES / "logs" / "ultralytics_console.log").read_bytes())
     reading, found = read(tmp_path)
-    assert reading.what == "a run folder of Ultralytics"
+    assert reading.what == "an Ultralytics run folder"
     assert [event.epoch for event in of(events.Epoch, found)] == [1, 2, 3]
 
 
@@ -99,12 +99,12 @@ def test_spoiled_settings_and_tables_hide_nothing_else(tmp_path):
     written(tmp_path, "args.yaml", bytes(range(256)) * 20)
     reading, found = read(tmp_path)
     assert len(of(events.Epoch, found)) == 5
-    assert "args.yaml is no text." in reading.notes
+    assert "args.yaml is not a text file." in reading.notes
     written(tmp_path, "results.csv", bytes(range(256)) * 20)
     written(tmp_path, "train.log", (FIXTURES / "logs" / "ultralytics_console.log").read_bytes())
     reading, found = read(tmp_path)
     assert len(of(events.Epoch, found)) == 3
-    assert "results.csv is no text." in reading.notes
+    assert "results.csv is not a text file." in reading.notes
 
 
 def test_table_of_keras_is_a_table_of_epochs(tmp_path):
@@ -139,7 +139,7 @@ def test_sparse_rows_become_steps_and_epochs():
 def test_newest_version_is_read():
     reading, _ = read(FIXTURES / "lightning" / "lightning_logs")
     assert reading.name == "version_1"
-    assert "version_1 was read: the newest" in reading.notes[0]
+    assert "only the newest was read: version_1" in reading.notes[0]
 
 
 def test_loss_that_is_logged_once_an_epoch_is_no_step(tmp_path):
@@ -187,21 +187,21 @@ def test_truncated_state_gives_the_entries_that_are_whole(tmp_path, part):
 def test_state_is_recognised_by_its_content(tmp_path):
     state = (FIXTURES / "transformers" / "checkpoint-300" / "trainer_state.json").read_bytes()
     reading, _ = read(written(tmp_path, "saved.txt", state))
-    assert reading.what == "a trainer_state.json of Transformers"
+    assert reading.what == "a Transformers trainer_state.json"
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_settings_are_read_without_yaml():
-    read_back = settings_in(
+    read_back = parse_settings(
         'epochs: 10  # a comment\nmodel: "yolo11n.pt"\nnested:\n  imgsz: 384\nempty: null\n- item\n'
     )
     assert read_back == {"epochs": "10", "model": "yolo11n.pt", "nested": "", "imgsz": "384", "empty": "null"}
 
 
 def test_names_that_ultralytics_does_not_know():
-    assert not_of_ultralytics({"val_period": "5", "epochs": "3"})[0].startswith(
-        "val_period is no argument of Ultralytics"
+    assert find_unknown_settings({"val_period": "5", "epochs": "3"})[0].startswith(
+        "val_period is not an Ultralytics argument"
     )
-    assert not_of_ultralytics({"epochs": "3", "val": "true"}) == []
+    assert find_unknown_settings({"epochs": "3", "val": "true"}) == []

@@ -49,7 +49,7 @@ def test_one_that_prints_without_end_is_cut_and_ended(tmp_path, monkeypatch):
     ringing.close()
     log = (tmp_path / "on-event.log").read_text()
     assert len(log) < 11_000
-    assert "it printed more than 10,000 bytes and was ended" in log
+    assert "it printed more than 10,000 bytes and was terminated" in log
     assert below() == []
 
 

@@ -136,7 +136,7 @@ def run(tmp_path):
 def said(run, stream):
     before = stream.tell()
     ConsoleReporter(run, stream)(
-        events.Signalled(at=1.0, signal="SIGTERM", action="ending the training"), seen(started())
+        events.Signalled(at=1.0, signal="SIGTERM", action="stopping the training"), seen(started())
     )
     return stream.getvalue()[before:]
 
@@ -144,7 +144,7 @@ def said(run, stream):
 def test_a_line_of_ours_begins_after_the_trainings_own(run):
     """A progress bar that has not ended its line is ended first; whole lines are followed at once."""
     log = run.attempt(1).stderr_log
-    line = "holdfast: SIGTERM: ending the training\n"
+    line = "holdfast: SIGTERM: stopping the training\n"
     assert said(run, io.StringIO()) == line
     log.write_bytes(b"epoch 1\n")
     assert said(run, io.StringIO()) == line
@@ -291,7 +291,7 @@ def test_a_best_that_cannot_be_used_is_not_offered(tmp_path):
 
 def test_another_folder_is_said(tmp_path):
     """Killed before its first snapshot and started over by its own command: Ultralytics takes the next free folder."""
-    over = events.Resume(how="start over", why="it died before its first snapshot")
+    over = events.Resume(how="start over", why="it crashed before its first snapshot")
     again = events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["yolo"], resume=over)
     killed = [*started(), *trains(), *trained_into("runs/e")[:1], *ended(signal="SIGKILL", last_step=0)]
     settings = trained_into("runs/e-2")[0]
@@ -301,7 +301,7 @@ def test_another_folder_is_said(tmp_path):
     assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")
     narrator = ConsoleReporter(RunFolder(tmp_path), stream)
-    EventPipeline(journal, Engine(state), [narrator], lambda: 101.0).saw(
+    EventPipeline(journal, Engine(state), [narrator], lambda: 101.0).take_probe_entries(
         [Entry(settings, 2, 0)]
     )  # as the probe writes it
     journal.close()

@@ -7,7 +7,7 @@ import pytest
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan
 from holdfast.storage.plan.load import read
-from holdfast.supervisor.notify import words_of
+from holdfast.supervisor.notify import split_command
 
 SECRET = "ZqKw83mdLp20xs"
 
@@ -55,7 +55,7 @@ def test_line_without_secrets_is_quoted_as_it_is(tmp_path):
 def test_options_of_the_command_line_are_quoted_without_secrets():
     """--on-event and --resume-with, where they cannot be used."""
     with pytest.raises(PlanInvalid) as raised:
-        words_of(f"notify --token '{SECRET}")
+        split_command(f"notify --token '{SECRET}")
     assert SECRET not in str(raised.value)
     with pytest.raises(PlanInvalid) as raised:
         Plan(command=["true"], cwd="/", checkpoint="x", resume_with=f"--auth-token {SECRET} {{x}}")

@@ -45,7 +45,7 @@ def _later_output(folder):
 def _snapshot_now(folder):
     image = SimpleNamespace(attempt=SimpleNamespace(coverage=SimpleNamespace(kinds={"snapshots": "seen"})))
     before = (folder / "victim").stat().st_mtime_ns
-    assert GracefulStop(RunFolder(folder), lambda: image, 0.0).ask_for_snapshot() is False
+    assert GracefulStop(RunFolder(folder), lambda: image, 0.0).request_snapshot() is False
     assert (folder / "victim").stat().st_mtime_ns == before
 
 

@@ -53,7 +53,7 @@ def test_a_training_has_the_path_that_it_has_bare(tmp_path, given):
     bare = sys_path(tmp_path, user)
     plan = Plan(command=["python"], cwd=str(tmp_path))
     run = create([], root=tmp_path, folder=tmp_path / "run")
-    supervised = environment(run, plan, 1, None, life_s=None, base=user)
+    supervised = environment(run, plan, 1, None, mtbf_s=None, base=user)
     context = CheckContext(cwd=tmp_path, machine=this_machine(), environment=user)
     dry_run_result = dry_run_environment.build_environment(context, tmp_path, tmp_path, {}, {})
     for variables in (supervised, dry_run_result):

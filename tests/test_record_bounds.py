@@ -40,7 +40,8 @@ def test_a_table_is_read_from_both_ends(tmp_path, monkeypatch):
     diagnosis = judged(written(tmp_path, "results.csv", results(350)))
     assert "epoch 350" in diagnosis.reading.position
     assert any(
-        "the first and the last 50 rows were read; 250 between were not" in note for note in diagnosis.reading.notes
+        "Only the first and last 50 rows of results.csv were read; 250 rows between were not" in note
+        for note in diagnosis.reading.notes
     )
     assert len(diagnosis.state.attempt.metrics.history) == 100
 
@@ -67,7 +68,7 @@ def test_a_history_of_transformers_is_read_from_both_ends(tmp_path, monkeypatch)
     state = json.dumps({"global_step": 200, "max_steps": 400, "log_history": history})
     diagnosis = judged(written(tmp_path, "trainer_state.json", state))
     assert diagnosis.reading.position == "step 200 of 400"
-    assert any("160 between were not" in note for note in diagnosis.reading.notes)
+    assert any("160 entries between were not" in note for note in diagnosis.reading.notes)
 
 
 def test_states_of_a_bar_count_as_lines(tmp_path, monkeypatch):
@@ -81,7 +82,7 @@ def test_states_of_a_bar_count_as_lines(tmp_path, monkeypatch):
     diagnosis = judged(written(tmp_path, "train.log", middle), exit_code=1)
     assert len(taken) <= 101
     assert "batch 5000 of 5000" in diagnosis.reading.position
-    assert any("4,901 between" in note or "4,900 between" in note for note in diagnosis.reading.notes)
+    assert any("4,901 lines between" in note or "4,900 lines between" in note for note in diagnosis.reading.notes)
     assert diagnosis.state.attempt.printed
 
 
@@ -135,7 +136,7 @@ def test_a_fifo_that_nobody_writes_to_is_not_waited_for(tmp_path, monkeypatch):
     """Named by the user: it has some seconds to begin, then a sentence."""
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(text, "FIRST_BYTE_S", 0.05)
-    with pytest.raises(RecordUnknown, match="nothing came from it"):
+    with pytest.raises(RecordUnknown, match="no data arrived from it"):
         judged(tmp_path / "pipe")
 
 

@@ -37,16 +37,16 @@ def test_who_has_a_way_of_their_own_is_not(own):
 
 
 def test_nobody_is_told_how_to_go_on_from_nothing():
-    assert why(trains(), ended(signal="SIGKILL", last_step=0)) == "it had made no step"
+    assert why(trains(), ended(signal="SIGKILL", last_step=0)) == "it had not completed a step"
 
 
 def test_a_command_without_torch_may_have_made_any_number_of_steps():
-    assert why(ended(signal="SIGKILL", last_step=0)).startswith("how this command goes on")
+    assert why(ended(signal="SIGKILL", last_step=0)).startswith("Holdfast does not know how this command resumes")
 
 
 def test_ultralytics_that_died_too_early_says_so():
     lost = (trains(), losses(*[1.0] * 10), BY_ULTRALYTICS, KILLED)
-    assert why(*lost) == "it died before its first snapshot and before Ultralytics saved a last.pt"
+    assert why(*lost) == "it crashed before its first snapshot and before Ultralytics saved a last.pt"
 
 
 def test_a_plain_loop_is_not_promised_what_it_saved():

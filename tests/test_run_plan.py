@@ -79,7 +79,7 @@ def test_it_can_be_ended_while_it_measures(tmp_path):
     plan = msgspec.structs.replace(plan, stages=[msgspec.structs.replace(plan.stages[0], skip_if_oom=True)])
     reached = Stages(
         folder, plan, listeners=[], listeners_of=lambda _: [], done=lambda *_: None, fits=fits
-    ).carry_out()  # fmt: skip
+    ).run()  # fmt: skip
     assert (reached.outcome.value, reached.exit_status) == ("interrupted", 143)
     assert load_staged_run(replay(folder)).ended.verdict == "interrupted"
 
@@ -132,7 +132,7 @@ def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
     before = journal.read_bytes()
     code, refused, _ = run(tmp_path, "resume", "staged-1")
     assert (code, journal.read_bytes()) == (2, before)
-    assert "cannot go on: the gate of stage first stays closed" in str(refused)
+    assert "cannot continue: the gate of stage first stays closed" in str(refused)
     (tmp_path / "plan.toml").write_text(STAGED.format(python=sys.executable))
     code, summary, said = run(tmp_path, "resume", "staged-1", "plan.toml")
     assert (code, len(summary["stages"])) == (0, 2), said

@@ -1,4 +1,4 @@
-"""What a reader gives back: the record as events, and what they cannot say."""
+"""The result of an importer: the record as events, and what the events cannot express."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from holdfast.importers.exits import End
 
 MAX_VALUE = 3.5e38
-"""No float32 is larger: beyond it a training's number is taken for infinite."""
+"""No float32 is larger: a larger number is read as infinite."""
 MAX_EPOCHS = 10**9
 
 
 @dataclass(frozen=True)
 class ResumeHint:
-    """How to go on from what was saved."""
+    """How to resume from a saved checkpoint."""
 
     text: str
     command: str | None = None
@@ -29,38 +29,38 @@ class ResumeHint:
 
 @dataclass
 class Reading:
-    """A record, understood. Its lists are complete when `entries` has been read to its end."""
+    """A parsed record. Its lists are complete once `entries` has been consumed."""
 
     what: str
-    """For a sentence: "a run folder of Ultralytics"."""
+    """A phrase for messages: "an Ultralytics run folder"."""
     name: str
     entries: Iterator[Entry]
     notes: list[str] = field(default_factory=list)
-    """How it was read: what was left out, what was taken for what."""
+    """How it was read: what was left out, how values were interpreted."""
     position: str = ""
-    """How far it came, as the record says: "epoch 1, batch 927 of 2244"."""
+    """How far the training got according to the record: "epoch 1, batch 927 of 2244"."""
     end: End | None = None
-    """How it ended, as far as the record tells; None where events say it themselves."""
+    """How it ended, as far as the record shows; None if the events contain it."""
     resume_hint: ResumeHint | None = None
     has_log: bool = False
-    """It shows what was printed up to the end: where that does not say how it ended, nothing else does."""
-    own: bool = False
-    """Holdfast's own journal: the probe was there, and the record knows how it ended."""
+    """The record has the output up to the end. If the output does not show how it ended, nothing else does."""
+    is_holdfast_journal: bool = False
+    """Holdfast's own journal: the probe was attached, and the record shows how it ended."""
     reference: str | None = None
-    """What `holdfast resume` calls it by, where it is a run of Holdfast's."""
-    over: bool = True
-    """False for a journal of a run that goes on, or whose supervisor is gone."""
+    """The name for `holdfast resume`, if it is a Holdfast run."""
+    is_finished: bool = True
+    """False for the journal of a run that is active or lost its supervisor."""
 
 
-def as_entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:
-    """As the journal gives them: what the probe would have written comes from rank 0."""
+def to_entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:
+    """Wrap events as the journal does: events of the probe come from rank 0."""
     for event in history:
         from_probe = isinstance(event, events.ProbeEvent.__args__)  # type: ignore[attr-defined]
         yield Entry(event, 1, 0 if from_probe else None)
 
 
-def opening(name: str, *, platform: str = "") -> list[events.AnyEvent]:
-    """A run of one attempt, at the beginning of a time that nobody recorded."""
+def opening_events(name: str, *, platform: str = "") -> list[events.AnyEvent]:
+    """Return the first events of a run with one attempt. Its start time is unknown, so it is 0."""
     return [
         events.RunStarted(
             at=0.0,
@@ -77,8 +77,8 @@ def opening(name: str, *, platform: str = "") -> list[events.AnyEvent]:
     ]
 
 
-def number(text: object) -> float | None:
-    """A number as a record writes it, not finite ones too; None where it is none."""
+def parse_float(text: object) -> float | None:
+    """Parse a number, including NaN and infinity. Return None if it is not a number."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         return None
     try:
@@ -88,19 +88,19 @@ def number(text: object) -> float | None:
     return value if math.isnan(value) or abs(value) <= MAX_VALUE else math.copysign(math.inf, value)
 
 
-def whole(text: object) -> int | None:
-    """A count, within reason."""
-    value = number(text)
+def parse_int(text: object) -> int | None:
+    """Parse a count. Return None if it is not a finite number or too large."""
+    value = parse_float(text)
     return int(value) if value is not None and math.isfinite(value) and abs(value) <= MAX_EPOCHS else None
 
 
-def told(value: float) -> float | str:
-    """As an event holds it: JSON has no NaN."""
+def to_json_number(value: float) -> float | str:
+    """Return the value as events store it: as a string if it is not finite, because JSON has no NaN."""
     return value if math.isfinite(value) else str(value)
 
 
-def one_loss(value: float) -> events.WindowStats:
-    """A single value in a window of steps: the others were not recorded."""
+def single_value_stats(value: float) -> events.WindowStats:
+    """Return the statistics of a window of steps in which a single value was recorded."""
     if not math.isfinite(value):
         return events.WindowStats(nonfinite=1)
     return events.WindowStats(n=1, mean=value, low=value, high=value, first=value, last=value, zeros=int(value == 0.0))

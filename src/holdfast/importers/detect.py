@@ -1,4 +1,4 @@
-"""Which record a path is, by what is in it: names only say where to look first."""
+"""Detection of a record's format by its content. File names only decide what is tried first."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.importers import journal_import, lightning, plain_log, transformers, ultralytics
 from holdfast.importers.base import Reading
-from holdfast.importers.settings import looks_like_settings, not_of_ultralytics, settings_in
-from holdfast.importers.table import columns_of
-from holdfast.importers.text import Source, encoding_of, read_source, sniff
+from holdfast.importers.settings import find_unknown_settings, looks_like_settings, parse_settings
+from holdfast.importers.table import parse_columns
+from holdfast.importers.text import Source, detect_encoding, read_source, sniff
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
 from holdfast.storage.safe_files import exists
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from holdfast.process.output_matcher import OutputMatcher
 
 MAX_FILES = 200
-"""Of a folder, at most so many files are looked into."""
-LOOKED_FOR = (
+"""Maximum number of files that are inspected in a folder."""
+EXPECTED_FILES = (
     "results.csv and args.yaml (Ultralytics), metrics.csv (Lightning), trainer_state.json (Transformers), "
     "journal.jsonl (Holdfast), or a log"
 )
@@ -29,13 +29,13 @@ ORDER = ("journal", "epoch table", "step table", "trainer state", "log")
 
 
 def read(path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
-    """The record at a path, or on standard input where there is none. Raises RecordUnknown where it is none."""
+    """Read the record at a path, or on standard input if the path is None. Raise RecordUnknown if it is not a record."""
     if path is None:
         return _read_text(None, exit_code, lines)
     if not exists(path):
         raise RecordUnknown(
-            f"There is nothing at {path}.",
-            next_step=f"give a folder or file of a run: {LOOKED_FOR}; or - for a log on stdin",
+            f"{path} does not exist.",
+            next_step=f"give a folder or file of a run: {EXPECTED_FILES}; or - for a log on stdin",
         )
     try:
         return _read_folder(path, exit_code, lines) if path.is_dir() else _read_text(path, exit_code, lines)
@@ -61,7 +61,7 @@ def _read_folder(folder: Path, exit_code: int | None, lines: OutputMatcher) -> R
 
 
 def _read_inside(folder: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
-    """A folder that holds runs, or a record under another name."""
+    """Read a folder that contains runs, or a record under another name."""
     choices: tuple[tuple[Path | None, Callable[..., Reading]], ...] = (
         (lightning.newest_version(folder), lightning.read_folder),
         (transformers.newest_checkpoint(folder), transformers.read_folder),
@@ -69,28 +69,28 @@ def _read_inside(folder: Path, exit_code: int | None, lines: OutputMatcher) -> R
     for inner, reader in choices:
         if inner is not None:
             reading = reader(inner, exit_code=exit_code)
-            reading.notes.insert(0, f"Of what is in {folder.name}, {inner.name} was read: the newest.")
+            reading.notes.insert(0, f"In {folder.name}, only the newest was read: {inner.name}.")
             return reading
     files = [file for file in sorted(folder.iterdir())[:MAX_FILES] if file.is_file()]
-    found = [(ORDER.index(kind), file) for file in files if (kind := kind_of(file)) in ORDER]
+    found = [(ORDER.index(kind), file) for file in files if (kind := detect_kind(file)) in ORDER]
     if not found:
         raise RecordUnknown(
             f"Nothing in {folder} is a record of a training.",
-            next_step=f"give the folder of one run, or one of its files: {LOOKED_FOR}",
+            next_step=f"give the folder of one run, or one of its files: {EXPECTED_FILES}",
             look_at=str(folder),
         )
     best = min(order for order, _ in found)
     chosen = max((file for order, file in found if order == best), key=lambda file: file.stat().st_mtime)
     reading = _read_text(chosen, exit_code, lines)
-    reading.notes.insert(0, f"Of what is in {folder.name}, {chosen.name} was read.")
+    reading.notes.insert(0, f"In {folder.name}, only {chosen.name} was read.")
     return reading
 
 
-def kind_of(path: Path) -> str | None:
-    """What a file is by its first bytes; None where it is no text."""
+def detect_kind(path: Path) -> str | None:
+    """Return the format of a file by its first bytes, or None if it is not text."""
     head = sniff(path)
     try:
-        return _kind(head.decode(encoding_of(head, path.name), "replace"), path.name) if head else None
+        return _classify(head.decode(detect_encoding(head, path.name), "replace"), path.name) if head else None
     except RecordUnknown:
         return None
 
@@ -105,11 +105,11 @@ def _read_text(path: Path | None, exit_code: int | None, lines: OutputMatcher) -
         raise RecordUnknown(
             f"{source.name} is empty.", next_step="give the record of a training that wrote something, or its log"
         )
-    kind = _kind(source.head[:65536], source.name)
+    kind = _classify(source.head[:65536], source.name)
     if kind == "journal":
         if path is None:
             raise RecordUnknown(
-                "A journal does not fit through a pipe: the ranks' files lie beside it.",
+                "A journal cannot be read from a pipe: the files of the ranks are needed too.",
                 next_step="give the run's folder",
             )
         run = path.name == "journal.jsonl"
@@ -121,23 +121,23 @@ def _read_text(path: Path | None, exit_code: int | None, lines: OutputMatcher) -
     if kind == "trainer state":
         return transformers.read_state(source, path, exit_code=exit_code)
     if kind == "settings":
-        return _settings(source)
+        return _read_settings_file(source)
     if kind == "other table":
         raise RecordUnknown(
-            f"{source.name} is a table without a column called epoch or step: {_shown(source.head)}.",
-            next_step="give a results.csv of Ultralytics, a metrics.csv of Lightning, or the training's log",
+            f"{source.name} is a table without a column called epoch or step: {_show_first_line(source.head)}.",
+            next_step="give the results.csv of Ultralytics, the metrics.csv of Lightning, or the training's log",
         )
     return plain_log.read_log(source, name=source.name, exit_code=exit_code, lines=lines)
 
 
-def _kind(head: str, name: str) -> str:
+def _classify(head: str, name: str) -> str:
     text = head.lstrip("\ufeff \t\r\n")
     first = text.partition("\n")[0].strip()
     if _is_event(first):
         return "journal"
-    if text.startswith("{") and transformers.HISTORY in text:
+    if text.startswith("{") and transformers.HISTORY_KEY in text:
         return "trainer state"
-    columns = [column.lower() for column in columns_of(first)] if "," in first and len(first) < 32768 else []
+    columns = [column.lower() for column in parse_columns(first)] if "," in first and len(first) < 32768 else []
     if "epoch" in columns and any(column.startswith(("train/", "metrics/", "val/")) for column in columns):
         return "epoch table" if "step" not in columns else "step table"
     if {"epoch", "step"} & set(columns) and all(len(column) < 80 for column in columns):
@@ -152,18 +152,18 @@ def _is_event(line: str) -> bool:
         return False
     try:
         events.decode(line)
-    except (ValueError, RecursionError):  # msgspec's own are ValueErrors
+    except (ValueError, RecursionError):  # msgspec errors are ValueErrors
         return False
     return True
 
 
-def _settings(source: Source) -> Reading:
-    """Settings alone: nothing has run, but a name that no trainer knows can be told."""
-    settings = settings_in(source.head)
-    reading = Reading("settings, with no record of a training beside them", source.name, iter(()))
-    reading.notes = not_of_ultralytics(settings)
+def _read_settings_file(source: Source) -> Reading:
+    """Read settings alone: nothing has run, but names that Ultralytics does not know can be reported."""
+    settings = parse_settings(source.head)
+    reading = Reading("a settings file without a record of a training", source.name, iter(()))
+    reading.notes = find_unknown_settings(settings)
     return reading
 
 
-def _shown(head: str) -> str:
+def _show_first_line(head: str) -> str:
     return repr(head.strip().partition("\n")[0][:120])

@@ -1,7 +1,7 @@
-"""A record of a training that Holdfast did not watch, judged by the same rules as one that it did.
+"""Diagnosis of a training that Holdfast did not supervise, with the same rules as for a supervised one.
 
-recognise -> read as events -> engine and rules -> findings -> verdict -> explanation. Nothing is written, nothing is run, and
-what the record cannot say is said to be unknown.
+detect -> read as events -> engine and rules -> findings -> verdict -> explanation. Nothing is written, nothing is run, and
+what the record does not contain is reported as unknown.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 FATAL_FOUND = 3
 NOT_SET = ("", "~", "null", "none")
-JUDGED_EACH = 1000
-"""So many events of each kind are judged one by one, and of further ones every 32nd and the last."""
+MAX_JUDGED_EACH = 1000
+"""This many events of each kind are judged one by one; after that, every 32nd and the last."""
 JUDGED_EVERY = 32
-FEW = 3
-"""Fewer values than this say nothing of a course."""
+MIN_VALUES = 3
+"""Fewer values than this do not show a trend."""
 
 
 @dataclass(frozen=True)
@@ -53,37 +53,37 @@ class Diagnosis:
     reading: Reading
     state: RunState
     verdict: Verdict | None
-    """None where the run goes on, or nothing was run."""
+    """None if the run is still active or nothing was run."""
     explanation: Explanation
     facts: list[str]
-    """What the record shows beside findings: how far it came, where it was at its best."""
+    """What the record shows in addition to findings: the best epoch, how it ended."""
     exit_status: int
 
 
 def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
-    """The record at a path, or on standard input where there is none."""
+    """Diagnose the record at a path, or on standard input if the path is None."""
     check_exit_code(exit_code)
     lines = OutputMatcher(output_patterns.needles(), output_patterns.rules_speaking_of)
     reading = detect.read(path, exit_code=exit_code, lines=lines)
-    state = _judged(reading, _settings_beside(path))
-    came_to = _verdict(reading, state)
-    if came_to is not None:
+    state = _judge(reading, _read_settings_event(path))
+    result = _reach_verdict(reading, state)
+    if result is not None:
         ended = events.RunEnded(
             at=state.last_at,
-            verdict=came_to.outcome.value,
-            reason=came_to.reason,
-            proofs=came_to.proofs,
-            exit_status=came_to.exit_status,
+            verdict=result.outcome.value,
+            reason=result.reason,
+            proofs=result.proofs,
+            exit_status=result.exit_status,
         )
         state.fold(Entry(ended, state.attempt.number))
-    named = str(path) if path is not None else "-"
+    name = str(path) if path is not None else "-"
     return Diagnosis(
-        path=named,
+        path=name,
         reading=reading,
         state=state,
-        verdict=came_to,
-        explanation=_explained(reading, state, came_to, named),
-        facts=_facts(reading, state),
+        verdict=result,
+        explanation=_explain(reading, state, result, name),
+        facts=_list_facts(reading, state),
         exit_status=_exit_status(state),
     )
 
@@ -91,56 +91,56 @@ def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
 # --- from entries to findings -----------------------------------------------------------------------------------------
 
 
-def _settings_beside(path: Path | None) -> events.Settings | None:
-    """What Ultralytics trained on, as its args.yaml says: advice about devices is for others than the CPU."""
+def _read_settings_event(path: Path | None) -> events.Settings | None:
+    """Return the device in the args.yaml of Ultralytics: advice about devices does not apply to the CPU."""
     folder = path if path is None or path.is_dir() else path.parent
-    told = folder / "args.yaml" if folder is not None else None
-    device = read_settings(told, []).get("device") if told is not None and told.is_file() else None
+    args_file = folder / "args.yaml" if folder is not None else None
+    device = read_settings(args_file, []).get("device") if args_file is not None and args_file.is_file() else None
     if device is None or device.lower() in NOT_SET:
         return None
     return events.Settings(at=0.0, source="args.yaml", values={"device": device})
 
 
-def _judged(reading: Reading, settings: events.Settings | None) -> RunState:
+def _judge(reading: Reading, settings: events.Settings | None) -> RunState:
     state = RunState()
-    engine = Engine(state, [rule for rule in all_rules() if reading.own or rule.kind != "watching"])
-    senseless = 0
-    sparing = _Sparing(engine, spares=not reading.own)
+    engine = Engine(state, [rule for rule in all_rules() if reading.is_holdfast_journal or rule.kind != "watching"])
+    invalid = 0
+    judge = _SampledJudge(engine, samples=not reading.is_holdfast_journal)
     for entry in redacted(reading.entries, Redactor()):
         try:
-            sparing.take(entry)
-        except Exception:  # noqa: BLE001 - a record is anybody's: an entry that makes no sense must not hide the others
-            senseless += 1
-        if settings is not None and not reading.own and isinstance(entry.event, events.AttemptStarted):
+            judge.take(entry)
+        except Exception:  # noqa: BLE001 - records are not trusted: an invalid entry must not hide the others
+            invalid += 1
+        if settings is not None and not reading.is_holdfast_journal and isinstance(entry.event, events.AttemptStarted):
             _take(engine, Entry(settings, entry.event.attempt, 0))
-    if senseless:
-        reading.notes.append(f"{senseless} entries make no sense and were left out.")
+    if invalid:
+        reading.notes.append(f"{invalid} entries are invalid and were left out.")
     return state
 
 
-class _Sparing:
-    """Asks the rules after each of the first events of a kind, then after some, and at the end. Each answer costs as much as the
-    whole course that it looks at, which is kept thinned out anyway.
+class _SampledJudge:
+    """Runs the rules after each of the first events of a kind, then after some, and at the end. Each evaluation costs as much as
+    the whole history that it reads, which is stored downsampled anyway.
     """
 
-    def __init__(self, engine: Engine, *, spares: bool) -> None:
+    def __init__(self, engine: Engine, *, samples: bool) -> None:
         self._engine = engine
-        self._spares = spares
+        self._samples = samples
         self._counts: dict[type[events.Event], int] = {}
-        self._unasked: dict[type[events.Event], None] = {}
+        self._pending: dict[type[events.Event], None] = {}
 
     def take(self, entry: Entry) -> None:
         kind = type(entry.event)
         if isinstance(entry.event, events.AttemptEnded):
-            for other in self._unasked:
+            for other in self._pending:
                 _note(self._engine, entry.event.at, self._engine.judge(other))
-            self._unasked.clear()
+            self._pending.clear()
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        asking = not self._spares or count <= JUDGED_EACH or count % JUDGED_EVERY == 0
+        asking = not self._samples or count <= MAX_JUDGED_EACH or count % JUDGED_EVERY == 0
         if asking:
-            self._unasked.pop(kind, None)
+            self._pending.pop(kind, None)
         else:
-            self._unasked[kind] = None
+            self._pending[kind] = None
         _take(self._engine, entry, asking=asking)
 
 
@@ -155,120 +155,125 @@ def _note(engine: Engine, at: float, findings: Iterator[Finding]) -> None:
         _take(engine, Entry(made, engine.state.attempt.number))
 
 
-# --- what it came to --------------------------------------------------------------------------------------------------
+# --- verdict ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(reading: Reading, state: RunState) -> Verdict | None:
-    if not state.attempts or state.attempt.ended is None or not reading.over:
+def _reach_verdict(reading: Reading, state: RunState) -> Verdict | None:
+    if not state.attempts or state.attempt.ended is None or not reading.is_finished:
         return None
-    if reading.own:
+    if reading.is_holdfast_journal:
         return verdict(state)
-    came_to = verdict(state)
+    result = verdict(state)
     end = reading.end
-    if end is not None and not end.known and came_to.outcome is Outcome.FAILED:
-        unknown = "the record does not say how it ended, or whether it has"
-        shown = [proof.detail for proof in came_to.proofs if proof.positive and proof.answer == "holds"]
+    if end is not None and not end.is_known and result.outcome is Outcome.FAILED:
+        unknown = "the record does not show how the training ended, or whether it has ended"
+        shown = [proof.detail for proof in result.proofs if proof.positive and proof.answer == "holds"]
         reason = "; ".join([unknown, *shown])
         status = EXIT_STATUS[Outcome.UNPROVEN]
-        came_to = msgspec.structs.replace(came_to, outcome=Outcome.UNPROVEN, reason=reason, exit_status=status)
-    return _without_probe(came_to, state)
+        result = msgspec.structs.replace(result, outcome=Outcome.UNPROVEN, reason=reason, exit_status=status)
+    return _drop_probe_reason(result, state)
 
 
-def _without_probe(came_to: Verdict, state: RunState) -> Verdict:
-    """Nobody expected a probe in a record like this: that it is not there is no news."""
+def _drop_probe_reason(result: Verdict, state: RunState) -> Verdict:
+    """Remove the reason why the probe is absent: no probe is expected in such a record."""
     why, _ = why_unseen(state.attempt)
-    proofs = [msgspec.structs.replace(proof, detail=proof.detail.replace(f" ({why})", "")) for proof in came_to.proofs]
-    return msgspec.structs.replace(came_to, reason=came_to.reason.replace(f" ({why})", ""), proofs=proofs)
+    proofs = [msgspec.structs.replace(proof, detail=proof.detail.replace(f" ({why})", "")) for proof in result.proofs]
+    return msgspec.structs.replace(result, reason=result.reason.replace(f" ({why})", ""), proofs=proofs)
 
 
 def _exit_status(state: RunState) -> int:
-    """3 where a fatal finding stands at the end."""
+    """Return 3 if a fatal finding stands at the end."""
     if not state.attempts:
         return 0
     rules = by_id()
     fatal = [
         rules[found.rule].kind for found in state.attempt.findings if found.severity == "fatal" and found.rule in rules
     ]
-    beyond_learning = any(kind not in ("learning", "proof") for kind in fatal)
-    return FATAL_FOUND if beyond_learning or standing_against_learning(state) is not None else 0
+    has_other_fatal = any(kind not in ("learning", "proof") for kind in fatal)
+    return FATAL_FOUND if has_other_fatal or standing_against_learning(state) is not None else 0
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- explanation ------------------------------------------------------------------------------------------------------
 
 
-def _explained(reading: Reading, state: RunState, came_to: Verdict | None, path: str) -> Explanation:
+def _explain(reading: Reading, state: RunState, result: Verdict | None, path: str) -> Explanation:
     if not state.attempts:
         story = [f"{reading.name} is {reading.what}: nothing has run, so there is nothing to judge."]
         return Explanation([*story, *reading.notes], None, "unknown", [], [], [])
-    explained = explain(state, reading.reference)
-    if reading.own:
-        return explained
-    steps = _next_steps(reading, path, explained.next_steps, came_to)
-    story = [_what_it_shows(reading, state), *explained.story[1:]]
-    if steps and not explained.next_steps:
+    explanation = explain(state, reading.reference)
+    if reading.is_holdfast_journal:
+        return explanation
+    steps = _next_steps(reading, path, explanation.next_steps, result)
+    story = [_summarize(reading, state), *explanation.story[1:]]
+    if steps and not explanation.next_steps:
         story.append(f"Next: {steps[0].text}.")
-    return replace(explained, story=story, unknown=_unknown(reading, state, explained), next_steps=steps)
+    return replace(explanation, story=story, unknown=_list_unknown(reading, state, explanation), next_steps=steps)
 
 
-def _what_it_shows(reading: Reading, state: RunState) -> str:
+def _summarize(reading: Reading, state: RunState) -> str:
     attempt = state.attempt
-    came = f"it came to {reading.position}" if reading.position else "it does not say how far it came"
-    return f"{reading.name} is {reading.what}; {came} and {_ended(reading, attempt)}."
+    progress = f"the training reached {reading.position}" if reading.position else "how far it got is not recorded"
+    return f"{reading.name} is {reading.what}; {progress}, and {_describe_end(reading, attempt)}."
 
 
-def _ended(reading: Reading, attempt: AttemptState) -> str:
+def _describe_end(reading: Reading, attempt: AttemptState) -> str:
     end, ended = reading.end, attempt.ended
     if end is None or ended is None:
-        return "has not ended"
-    if not end.known:
+        return "it has not ended"
+    if not end.is_known:
         return "how it ended is not recorded"
     if end.finished:
-        return "finished"
+        return "it finished"
     if ended.signal:
-        return f"was ended by {ended.signal}"
-    return f"ended with exit code {ended.code}" if "exit code" in end.how else "ended with an error"
+        return f"it was killed by {ended.signal}"
+    return f"it exited with code {ended.code}" if "exit code" in end.how else "it failed with an error"
 
 
-def _unknown(reading: Reading, state: RunState, explained: Explanation) -> list[str]:
-    found = list(explained.unknown)
+def _list_unknown(reading: Reading, state: RunState, explanation: Explanation) -> list[str]:
+    found = list(explanation.unknown)
     end = reading.end
     if end is not None and end.finished and "not recorded" in end.how:
-        found.insert(0, f"Its exit code: it is taken to have finished, by {end.how}. If it died, give --exit-code N.")
+        found.insert(
+            0,
+            f"Its exit code. The training is assumed to have finished, based on {end.how}. If it crashed, pass --exit-code N.",
+        )
     metrics = state.attempt.metrics
     tracked = [len(track.points) for name, track in metrics.tracks.items() if is_loss(name)]
-    if tracked and max(tracked) < FEW <= len(metrics.history):
+    if tracked and max(tracked) < MIN_VALUES <= len(metrics.history):
         found.append(
-            f"How the losses went: they are given for {max(tracked)} of {len(metrics.history)} epochs, so neither a fall nor "
-            "overfitting can be told. The whole results.csv has them."
+            f"How the losses developed: they are known for {max(tracked)} of {len(metrics.history)} epochs, too few to detect a decrease "
+            "or overfitting. The complete results.csv has them."
         )
     return found
 
 
-def _next_steps(reading: Reading, path: str, steps: list[NextStep], came_to: Verdict | None) -> list[NextStep]:
+def _next_steps(reading: Reading, path: str, steps: list[NextStep], result: Verdict | None) -> list[NextStep]:
     ordered = list(steps)
-    if came_to is not None and came_to.outcome is Outcome.NOT_LEARNED:
+    if result is not None and result.outcome is Outcome.NOT_LEARNED:
         return ordered
     if reading.resume_hint is not None:
         ordered.insert(min(1, len(ordered)), NextStep(reading.resume_hint.text, reading.resume_hint.command))
-    if reading.end is not None and not reading.end.known:
-        again = f"holdfast diagnose {shell_quoted(path)} --exit-code N"
+    if reading.end is not None and not reading.end.is_known:
+        command = f"holdfast diagnose {shell_quoted(path)} --exit-code N"
         ordered += [
-            NextStep("start it under Holdfast, which records signal, last words and memory", "holdfast run -- COMMAND"),
-            NextStep("or keep the exit code (`echo $?` right after it) and give it here", again),
+            NextStep(
+                "run it with Holdfast, which records the signal, the last output and memory", "holdfast run -- COMMAND"
+            ),
+            NextStep("or get the exit code (`echo $?` right after the training) and pass it to diagnose", command),
         ]
         if reading.has_log:
-            once = "before anything is called the cause: change one thing at a time, and repeat each more than once"
-            ordered.append(NextStep(once))
+            advice = "to find the cause, change one thing at a time, and repeat each run more than once"
+            ordered.append(NextStep(advice))
     return ordered
 
 
-def _facts(reading: Reading, state: RunState) -> list[str]:
+def _list_facts(reading: Reading, state: RunState) -> list[str]:
     if not state.attempts:
         return []
     found = []
     best = best_of(state.validated)
     if best is not None and math.isfinite(best.value):
         found.append(f"Best epoch: {best.epoch}, with {best.name} {best.value:.4g}.")
-    if reading.end is not None and reading.end.known:
-        found.append(f"How it ended, by {reading.end.how}.")
+    if reading.end is not None and reading.end.is_known:
+        found.append(f"How it ended is known from {reading.end.how}.")
     return found

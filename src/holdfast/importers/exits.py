@@ -1,5 +1,5 @@
-"""How a training ended that nobody watched: from the exit code that the user gives, the last words of its log, and whether
-all that was planned is there.
+"""How an unsupervised training ended: inferred from the exit code that the user passes, the last lines of its log, and whether
+everything that was planned is there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from holdfast.schema.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KEPT_LINES = 60
-"""Last words: a traceback with its message fits."""
+MAX_LAST_LINES = 60
+"""Lines of the end of a log to keep: enough for a traceback with its message."""
 _SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
 _TRACEBACK = re.compile(r"^(?:\[rank\d+\]: ?)?(?:╭[─ ]*)?Traceback \(most recent call last\)")
 _KERNEL = re.compile(r"memorystatus: killing|Out of memory: Kill(?:ed)? process|oom-kill:|oom_reaper: reaped")
@@ -33,11 +33,11 @@ class End:
     words: list[str] = field(default_factory=list)
     evidence: list[events.Evidence] = field(default_factory=list)
     how: str = ""
-    """How this is known; empty where nothing is."""
+    """How this is known; empty if nothing is known."""
     stopped_by: str | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return bool(self.how)
 
     @property
@@ -59,31 +59,31 @@ class End:
         )
 
 
-def end_of(exit_code: int | None, words: Sequence[str] = (), *, finished: str = "") -> End:
-    """`words` are what the log says after the last sign of training; `finished` says why it is taken to be complete."""
-    last = list(words[-KEPT_LINES:])
+def infer_end(exit_code: int | None, words: Sequence[str] = (), *, finished: str = "") -> End:
+    """Infer how a training ended. `words` are the log lines after the last progress; `finished` is why it is considered complete."""
+    last = list(words[-MAX_LAST_LINES:])
     if exit_code is not None:
-        code, signal = _split(exit_code)
-        found = [*evidence_of(code, signal, last), *_by_system(last)] if code != 0 else []
-        return End(code, signal, last if code != 0 else last[-5:], found, f"the exit code {exit_code} that you gave")
-    found = [*_by_system(last), *evidence_of(None, None, last)]
-    told = next((item for item in reversed(found) if _SIGNAL.search(item.text)), None)
-    if told is not None:
-        named = _SIGNAL.search(told.text)
-        return End(None, named[0] if named else None, last, found, f"its last words: {told.text}")
+        code, signal = _split_exit_code(exit_code)
+        found = [*evidence_of(code, signal, last), *_find_system_messages(last)] if code != 0 else []
+        return End(code, signal, last if code != 0 else last[-5:], found, f"the exit code {exit_code} that you passed")
+    found = [*_find_system_messages(last), *evidence_of(None, None, last)]
+    killed_by = next((item for item in reversed(found) if _SIGNAL.search(item.text)), None)
+    if killed_by is not None:
+        match = _SIGNAL.search(killed_by.text)
+        return End(None, match[0] if match else None, last, found, f"its last output: {killed_by.text}")
     if any(line.strip() in _INTERRUPTED for line in last[-5:]):
         return End(
-            None, "SIGINT", last, found, "its last words: it was interrupted from the keyboard", stopped_by="user"
+            None, "SIGINT", last, found, "its last output: it was interrupted from the keyboard", stopped_by="user"
         )
     if any(_TRACEBACK.match(line) for line in last):
-        return End(1, None, last, found, "a traceback in its last words")
+        return End(1, None, last, found, "a traceback in its last output")
     if finished:
         return End(0, None, last[-5:], [], finished)
     return End(None, None, last, found)
 
 
-def _by_system(lines: Sequence[str]) -> list[events.Evidence]:
-    """Words of the kernel or of a scheduler that somebody kept in the log."""
+def _find_system_messages(lines: Sequence[str]) -> list[events.Evidence]:
+    """Return messages of the kernel or a scheduler that are in the log."""
     found = []
     for line in lines:
         if _KERNEL.search(line):
@@ -99,13 +99,13 @@ def _by_system(lines: Sequence[str]) -> list[events.Evidence]:
 def check_exit_code(code: int | None) -> None:
     if code is not None and not -64 <= code <= 255:
         raise UsageError(
-            f"{code} is no exit code: they go from 0 to 255, or are minus the number of a signal.",
-            next_step="give what `echo $?` printed right after the training",
+            f"{code} is not an exit code: exit codes are 0 to 255, or the negative number of a signal.",
+            next_step="pass what `echo $?` printed right after the training",
         )
 
 
-def _split(code: int) -> tuple[int | None, str | None]:
-    """Python's way to tell a signal is its negative number."""
+def _split_exit_code(code: int) -> tuple[int | None, str | None]:
+    """Split a code into exit code and signal name: Python reports a signal as its negative number."""
     if code >= 0:
         return code, None
     try:

@@ -1,7 +1,7 @@
-"""A CSV log of Lightning: `metrics.csv` beside `hparams.yaml`, in `version_N` folders.
+"""Importer for a Lightning CSV log: `metrics.csv` next to `hparams.yaml`, in `version_N` folders.
 
-Its rows are sparse: each logging call fills the cells of what it logged. `step` counts optimizer steps from 0, `epoch` too.
-A loss that comes several times an epoch is one value of a window of steps; what comes once belongs to the epoch.
+Its rows are sparse: each logging call fills the cells of what it logged. `step` counts optimizer steps from 0; `epoch` starts at 0 too.
+A loss that is logged several times per epoch is one value of a window of steps; a value logged once belongs to the epoch.
 """
 
 from __future__ import annotations
@@ -9,9 +9,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.importers.base import Reading, ResumeHint, as_entries, number, one_loss, opening, told, whole
-from holdfast.importers.epochs import plain_name
-from holdfast.importers.exits import end_of
+from holdfast.importers.base import (
+    Reading,
+    ResumeHint,
+    opening_events,
+    parse_float,
+    parse_int,
+    single_value_stats,
+    to_entries,
+    to_json_number,
+)
+from holdfast.importers.epochs import normalize_name
+from holdfast.importers.exits import infer_end
 from holdfast.importers.settings import read_settings
 from holdfast.importers.table import Table
 from holdfast.importers.text import read_source
@@ -27,12 +36,12 @@ if TYPE_CHECKING:
 SOURCE = "lightning"
 _COUNTS = frozenset(("epoch", "step", ""))
 _LOSSES = ("train_loss_step", "train/loss_step", "loss_step", "train_loss", "train/loss", "training_loss", "loss")
-"""Names of the loss that is trained on, the surest first."""
+"""Names of the training loss, the most certain first."""
 _VERSION = re.compile(r"version_(\d+)")
 
 
 def newest_version(folder: Path) -> Path | None:
-    """Of `version_0`, `version_1`, ... the newest that has a table."""
+    """Return the newest of `version_0`, `version_1`, ... that has a metrics.csv."""
     found = [
         (int(match[1]), entry)
         for entry in folder.iterdir()
@@ -43,7 +52,7 @@ def newest_version(folder: Path) -> Path | None:
 
 def read_folder(path: Path, *, exit_code: int | None) -> Reading:
     reading = read_table(read_source(path / "metrics.csv"), path / "metrics.csv", exit_code=exit_code)
-    reading.what = "a CSV log of Lightning"
+    reading.what = "a Lightning CSV log"
     return reading
 
 
@@ -54,33 +63,33 @@ def read_table(source: Source, path: Path | None, *, exit_code: int | None) -> R
     if source.note:
         reading.notes.append(source.note)
     settings = read_settings(folder / "hparams.yaml", reading.notes) if folder is not None else {}
-    planned = whole(settings.get("max_epochs") or settings.get("epochs"))
-    reading.entries = as_entries(_events(_EventBuilder(table, source, planned), reading, exit_code, folder))
+    planned = parse_int(settings.get("max_epochs") or settings.get("epochs"))
+    reading.entries = to_entries(_events(_EventBuilder(table, source, planned), reading, exit_code, folder))
     return reading
 
 
 def _events(
     builder: _EventBuilder, reading: Reading, exit_code: int | None, folder: Path | None
 ) -> Iterator[events.AnyEvent]:
-    yield from opening(reading.name)
-    yield from builder.follow()
+    yield from opening_events(reading.name)
+    yield from builder.build()
     if not builder.rows:
         raise RecordUnknown(
-            f"{reading.name} has a table without a single row that can be read.",
-            next_step="give the training's log: what happened before the first logged step is only there",
+            f"{reading.name} has a table without any readable row.",
+            next_step="give the training's log: only it shows what happened before the first logged step",
         )
     if builder.table.note:
         reading.notes.append(builder.table.note)
     if builder.loss:
         losses = "seen: as they were logged"
-    elif named := [name for name in _LOSSES if name in builder.table.columns]:
-        losses = f"seen: {named[0]}, once an epoch"
+    elif columns := [name for name in _LOSSES if name in builder.table.columns]:
+        losses = f"seen: {columns[0]}, once per epoch"
     else:
-        losses = "not seen: no column is called train_loss or loss"
+        losses = "not seen: no column is named train_loss or loss"
     kinds = {
         "steps": "seen: as Lightning counts them",
         "losses": losses,
-        "weight-updates": "not seen: a log holds no weights",
+        "weight-updates": "not seen: a log does not contain weights",
     }
     yield events.Coverage(at=0.0, kinds=kinds, step_source="lightning")
     of = f" of {builder.planned}" if builder.planned else ""
@@ -88,8 +97,8 @@ def _events(
     finished = ""
     if builder.planned and builder.epoch >= builder.planned:
         finished = f"its log, which has all {builder.planned} planned epochs (the exit code is not recorded)"
-    reading.end = end_of(exit_code, finished=finished)
-    reading.resume_hint = _going_on(folder) if not reading.end.finished else None
+    reading.end = infer_end(exit_code, finished=finished)
+    reading.resume_hint = _find_resume_hint(folder) if not reading.end.finished else None
     first = 1 if builder.step else None
     yield reading.end.event(0.0, first_step=first, last_step=builder.step)
 
@@ -101,13 +110,13 @@ class _EventBuilder:
         self.rows = 0
         self.step = 0
         self.epoch = 0
-        """Epochs that were begun, counted from 1."""
+        """Epochs that were started, counted from 1."""
         self._done = 0
         self._values: dict[str, float] = {}
-        self.loss = self._loss_of_steps(source)
+        self.loss = self._find_step_loss(source)
 
-    def _loss_of_steps(self, source: Source) -> str | None:
-        """The column that holds the training's loss at several steps of one epoch."""
+    def _find_step_loss(self, source: Source) -> str | None:
+        """Return the column with the training loss at several steps of one epoch."""
         for name in _LOSSES:
             if name in self.table.columns:
                 seen: dict[str, int] = {}
@@ -118,24 +127,26 @@ class _EventBuilder:
                             return name
         return None
 
-    def follow(self) -> Iterator[events.AnyEvent]:
+    def build(self) -> Iterator[events.AnyEvent]:
         for row in self.table.rows():
-            step, epoch = whole(row.get("step")), whole(row.get("epoch"))
+            step, epoch = parse_int(row.get("step")), parse_int(row.get("epoch"))
             values = {
-                name: value for name, cell in row.items() if name not in _COUNTS and (value := number(cell)) is not None
+                name: value
+                for name, cell in row.items()
+                if name not in _COUNTS and (value := parse_float(cell)) is not None
             }
             if (step is None and epoch is None) or not values:
                 self.table.corrupt += 1
                 continue
             self.rows += 1
             if epoch is not None and epoch + 1 > self.epoch:
-                yield from self._epoch_over()
+                yield from self._finish_epoch()
                 self.epoch = epoch + 1
-            yield from self._step_of(step, values)
-            self._values |= {_plain(name): value for name, value in values.items() if name != self.loss}
-        yield from self._epoch_over(last=True)
+            yield from self._steps_event(step, values)
+            self._values |= {_normalize(name): value for name, value in values.items() if name != self.loss}
+        yield from self._finish_epoch(last=True)
 
-    def _step_of(self, step: int | None, values: dict[str, float]) -> Iterator[events.AnyEvent]:
+    def _steps_event(self, step: int | None, values: dict[str, float]) -> Iterator[events.AnyEvent]:
         if step is None or step + 1 <= self.step:
             return
         first, self.step = self.step + 1, step + 1
@@ -146,14 +157,14 @@ class _EventBuilder:
             first=first,
             last=self.step,
             seconds=0.0,
-            loss=one_loss(loss) if loss is not None else None,
+            loss=single_value_stats(loss) if loss is not None else None,
             lr=[rate for rate in rates if rate == rate][:8],  # noqa: PLR0124 - not NaN
         )
 
-    def _epoch_over(self, *, last: bool = False) -> Iterator[events.AnyEvent]:
-        """The last epoch is whole only where it was validated or summed up."""
+    def _finish_epoch(self, *, last: bool = False) -> Iterator[events.AnyEvent]:
+        """Emit the epoch. The last epoch is complete only if it has validation or epoch values."""
         values, self._values = self._values, {}
-        result = {name: told(value) for name, value in values.items() if not name.startswith("lr/")}
+        result = {name: to_json_number(value) for name, value in values.items() if not name.startswith("lr/")}
         if not self.epoch or (last and not result):
             return
         yield events.Epoch(
@@ -163,13 +174,13 @@ class _EventBuilder:
             yield events.Metrics(at=0.0, step=self.step, epoch=self.epoch, values=result, source=SOURCE)
 
 
-def _plain(name: str) -> str:
-    return plain_name(name.removesuffix("_epoch"))
+def _normalize(name: str) -> str:
+    return normalize_name(name.removesuffix("_epoch"))
 
 
-def _going_on(folder: Path | None) -> ResumeHint | None:
+def _find_resume_hint(folder: Path | None) -> ResumeHint | None:
     saved = sorted((folder / "checkpoints").glob("*.ckpt")) if folder is not None else []
     if not saved:
         return None
     newest = max(saved, key=lambda file: file.stat().st_mtime)
-    return ResumeHint(f'go on from what was saved: trainer.fit(model, ckpt_path="{newest}")')
+    return ResumeHint(f'resume from the checkpoint: trainer.fit(model, ckpt_path="{newest}")')

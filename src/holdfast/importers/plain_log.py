@@ -1,7 +1,7 @@
-"""A plain log: whatever a training printed, with its progress bars, colours and last words.
+"""Importer for a plain log: anything that a training printed, with progress bars, colours and error messages.
 
-Epochs, positions and losses are taken as the log counts them. A line with an epoch and a loss and no position inside the
-epoch is that epoch's result; a loss beside a step or a position is one value of a window whose other values nobody printed.
+Epochs, positions and losses are numbered as in the log. A line with an epoch and a loss, but no position inside the epoch, is the
+result of that epoch. A loss with a step or a position is one value of a window of steps; the other values were not printed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.importers.base import Reading, as_entries, one_loss, opening, told
-from holdfast.importers.epochs import plain_name
-from holdfast.importers.exits import KEPT_LINES, end_of
-from holdfast.importers.log_lines import ParsedLine, parse_line, says_finished
-from holdfast.importers.ultralytics_console import Console, banner_in
+from holdfast.importers.base import Reading, opening_events, single_value_stats, to_entries, to_json_number
+from holdfast.importers.epochs import normalize_name
+from holdfast.importers.exits import MAX_LAST_LINES, infer_end
+from holdfast.importers.log_lines import ParsedLine, is_finish_line, parse_line
+from holdfast.importers.ultralytics_console import Console, find_banner
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from holdfast.importers.exits import End
     from holdfast.importers.text import Source
-    from holdfast.importers.ultralytics_console import EpochSoFar
+    from holdfast.importers.ultralytics_console import EpochProgress
     from holdfast.process.output_matcher import OutputMatcher
 
 MAX_LINE = 2000
 BLOCK_CHARACTERS = 1 << 18
 MAX_LINES = 100_000
-"""Of one log: 8 MB of ordinary lines. The first half of them from its beginning, the other from its end."""
+"""Maximum lines to read of one log: 8 MB of ordinary lines. One half from its beginning, the other from its end."""
 SOURCE = "log"
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]{0,500}(?:\x07|\x1b\\|$)|\x1b.?")
 _BREAKS = re.compile(r"\r\n?|[\n\x0b\x0c]")
@@ -37,7 +37,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 
 
 class PlainLog:
-    """A log, read once from its beginning to its end."""
+    """A log, read once from beginning to end."""
 
     def __init__(self, source: Source, lines: OutputMatcher) -> None:
         self._source = source
@@ -45,45 +45,45 @@ class PlainLog:
         self._stream = lines.on(SOURCE)
         self._console = Console()
         self._epoch = 0
-        """The epoch under way, counted from 1; 0 where the log names none."""
+        """The current epoch, counted from 1; 0 if the log has none."""
         self._from_zero: bool | None = None
-        self._begun_again = 0
+        self._restarts = 0
         self._epochs: int | None = None
         self._done = 0
         self._step = 0
         self._steps_before = 0
-        """Of earlier trainings in the same log."""
-        self._place: tuple[int, int] = (0, 0)
+        """Steps of earlier trainings in the same log."""
+        self._position: tuple[int, int] = (0, 0)
         self._batches: int | None = None
         self._result: dict[str, float] = {}
-        self._after: deque[str] = deque(maxlen=KEPT_LINES)
-        """Lines since the training last came further."""
-        self._newest: deque[str] = deque(maxlen=5)
+        self._lines_since_progress: deque[str] = deque(maxlen=MAX_LAST_LINES)
+        """Lines since the last progress of the training."""
+        self._last_lines: deque[str] = deque(maxlen=5)
         self._finished = ""
         self.at = 0.0
-        """Seconds that the log's epochs took, where it says so."""
+        """Seconds that the epochs took, as far as the log shows them."""
         self.losses = 0
-        self.heard = 0
+        self.matches = 0
         self.left_out = 0
-        """Lines in the middle that were looked through for known words only."""
+        """Lines in the middle that were only scanned for known messages."""
         self.read = 0
-        """Lines with something on them."""
+        """Lines that are not blank."""
         head = source.head[: 1 << 16]
-        self.banner = banner_in(_ESCAPES.sub("", head))
-        self.on_mps = (self.banner is not None and self.banner.on_mps) or _says_mps(head)
+        self.banner = find_banner(_ESCAPES.sub("", head))
+        self.on_mps = (self.banner is not None and self.banner.on_mps) or _mentions_mps(head)
 
     @property
     def first_step(self) -> int | None:
         return 1 if self._step else None
 
     @property
-    def says_anything(self) -> bool:
-        return bool(self._epoch or self._step or any(self._place) or self.losses or self.heard or self._done)
+    def has_content(self) -> bool:
+        return bool(self._epoch or self._step or any(self._position) or self.losses or self.matches or self._done)
 
     @property
     def position(self) -> str:
-        """How far it came, as a person would say it."""
-        epoch, batch = self._place
+        """How far the training got, as text."""
+        epoch, batch = self._position
         parts = []
         if epoch:
             parts.append(f"epoch {epoch}" + (f" of {self._epochs}" if self._epochs else ""))
@@ -99,47 +99,47 @@ class PlainLog:
 
     @property
     def note(self) -> str:
-        told = []
+        notes = []
         if self.left_out:
-            told.append(
-                f"The first and the last {MAX_LINES // 2:,} lines of the log were read, each state of a progress bar as one; "
-                f"{self.left_out:,} between were only looked through for known words."
+            notes.append(
+                f"Only the first and last {MAX_LINES // 2:,} lines of the log were read, counting each state of a progress bar as a line; "
+                f"{self.left_out:,} lines between were only scanned for known messages."
             )
-        if self._begun_again:
-            times = "once" if self._begun_again == 1 else f"{self._begun_again} times"
-            told.append(
-                f"The log counts its epochs from lower numbers again {times}: several trainings, or one that went back."
+        if self._restarts:
+            times = "once" if self._restarts == 1 else f"{self._restarts} times"
+            notes.append(
+                f"The epoch numbers in the log restart {times}: it has several trainings, or one that went back to an earlier epoch."
             )
-        return " ".join(told)
+        return " ".join(notes)
 
     def end(self, exit_code: int | None, finished: str = "") -> End:
-        """Call it when all was read."""
-        words = list(self._after) or list(self._newest)
-        return end_of(exit_code, words, finished=self._finished or finished)
+        """Infer how the training ended. Call it after the whole log was read."""
+        words = list(self._lines_since_progress) or list(self._last_lines)
+        return infer_end(exit_code, words, finished=self._finished or finished)
 
     def history(self) -> Iterator[events.AnyEvent]:
-        """Everything that the log says of the training."""
+        """Yield everything that the log contains about the training."""
         count = sum(part.count("\n") + part.count("\r") for part in (self._source.head, self._source.tail))
         place = 0
-        for block in _blocks(self._source):
+        for block in _split_blocks(self._source):
             for line in block:
                 place += 1
                 if place <= MAX_LINES // 2 or place > count - MAX_LINES // 2:
                     yield from self._take(line)
                 else:
                     self.left_out += 1
-            yield from self._printed("\n".join(block))
+            yield from self._match_output("\n".join(block))
         self._stream.finish()
-        yield from self._printed("")
-        if (done := self._console.rest()) is not None:
-            yield from self._epoch_of(done)
-        yield from self._epoch_over()
+        yield from self._match_output("")
+        if (done := self._console.flush()) is not None:
+            yield from self._console_epoch_events(done)
+        yield from self._finish_epoch()
         if self._console.final is not None:
-            values = {name: told(value) for name, value in self._console.final.items()}
+            values = {name: to_json_number(value) for name, value in self._console.final.items()}
             yield events.Metrics(at=self.at, step=self._step, values=values, source=f"{SOURCE}, best.pt at the end")
 
-    def words_only(self) -> Iterator[events.OutputMatched]:
-        """Only what rules asked to be told of: the numbers are known from somewhere better."""
+    def output_matches(self) -> Iterator[events.OutputMatched]:
+        """Yield only lines that rules recognize: the numbers come from a better source."""
         for event in self.history():
             if isinstance(event, events.OutputMatched):
                 yield event
@@ -150,111 +150,111 @@ class PlainLog:
         if not line.strip():
             return
         self.read += 1
-        self._newest.append(line)
-        came = self._place, self._step, self._done
-        known, done = self._console.take(line)
+        self._last_lines.append(line)
+        before = self._position, self._step, self._done
+        is_known, done = self._console.take(line)
         if done is not None:
-            yield from self._epoch_of(done)
-        if known:
-            yield from self._follow_console()
-        elif (said := parse_line(line)) is not None:
-            yield from self._follow(said)
-        if says_finished(line):
-            self._finished = f"its own words: {line.strip().rstrip('.')[:120]}"
-        if (self._place, self._step, self._done) != came:
-            self._after.clear()
+            yield from self._console_epoch_events(done)
+        if is_known:
+            yield from self._handle_console()
+        elif (parsed := parse_line(line)) is not None:
+            yield from self._handle_line(parsed)
+        if is_finish_line(line):
+            self._finished = f"a line of its log: {line.strip().rstrip('.')[:120]}"
+        if (self._position, self._step, self._done) != before:
+            self._lines_since_progress.clear()
             self._finished = ""
         else:
-            self._after.append(line)
+            self._lines_since_progress.append(line)
 
-    def _printed(self, text: str) -> Iterator[events.OutputMatched]:
+    def _match_output(self, text: str) -> Iterator[events.OutputMatched]:
         if text:
             self._stream.feed((text + "\n").encode("utf-8", "replace"))
-        for heard in self._lines.take():
-            self.heard += 1
-            yield events.OutputMatched(at=self.at, rule=heard.topic, stream=SOURCE, text=heard.text, count=heard.count)
+        for match in self._lines.take():
+            self.matches += 1
+            yield events.OutputMatched(at=self.at, rule=match.topic, stream=SOURCE, text=match.text, count=match.count)
 
-    # --- Ultralytics' own lines --------------------------------------------------------------------------------------
+    # --- lines of Ultralytics ----------------------------------------------------------------------------------------
 
-    def _follow_console(self) -> Iterator[events.AnyEvent]:
-        now = self._console.now
-        if now is not None:
-            self._epochs, self._batches = now.epochs, now.batches
-            yield from self._reach(now.epoch, "ultralytics")
-            self._place = (now.epoch, now.batch)
+    def _handle_console(self) -> Iterator[events.AnyEvent]:
+        current = self._console.current
+        if current is not None:
+            self._epochs, self._batches = current.epochs, current.batches
+            yield from self._start_epoch(current.epoch, "ultralytics")
+            self._position = (current.epoch, current.batch)
 
-    def _epoch_of(self, done: EpochSoFar) -> Iterator[events.AnyEvent]:
+    def _console_epoch_events(self, done: EpochProgress) -> Iterator[events.AnyEvent]:
         self._done, self._epochs = done.epoch, done.epochs
         self.losses += len(done.values)
         self.at += done.seconds
         yield self._epoch_event(done.epoch, "ultralytics", batches=done.batches, seconds=done.seconds)
-        values = {name: told(value) for name, value in done.values.items()}
+        values = {name: to_json_number(value) for name, value in done.values.items()}
         yield events.Metrics(at=self.at, step=self._step, epoch=done.epoch, values=values, source="ultralytics")
 
-    # --- anybody's lines ---------------------------------------------------------------------------------------------
+    # --- other lines -------------------------------------------------------------------------------------------------
 
-    def _follow(self, said: ParsedLine) -> Iterator[events.AnyEvent]:
-        if said.epoch is not None:
-            yield from self._epoch_named(said)
-        if said.by_trainer and said.batch is None and not self._epoch:
-            said.batch, said.batches = self._place[1] or None, self._batches
-        inside = said.batch is not None or said.step is not None
-        if said.batch is not None and (self._epoch, said.batch) >= self._place:
-            self._place, self._batches = (self._epoch, said.batch), said.batches
-        if said.losses:
-            self.losses += len(said.losses)
-            if inside:
-                yield from self._loss_inside(said)
+    def _handle_line(self, parsed: ParsedLine) -> Iterator[events.AnyEvent]:
+        if parsed.epoch is not None:
+            yield from self._handle_epoch_number(parsed)
+        if parsed.is_trainer_dict and parsed.batch is None and not self._epoch:
+            parsed.batch, parsed.batches = self._position[1] or None, self._batches
+        is_inside_epoch = parsed.batch is not None or parsed.step is not None
+        if parsed.batch is not None and (self._epoch, parsed.batch) >= self._position:
+            self._position, self._batches = (self._epoch, parsed.batch), parsed.batches
+        if parsed.losses:
+            self.losses += len(parsed.losses)
+            if is_inside_epoch:
+                yield from self._steps_event(parsed)
             else:
-                self._result |= {plain_name(name): value for name, value in (said.losses | said.scores).items()}
-                if said.epoch is not None:
-                    yield from self._epoch_over(whole=True)
+                self._result |= {normalize_name(name): value for name, value in (parsed.losses | parsed.scores).items()}
+                if parsed.epoch is not None:
+                    yield from self._finish_epoch(is_complete=True)
 
-    def _epoch_named(self, said: ParsedLine) -> Iterator[events.AnyEvent]:
-        assert said.epoch is not None
+    def _handle_epoch_number(self, parsed: ParsedLine) -> Iterator[events.AnyEvent]:
+        assert parsed.epoch is not None
         if self._from_zero is None:
-            self._from_zero = said.epoch == 0
-        epoch = said.epoch + self._from_zero
-        if said.epochs:
-            self._epochs = max(epoch, said.epochs)
+            self._from_zero = parsed.epoch == 0
+        epoch = parsed.epoch + self._from_zero
+        if parsed.epochs:
+            self._epochs = max(epoch, parsed.epochs)
         if epoch != self._epoch:
-            yield from self._epoch_over(whole=self._done < self._epoch < epoch)
-            yield from self._reach(epoch)
-            self._place = max(self._place, (epoch, 0))
+            yield from self._finish_epoch(is_complete=self._done < self._epoch < epoch)
+            yield from self._start_epoch(epoch)
+            self._position = max(self._position, (epoch, 0))
 
-    def _reach(self, epoch: int, source: str = SOURCE) -> Iterator[events.AnyEvent]:
-        """It counts this epoch as begun: those before are done, whether the log shows them or not."""
+    def _start_epoch(self, epoch: int, source: str = SOURCE) -> Iterator[events.AnyEvent]:
+        """Start an epoch. Earlier epochs are complete, whether the log shows them or not."""
         if epoch < self._epoch:
-            self._begun_again += 1
-            self._done, self._place, self._steps_before = 0, (0, 0), self._step
+            self._restarts += 1
+            self._done, self._position, self._steps_before = 0, (0, 0), self._step
         if epoch - 1 > self._done:
             self._done = epoch - 1
             yield self._epoch_event(self._done, source)
         self._epoch = epoch
 
-    def _epoch_over(self, *, whole: bool = False) -> Iterator[events.AnyEvent]:
-        """The epoch under way has given its result."""
+    def _finish_epoch(self, *, is_complete: bool = False) -> Iterator[events.AnyEvent]:
+        """Emit the result of the current epoch."""
         result, self._result = self._result, {}
-        if whole and self._epoch > self._done:
+        if is_complete and self._epoch > self._done:
             self._done = self._epoch
             yield self._epoch_event(self._epoch, SOURCE)
         if result:
-            values = {name: told(value) for name, value in result.items()}
+            values = {name: to_json_number(value) for name, value in result.items()}
             epoch = self._epoch or None
             yield events.Metrics(at=self.at, step=self._step, epoch=epoch, values=values, source=SOURCE)
 
-    def _loss_inside(self, said: ParsedLine) -> Iterator[events.AnyEvent]:
-        step = said.step
-        if step is None and said.batch is not None:
-            before = max(0, self._epoch - 1) * (said.batches or 0)
-            step = before + said.batch
+    def _steps_event(self, parsed: ParsedLine) -> Iterator[events.AnyEvent]:
+        step = parsed.step
+        if step is None and parsed.batch is not None:
+            before = max(0, self._epoch - 1) * (parsed.batches or 0)
+            step = before + parsed.batch
         step = None if step is None else step + self._steps_before
         loss = next(
-            (value for name, value in said.losses.items() if not name.startswith(("val", "eval", "test"))), None
+            (value for name, value in parsed.losses.items() if not name.startswith(("val", "eval", "test"))), None
         )
         if step is not None and step > self._step and loss is not None:
             first, self._step = self._step + 1, step
-            yield events.Steps(at=self.at, first=first, last=step, seconds=0.0, loss=one_loss(loss))
+            yield events.Steps(at=self.at, first=first, last=step, seconds=0.0, loss=single_value_stats(loss))
 
     def _epoch_event(self, epoch: int, source: str, *, batches: int = 0, seconds: float = 0.0) -> events.Epoch:
         return events.Epoch(
@@ -273,54 +273,56 @@ def read_log(source: Source, *, name: str, exit_code: int | None, lines: OutputM
     reading = Reading("a plain log", name, iter(()), has_log=True)
     if source.note:
         reading.notes.append(source.note)
-    reading.entries = as_entries(_whole_log(log, reading, exit_code))
+    reading.entries = to_entries(_log_events(log, reading, exit_code))
     return reading
 
 
-def _whole_log(log: PlainLog, reading: Reading, exit_code: int | None) -> Iterator[events.AnyEvent]:
-    yield from opening(reading.name, platform="macos" if log.on_mps else "")
+def _log_events(log: PlainLog, reading: Reading, exit_code: int | None) -> Iterator[events.AnyEvent]:
+    yield from opening_events(reading.name, platform="macos" if log.on_mps else "")
     if log.banner is not None:
         yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
     yield from log.history()
-    yield events.Coverage(at=log.at, kinds=_seen(log), step_source="the log's own count" if log.first_step else "none")
+    yield events.Coverage(
+        at=log.at, kinds=_coverage(log), step_source="the log's own count" if log.first_step else "none"
+    )
     reading.position = log.position
     reading.end = log.end(exit_code)
-    if not log.says_anything and not reading.end.known:
+    if not log.has_content and not reading.end.is_known:
         raise RecordUnknown(
-            f"{reading.name} is text in which nothing is known: no epoch, no loss, no traceback, no words that a rule knows.",
-            next_step="give the log of a training; or say how it ended, with --exit-code N, to have its last words judged",
+            f"{reading.name} has no known content: no epoch, no loss, no traceback, no message that a rule recognizes.",
+            next_step="give the log of a training; or pass how it ended with --exit-code N, to diagnose its last lines",
         )
     if log.note:
         reading.notes.append(log.note)
     yield reading.end.event(log.at, first_step=log.first_step, last_step=log.last_step)
 
 
-def _seen(log: PlainLog) -> dict[str, str]:
+def _coverage(log: PlainLog) -> dict[str, str]:
     printed = "seen: as the log prints them"
     return {
-        "steps": printed if log.first_step else "not seen: the log numbers no step that has a loss beside it",
-        "losses": printed if log.losses else "not seen: the log prints none",
-        "weight-updates": "not seen: a log does not hold weights",
+        "steps": printed if log.first_step else "not seen: the log has no numbered step with a loss",
+        "losses": printed if log.losses else "not seen: the log has no losses",
+        "weight-updates": "not seen: a log does not contain weights",
     }
 
 
-def _says_mps(head: str) -> bool:
+def _mentions_mps(head: str) -> bool:
     return re.search(r"\bdevice\b\W{0,4}['\"(]{0,2}mps\b", head, re.IGNORECASE) is not None
 
 
-def _blocks(source: Source) -> Iterator[list[str]]:
-    """Lines as a terminal would show them, each state of a progress bar one of its own, some thousands at a time."""
+def _split_blocks(source: Source) -> Iterator[list[str]]:
+    """Yield lines in blocks of some thousands. Each state of a progress bar is a separate line."""
     for part in (source.head, source.tail):
         at = 0
         while at < len(part):
             end = part.find("\n", at + BLOCK_CHARACTERS)
             if end < 0 or end > at + 4 * BLOCK_CHARACTERS:
                 end = min(len(part), at + 4 * BLOCK_CHARACTERS) if len(part) > at + BLOCK_CHARACTERS else len(part)
-            yield _lines_of(part[at:end])
+            yield _split_lines(part[at:end])
             at = end
 
 
-def _lines_of(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     found = []

@@ -1,5 +1,5 @@
-"""Settings as `key: value` lines, as `args.yaml` and `hparams.yaml` have them. Not YAML: what is nested or long is passed
-over, which is enough to learn how much was planned, and where.
+"""Settings as `key: value` lines, as in `args.yaml` and `hparams.yaml`. This is not a YAML parser: nested and long values are
+skipped. That is enough to learn how much was planned, and on which device.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 Settings = dict[str, str]
 MAX_LINES = 5000
 _LINE = re.compile(r"""^\s*["']?([A-Za-z_][\w.\-/ ]{0,80}?)["']?\s*:(?:\s+(.*?))?\s*$""")
-_NOT_OF_ULTRALYTICS = {
-    "val_period": "Ultralytics raises on it (ultralytics#17412, ultralytics#23715); validating every n epochs has to be "
-    "done from outside, by a callback that sets trainer.args.val",
+_UNKNOWN_TO_ULTRALYTICS = {
+    "val_period": "Ultralytics raises on it (ultralytics#17412, ultralytics#23715); validating every n epochs must be "
+    "done by a callback that sets trainer.args.val",
     "val_interval": "Ultralytics raises on it; it validates after every epoch or, with val=False, after the last",
     "val_batch": "Ultralytics raises on it; validation uses twice the training's batch",
-    "accumulate": "Ultralytics raises on it; it accumulates gradients by itself up to nbs=64",
-    "gradient_accumulation": "Ultralytics raises on it; it accumulates gradients by itself up to nbs=64",
-    "accumulation_steps": "Ultralytics raises on it; it accumulates gradients by itself up to nbs=64",
+    "accumulate": "Ultralytics raises on it; it accumulates gradients automatically up to nbs=64",
+    "gradient_accumulation": "Ultralytics raises on it; it accumulates gradients automatically up to nbs=64",
+    "accumulation_steps": "Ultralytics raises on it; it accumulates gradients automatically up to nbs=64",
 }
-"""Names that are often taken for arguments of Ultralytics."""
+"""Names that are often mistaken for Ultralytics arguments."""
 
 
 def read_settings(path: Path, notes: list[str]) -> Settings:
-    """Empty where there are none, or none that can be read: that is said in the notes, and keeps nothing else from being read."""
+    """Read settings. Return an empty dict if there are none or they cannot be read; the notes then say why."""
     if not path.is_file():
         return {}
     try:
-        return settings_in(read_source(path).head)
+        return parse_settings(read_source(path).head)
     except RecordUnknown as error:
         notes.append(error.what)
         return {}
 
 
-def settings_in(text: str) -> Settings:
-    """Keys of any depth with their plain values; of a key that comes twice the first counts."""
+def parse_settings(text: str) -> Settings:
+    """Return keys of any depth with their plain values. The first of duplicate keys counts."""
     found: Settings = {}
     for line in text.splitlines()[:MAX_LINES]:
         match = _LINE.match(line) if len(line) < 2000 else None
@@ -51,14 +51,16 @@ def settings_in(text: str) -> Settings:
 
 
 def looks_like_settings(text: str) -> bool:
-    """Nearly every line is a key, a list item or a comment."""
+    """Check whether nearly every line is a key, a list item or a comment."""
     lines = [line for line in text.splitlines()[:200] if line.strip()]
     fitting = [line for line in lines if _LINE.match(line[:2000]) or line.lstrip().startswith(("#", "- ", "---"))]
     return len(lines) >= 2 and len(fitting) >= 0.9 * len(lines)
 
 
-def not_of_ultralytics(settings: Settings) -> list[str]:
-    """A sentence for each name that Ultralytics does not know."""
+def find_unknown_settings(settings: Settings) -> list[str]:
+    """Return a sentence for each name that Ultralytics does not know."""
     return [
-        f"{name} is no argument of Ultralytics: {why}." for name, why in _NOT_OF_ULTRALYTICS.items() if name in settings
+        f"{name} is not an Ultralytics argument: {why}."
+        for name, why in _UNKNOWN_TO_ULTRALYTICS.items()
+        if name in settings
     ]

@@ -1,7 +1,7 @@
-"""`trainer_state.json` of Transformers: what its Trainer logged, by its own count of optimizer steps.
+"""Importer for the `trainer_state.json` of Transformers: what its Trainer logged, by its own count of optimizer steps.
 
-Its default `logging_nan_inf_filter` replaces a loss that is NaN by the mean of those before it: where all of them were NaN
-it logs 0.0, and only `grad_norm: nan` gives it away. Such an entry is taken for what it is.
+By default, `logging_nan_inf_filter` replaces a NaN loss by the mean of the losses before it. If all of them were NaN, it logs
+0.0, and only `grad_norm: nan` reveals it. Such an entry is read as NaN.
 """
 
 from __future__ import annotations
@@ -11,9 +11,18 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from holdfast.importers.base import Reading, ResumeHint, as_entries, number, one_loss, opening, told, whole
-from holdfast.importers.epochs import plain_name
-from holdfast.importers.exits import end_of
+from holdfast.importers.base import (
+    Reading,
+    ResumeHint,
+    opening_events,
+    parse_float,
+    parse_int,
+    single_value_stats,
+    to_entries,
+    to_json_number,
+)
+from holdfast.importers.epochs import normalize_name
+from holdfast.importers.exits import infer_end
 from holdfast.importers.text import read_source
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
@@ -25,21 +34,21 @@ if TYPE_CHECKING:
     from holdfast.importers.text import Source
 
 SOURCE = "transformers"
-HISTORY = '"log_history"'
+HISTORY_KEY = '"log_history"'
 MAX_EVENTS = 2_000_000
 MAX_FAILURES = 10_000
 LAST_ENTRIES = 20
 MAX_ENTRIES = 50_000
-"""Of a history: the first half of them from its beginning, the other from its end."""
+"""Maximum entries to read of a history: one half from its beginning, the other from its end."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _NOT_VALUES = frozenset(("step", "epoch", "total_flos", "loss", "grad_norm", "learning_rate"))
-_OF_SPEED = re.compile(r"runtime|per_second|_flos")
+_SPEED_NAMES = re.compile(r"runtime|per_second|_flos")
 
 Entry = dict[str, Any]
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Of `checkpoint-500`, `checkpoint-1000`, ... the newest that has a state."""
+    """Return the newest of `checkpoint-500`, `checkpoint-1000`, ... that has a trainer_state.json."""
     found = [
         (int(match[1]), entry)
         for entry in folder.iterdir()
@@ -55,58 +64,62 @@ def read_folder(path: Path, *, exit_code: int | None) -> Reading:
 
 def read_state(source: Source, path: Path | None, *, exit_code: int | None) -> Reading:
     name = path.parent.name if path is not None else source.name
-    reading = Reading("a trainer_state.json of Transformers", name or source.name, iter(()))
+    reading = Reading("a Transformers trainer_state.json", name or source.name, iter(()))
     if source.note:
         reading.notes.append(source.note)
     state = _State(source, reading.notes)
     folder = path.parent if path is not None else None
-    reading.entries = as_entries(_events(state, reading, exit_code, folder))
+    reading.entries = to_entries(_events(state, reading, exit_code, folder))
     return reading
 
 
 def _events(state: _State, reading: Reading, exit_code: int | None, folder: Path | None) -> Iterator[events.AnyEvent]:
-    yield from opening(reading.name)
-    builder = _EventBuilder(state.whole("num_train_epochs"))
+    yield from opening_events(reading.name)
+    builder = _EventBuilder(state.read_int("num_train_epochs"))
     left_out = len(state.history) - MAX_ENTRIES
     if left_out > 0:
         del state.history[MAX_ENTRIES // 2 : -MAX_ENTRIES // 2]
         reading.notes.append(
-            f"The first and the last {MAX_ENTRIES // 2:,} entries of its history were read; {left_out:,} between were not."
+            f"Only the first and last {MAX_ENTRIES // 2:,} entries of its history were read; {left_out:,} entries between were not."
         )
     for entry in state.history:
         yield from builder.take(entry)
-    step = max(builder.step, state.whole("global_step") or 0)
+    step = max(builder.step, state.read_int("global_step") or 0)
     if not step and not builder.entries:
         raise RecordUnknown(
-            f"{reading.name} holds a state of Transformers in which nothing was logged.",
-            next_step="give the training's log: what happened before the first logged step is only there",
+            f"{reading.name} has a trainer_state.json in which nothing was logged.",
+            next_step="give the training's log: only it shows what happened before the first logged step",
         )
     if builder.masked:
         reading.notes.append(
-            f"{builder.masked} entries log a loss of 0 with a gradient norm of NaN: Transformers replaces a loss that is NaN "
-            "(logging_nan_inf_filter), so they are taken for NaN."
+            f"{builder.masked} entries log a loss of 0 with a gradient norm of NaN: Transformers replaces a NaN loss "
+            "(logging_nan_inf_filter), so they are read as NaN."
         )
     kinds = {
         "steps": "seen: as Transformers counts them",
-        "losses": "seen: as means of what was logged" if builder.losses else "not seen: none was logged",
-        "weight-updates": "not seen: a state of the Trainer holds no weights",
+        "losses": "seen: as means of what was logged" if builder.losses else "not seen: no loss was logged",
+        "weight-updates": "not seen: a trainer_state.json does not contain weights",
     }
     yield events.Coverage(at=0.0, kinds=kinds, step_source="transformers")
-    most = state.whole("max_steps")
-    reading.position = f"step {step}" + (f" of {most}" if most and most > 0 else "")
+    max_steps = state.read_int("max_steps")
+    reading.position = f"step {step}" + (f" of {max_steps}" if max_steps and max_steps > 0 else "")
     finished = ""
     if builder.finished:
         finished = "the run time of the whole training, which the Trainer logs last"
-    elif most and 0 < most <= step:
-        finished = f"its count, which has all {most} planned steps (the exit code is not recorded)"
-    reading.end = end_of(exit_code, [_printed(entry) for entry in state.history[-LAST_ENTRIES:]], finished=finished)
+    elif max_steps and 0 < max_steps <= step:
+        finished = f"its count, which has all {max_steps} planned steps (the exit code is not recorded)"
+    reading.end = infer_end(
+        exit_code, [_format_entry(entry) for entry in state.history[-LAST_ENTRIES:]], finished=finished
+    )
     if not reading.end.finished and folder is not None and _CHECKPOINT.fullmatch(folder.name):
-        reading.resume_hint = ResumeHint(f'go on from what was saved: trainer.train(resume_from_checkpoint="{folder}")')
+        reading.resume_hint = ResumeHint(
+            f'resume from the checkpoint: trainer.train(resume_from_checkpoint="{folder}")'
+        )
     yield reading.end.event(builder.at, first_step=1 if step else None, last_step=step)
 
 
 class _State:
-    """The file, whole or cut: entries are taken one by one where it is no valid JSON any more."""
+    """The parsed file. If it is truncated and not valid JSON, its entries are read one by one."""
 
     def __init__(self, source: Source, notes: list[str]) -> None:
         self._text = source.text
@@ -120,26 +133,26 @@ class _State:
             self._fields = read
             self.history = [entry for entry in read["log_history"] if isinstance(entry, dict)]
             return
-        self.history = list(_scanned(self._text))
+        self.history = list(_scan_entries(self._text))
         notes.append(
-            f"{source.name} is not valid JSON (cut?): {len(self.history)} entries of its history could be read."
+            f"{source.name} is not valid JSON (truncated?): {len(self.history)} entries of its history could be read."
         )
-        if not self.history and HISTORY not in self._text:
+        if not self.history and HISTORY_KEY not in self._text:
             raise RecordUnknown(
-                f"{source.name} is no trainer_state.json: it has no log_history.",
+                f"{source.name} is not a trainer_state.json: it has no log_history.",
                 next_step="give the folder that the Trainer wrote to, one of its checkpoint-N folders, or the log",
             )
 
-    def whole(self, name: str) -> int | None:
+    def read_int(self, name: str) -> int | None:
         if name in self._fields:
-            return whole(self._fields[name])
+            return parse_int(self._fields[name])
         found = re.search(rf'^ {{0,2}}"{name}": ?(\d{{1,12}})\b', self._text, re.MULTILINE)
-        return whole(found[1]) if found else None
+        return parse_int(found[1]) if found else None
 
 
-def _scanned(text: str) -> Iterator[Entry]:
-    """Every entry that stands whole after `log_history`; what is spoiled between them is passed over."""
-    at = text.find(HISTORY)
+def _scan_entries(text: str) -> Iterator[Entry]:
+    """Yield every complete entry after `log_history`; skip corrupt text between them."""
+    at = text.find(HISTORY_KEY)
     decoder = json.JSONDecoder()
     failures = 0
     for _ in range(MAX_EVENTS):
@@ -149,7 +162,7 @@ def _scanned(text: str) -> Iterator[Entry]:
         try:
             entry, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            # A deep nest would be tried again from each of its levels.
+            # Deep nesting would be retried at each of its levels.
             failures += 1000 if isinstance(error, RecursionError) else 1
             if failures > MAX_FAILURES:
                 return
@@ -171,27 +184,27 @@ class _EventBuilder:
         self.at = 0.0
 
     def take(self, entry: Entry) -> Iterator[events.AnyEvent]:
-        step = whole(entry.get("step"))
+        step = parse_int(entry.get("step"))
         if step is None or step < 0:
             return
         self.entries += 1
         if "train_runtime" in entry:
             self.finished = True
-            self.at = _finite(number(entry["train_runtime"])) or 0.0
+            self.at = _finite(parse_float(entry["train_runtime"])) or 0.0
             return
         yield from self._steps(step, entry)
         values = {
-            plain_name(name): value
-            for name, said in entry.items()
-            if name not in _NOT_VALUES and not _OF_SPEED.search(name) and (value := number(said)) is not None
+            normalize_name(name): value
+            for name, raw in entry.items()
+            if name not in _NOT_VALUES and not _SPEED_NAMES.search(name) and (value := parse_float(raw)) is not None
         }
         yield from self._epochs(entry)
         if values:
-            result = {name: told(value) for name, value in values.items()}
-            yield events.Metrics(at=0.0, step=step, epoch=self._of_epoch(entry), values=result, source=SOURCE)
+            result = {name: to_json_number(value) for name, value in values.items()}
+            yield events.Metrics(at=0.0, step=step, epoch=self._completed_epoch(entry), values=result, source=SOURCE)
 
     def _steps(self, step: int, entry: Entry) -> Iterator[events.AnyEvent]:
-        loss, norm = number(entry.get("loss")), number(entry.get("grad_norm"))
+        loss, norm = parse_float(entry.get("loss")), parse_float(entry.get("grad_norm"))
         if step <= self.step:
             return
         first, self.step = self.step + 1, step
@@ -200,20 +213,20 @@ class _EventBuilder:
             if loss == 0.0 and norm is not None and math.isnan(norm):
                 self.masked += 1
                 loss = math.nan
-        rate = _finite(number(entry.get("learning_rate")))
+        rate = _finite(parse_float(entry.get("learning_rate")))
         yield events.Steps(
             at=0.0,
             first=first,
             last=step,
             seconds=0.0,
-            loss=one_loss(loss) if loss is not None else None,
-            grad_norm=one_loss(norm) if norm is not None else None,
+            loss=single_value_stats(loss) if loss is not None else None,
+            grad_norm=single_value_stats(norm) if norm is not None else None,
             lr=[rate] if rate is not None else [],
         )
 
     def _epochs(self, entry: Entry) -> Iterator[events.AnyEvent]:
-        """Its `epoch` is a fraction: every whole number that it passes is an epoch done."""
-        epoch = _finite(number(entry.get("epoch")))
+        """Emit completed epochs. `epoch` is a fraction: every integer that it passes is a completed epoch."""
+        epoch = _finite(parse_float(entry.get("epoch")))
         done = int(epoch + 1e-9) if epoch is not None and 0 <= epoch < 1e7 else 0
         if done > self._epoch:
             self._epoch = done
@@ -221,14 +234,14 @@ class _EventBuilder:
                 at=0.0, epoch=done, step=self.step, seconds=0.0, batches=0, planned=self._planned, source=SOURCE
             )
 
-    def _of_epoch(self, entry: Entry) -> int | None:
-        """Several evaluations may fall into one epoch: then steps tell them apart, not epochs."""
-        epoch = _finite(number(entry.get("epoch")))
+    def _completed_epoch(self, entry: Entry) -> int | None:
+        """Return the epoch if the entry is at its end. Other evaluations of an epoch are identified by their steps."""
+        epoch = _finite(parse_float(entry.get("epoch")))
         return self._epoch if epoch is not None and self._epoch and abs(epoch - self._epoch) < 1e-6 else None
 
 
-def _printed(entry: Entry) -> str:
-    """As the Trainer printed it when it was logged."""
+def _format_entry(entry: Entry) -> str:
+    """Format an entry as the Trainer prints it."""
     order: tuple[str, ...] = ("loss", "grad_norm", "learning_rate", "epoch")
     names = [name for name in order if name in entry] or [name for name in entry if name != "step"]
     return str({name: entry[name] for name in names})[:400]

@@ -1,16 +1,16 @@
-"""A run folder of Ultralytics: `results.csv`, `args.yaml`, `weights/`, and a log where one lies beside them.
+"""Importer for an Ultralytics run folder: `results.csv`, `args.yaml`, `weights/`, and a log if the folder has one.
 
-The table has one row an epoch. Its `time` is the seconds since the process started, and starts again when a run is resumed.
-Losses stand in it as means over the epoch: they are given as metrics (`train/box_loss`), never as steps that nobody saw.
+The table has one row per epoch. Its `time` is the seconds since the process started, and restarts when a run is resumed.
+Its losses are means over the epoch: they become metrics (`train/box_loss`), never steps, because no steps were recorded.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.importers.base import Reading, ResumeHint, as_entries, opening, whole
-from holdfast.importers.epochs import EpochEvents, EpochRow, epoch_row
-from holdfast.importers.exits import end_of
+from holdfast.importers.base import Reading, ResumeHint, opening_events, parse_int, to_entries
+from holdfast.importers.epochs import EpochEvents, EpochRow, parse_epoch_row
+from holdfast.importers.exits import infer_end
 from holdfast.importers.plain_log import PlainLog
 from holdfast.importers.settings import read_settings
 from holdfast.importers.table import Table
@@ -37,22 +37,22 @@ FITNESS = (
     "metrics/mAP_0.5:0.95",
     "metrics/accuracy_top1",
 )
-"""What its patience looks at, by task."""
+"""The metric that its patience monitors, by task."""
 LOGS = ("*.log", "*.out", "*.err")
 
 
 class Folder:
-    """The parts of a run folder, each of which may be missing."""
+    """The parts of a run folder; each may be missing."""
 
     def __init__(self, path: Path | None, table: Source | None, lines: OutputMatcher) -> None:
         self.path = path
         self.table = Table(table) if table is not None else None
         self.notes = [table.note] if table is not None and table.note else []
         self.settings: Settings = read_settings(path / "args.yaml", self.notes) if path is not None else {}
-        self.log = self._log(lines)
+        self.log = self._find_log(lines)
 
-    def _log(self, lines: OutputMatcher) -> PlainLog | None:
-        """The newest that lies in the folder."""
+    def _find_log(self, lines: OutputMatcher) -> PlainLog | None:
+        """Return the newest log in the folder."""
         found = [file for pattern in LOGS for file in self.path.glob(pattern)] if self.path is not None else []
         written = [(status.st_mtime, file) for file in found if file.is_file() and (status := file.stat()).st_size]
         if not written:
@@ -68,7 +68,7 @@ class Folder:
 
     @property
     def planned(self) -> int | None:
-        return whole(self.settings.get("epochs"))
+        return parse_int(self.settings.get("epochs"))
 
     @property
     def device(self) -> str:
@@ -81,77 +81,77 @@ class Folder:
 
 
 def read_folder(path: Path, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
-    """A table that cannot be read is no loss where a log tells the same."""
-    table, trouble = None, None
+    """Read a run folder. An unreadable table is an error only if there is no log."""
+    table, table_error = None, None
     if (path / "results.csv").is_file():
         try:
             table = read_source(path / "results.csv")
             Table(table)
         except RecordUnknown as error:
-            table, trouble = None, error
+            table, table_error = None, error
     folder = Folder(path, table, lines)
-    if trouble is not None:
+    if table_error is not None:
         if folder.log is None:
-            raise trouble
-        folder.notes.insert(0, trouble.what)
-    return _read(folder, "a run folder of Ultralytics", path.resolve().name, exit_code)
+            raise table_error
+        folder.notes.insert(0, table_error.what)
+    return _make_reading(folder, "an Ultralytics run folder", path.resolve().name, exit_code)
 
 
 def read_table(source: Source, path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
-    """A table alone; what lies beside it in a run folder is used too."""
-    beside = path.parent if path is not None and (path.parent / "args.yaml").is_file() else None
-    folder = Folder(beside, source, lines)
-    name = beside.name if beside is not None else source.name
-    return _read(folder, "a results table, one row an epoch", name, exit_code)
+    """Read a table. If it is in a run folder, the rest of the folder is used too."""
+    run_folder = path.parent if path is not None and (path.parent / "args.yaml").is_file() else None
+    folder = Folder(run_folder, source, lines)
+    name = run_folder.name if run_folder is not None else source.name
+    return _make_reading(folder, "a results table with one row per epoch", name, exit_code)
 
 
-def _read(folder: Folder, what: str, name: str, exit_code: int | None) -> Reading:
+def _make_reading(folder: Folder, what: str, name: str, exit_code: int | None) -> Reading:
     reading = Reading(what, name, iter(()), notes=folder.notes, has_log=folder.log is not None)
-    reading.entries = as_entries(_events(folder, reading, exit_code))
+    reading.entries = to_entries(_events(folder, reading, exit_code))
     return reading
 
 
 def _events(folder: Folder, reading: Reading, exit_code: int | None) -> Iterator[events.AnyEvent]:
     log = folder.log
     on_mps = "mps" in folder.device or (log is not None and log.on_mps)
-    yield from opening(reading.name, platform="macos" if on_mps else "")
+    yield from opening_events(reading.name, platform="macos" if on_mps else "")
     if log is not None and log.banner is not None:
         yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
     builder = _EventBuilder(folder.settings)
     if folder.table is not None:
-        yield from builder.follow(folder.table, folder.planned)
+        yield from builder.build(folder.table, folder.planned)
         if not builder.rows and log is None:
             raise RecordUnknown(
-                f"{reading.name} has a table without a single epoch in it.",
-                next_step="give the run's log: what happened in the first epoch is only there",
+                f"{reading.name} has a table without any epoch.",
+                next_step="give the run's log: only it shows what happened in the first epoch",
             )
         reading.notes += builder.notes(folder.table)
     if log is not None:
-        yield from log.history() if not builder.rows else log.words_only()
-    yield events.Coverage(at=builder.at, kinds=_seen(builder, log), step_source="none")
+        yield from log.history() if not builder.rows else log.output_matches()
+    yield events.Coverage(at=builder.at, kinds=_coverage(builder, log), step_source="none")
     reading.position = builder.position or (log.position if log is not None else "")
-    reading.end = _end(folder, builder, exit_code)
+    reading.end = _infer_end(folder, builder, exit_code)
     if builder.stopped_early and reading.end.finished:
         yield events.ProbeNote(
             at=builder.at, what="ultralytics ended the training before its last epoch", detail=builder.stopped_early
         )
-    reading.resume_hint = _going_on(folder, reading.end, reading.notes)
+    reading.resume_hint = _find_resume_hint(folder, reading.end, reading.notes)
     yield reading.end.event(max(builder.at, log.at if log is not None else 0.0))
 
 
-def _end(folder: Folder, builder: _EventBuilder, exit_code: int | None) -> End:
+def _infer_end(folder: Folder, builder: _EventBuilder, exit_code: int | None) -> End:
     finished = ""
     if builder.planned and builder.epoch >= builder.planned:
         finished = f"its table, which has all {builder.planned} planned epochs (the exit code is not recorded)"
     elif builder.stopped_early:
-        finished = f"its patience, which had run out: {builder.stopped_early} (the exit code is not recorded)"
+        finished = f"its patience, which was exhausted: {builder.stopped_early} (the exit code is not recorded)"
     if folder.log is not None:
         return folder.log.end(exit_code, finished)
-    return end_of(exit_code, finished=finished)
+    return infer_end(exit_code, finished=finished)
 
 
 class _EventBuilder:
-    """The epochs of a table, followed from the first to the last."""
+    """Builds events from the epochs of a table."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -160,10 +160,10 @@ class _EventBuilder:
         self.planned: int | None = None
         self.first: EpochRow | None = None
 
-    def follow(self, table: Table, planned: int | None) -> Iterator[events.AnyEvent]:
+    def build(self, table: Table, planned: int | None) -> Iterator[events.AnyEvent]:
         self.planned = planned
         for cells in table.rows():
-            row = epoch_row(cells)
+            row = parse_epoch_row(cells)
             if row is None:
                 table.corrupt += 1
                 continue
@@ -171,11 +171,11 @@ class _EventBuilder:
                 self.first = row
                 self._events = EpochEvents(source=SOURCE, planned=planned, from_zero=row.epoch == 0)
             yield from self._events.take(row)
-            self._judge_fitness(row)
+            self._track_best(row)
         if self._events is not None:
-            yield from self._events.rest()
+            yield from self._events.flush()
 
-    def _judge_fitness(self, row: EpochRow) -> None:
+    def _track_best(self, row: EpochRow) -> None:
         fitness = next((row.values[name] for name in FITNESS if name in row.values), None)
         if fitness is not None and (self._best is None or fitness > self._best[0] or self._best[0] == 0.0):
             self._best = (fitness, row.epoch)
@@ -198,8 +198,8 @@ class _EventBuilder:
 
     @property
     def stopped_early(self) -> str:
-        """In the words of the adapter, where the epochs since the best one are as many as its patience."""
-        patience = whole(self._settings.get("patience"))
+        """Why it stopped early, in the format of the adapter, if the epochs since the best one reach its patience."""
+        patience = parse_int(self._settings.get("patience"))
         if not patience or self._best is None or not self.planned or self.epoch >= self.planned:
             return ""
         if self.epoch - self._best[1] < patience:
@@ -210,22 +210,22 @@ class _EventBuilder:
         found = [table.note] if table.note else []
         if self._events is not None:
             found += [
-                f"It was resumed after epoch {n}: the table's time starts again." for n in self._events.resumed_after
+                f"The training was resumed after epoch {n}: the time in the table restarts."
+                for n in self._events.resumed_after
             ]
             for span in self._events.shared:
-                found.append(f"The table does not time each of the epochs {span}: their mean stands for each.")
+                found.append(f"The table has no separate times for epochs {span}: their mean is used for each.")
         if self.first is not None and self.first.epoch == 0:
-            found.append("The table counts its epochs from 0; they are counted from 1 here.")
+            found.append("The table numbers epochs from 0; here they are numbered from 1.")
         return found
 
 
-def _seen(builder: _EventBuilder, log: PlainLog | None) -> dict[str, str]:
+def _coverage(builder: _EventBuilder, log: PlainLog | None) -> dict[str, str]:
     kinds = {
         "ultralytics": "seen: in its own table" if builder.rows else "seen: in its own folder",
-        "steps": "not seen: "
-        + ("the table has one row an epoch" if builder.rows else "no table of results was written"),
-        "losses": "seen: as means of epochs" if builder.rows else "not seen: no epoch was written down",
-        "weight-updates": "not seen: a table does not hold weights",
+        "steps": "not seen: " + ("the table has one row per epoch" if builder.rows else "no results table was written"),
+        "losses": "seen: as means of epochs" if builder.rows else "not seen: no epoch was recorded",
+        "weight-updates": "not seen: a table does not contain weights",
     }
     if builder.rows:
         kinds["metrics"] = "seen: in its own table"
@@ -234,20 +234,20 @@ def _seen(builder: _EventBuilder, log: PlainLog | None) -> dict[str, str]:
     return kinds
 
 
-def _going_on(folder: Folder, end: End, notes: list[str]) -> ResumeHint | None:
-    """Ultralytics resumes from last.pt, unless it had finished."""
+def _find_resume_hint(folder: Folder, end: End, notes: list[str]) -> ResumeHint | None:
+    """Return how to resume: Ultralytics resumes from last.pt, unless it had finished."""
     last = folder.last_checkpoint
     if last is None or end.finished:
         return None
     try:
-        torn = is_truncated(last)
+        is_damaged = is_truncated(last)
     except OSError as error:
         notes.append(f"{last.name} cannot be read: {error.strerror}.")
         return None
-    if torn:
+    if is_damaged:
         notes.append(
-            "weights/last.pt is torn: it was being written when the training ended, and cannot be resumed from."
+            "weights/last.pt is incomplete: it was being written when the training ended, and cannot be resumed from."
         )
         return None
     command = f"holdfast run -- yolo train resume model={shell_quoted(last)}"
-    return ResumeHint("go on from weights/last.pt, which is whole", command)
+    return ResumeHint("resume from weights/last.pt, which is intact", command)

@@ -22,7 +22,7 @@ from holdfast.storage.journal import replay
 from holdfast.storage.plan_copy import write_plan
 from holdfast.storage.redact import shown
 from holdfast.supervisor import supervisor
-from holdfast.supervisor.notify import words_of
+from holdfast.supervisor.notify import split_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def supervise_new(
     plan: Plan, *, name: str | None, folder: Path | None, as_json: bool, progress: str | None = None
 ) -> int:
     if plan.on_event is not None:
-        words_of(plan.on_event)
+        split_command(plan.on_event)
     run = create_run_folder(plan.command, root=working_folder(), name=name or plan.name, folder=folder)
     write_plan(run, plan)
     try:

@@ -18,7 +18,7 @@ from holdfast.schema.errors import PlanInvalid, UsageError
 from holdfast.schema.shell_text import shell_joined
 from holdfast.storage.folder import working_folder
 from holdfast.storage.plan_copy import write_plan
-from holdfast.supervisor.notify import words_of
+from holdfast.supervisor.notify import split_command
 from holdfast.supervisor.stage_command import epochs_after, stage_plan, stages_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def supervise_plan(plan: Plan, *, name: str | None, folder: Path | None, as_json
         only = stage_plan(plan, stages_of(plan)[0])
         return supervise_new(only, name=name, folder=folder, as_json=as_json, progress=plan.name or "training")
     if plan.on_event is not None:
-        words_of(plan.on_event)
+        split_command(plan.on_event)
     run = create_run_folder(plan.command or ["plan"], root=working_folder(), name=name or plan.name, folder=folder)
     write_plan(run, plan)
     return run_stages(run, plan, as_json=as_json)
@@ -128,7 +128,7 @@ def run_stages(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
             write_results(folder, plan)
 
     stages = Stages(run, plan, listeners=[ConsoleReporter(run)], listeners_of=listeners_of, done=done, fits=fits)
-    verdict = stages.carry_out()
+    verdict = stages.run()
     if not (run.is_there() and run.journal.is_file()):
         return report_removed(run, verdict, as_json=as_json)
     summary = stages_summary(run, plan)

@@ -50,7 +50,9 @@ def _print(answer: Answer, values: dict[str, Any]) -> None:
             f"  without mosaic, batch {without.batch} at {without.size} px: {_compare(_used(answer, without) - _used(answer, kept))}"
             f" memory, {_time_per_batch(without)}"
         )
-    print_line(f"  {size(answer.limit)} of {answer.memory_kind} may be used; {size(answer.base)} is needed for any batch size")
+    print_line(
+        f"  {size(answer.limit)} of {answer.memory_kind} may be used; {size(answer.base)} is needed for any batch size"
+    )
     for row in values["fits"]:
         batch = row["largest_batch"]
         needs = f"batch {batch}, about {size(row['peak'])}" if batch is not None else "even a batch of 1 does not fit"

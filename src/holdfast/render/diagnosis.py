@@ -38,7 +38,7 @@ def as_builtins(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the fields of a summary, with what was read and its detected format."""
     reading = diagnosis.reading
     summary = summary_of(RunFolder(Path(diagnosis.path)), diagnosis.state)
-    if not reading.own:
+    if not reading.is_holdfast_journal:
         del summary["goodput"]  # the time was not measured
     return {
         **summary,
@@ -71,7 +71,7 @@ def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
     yield from _findings(diagnosis)
     if explained.cause is not None:
         yield "cause", "bold", f"{explained.cause} ({explained.confidence})"
-    elif outcome == "failed" or (reading.has_log and reading.end is not None and not reading.end.known):
+    elif outcome == "failed" or (reading.has_log and reading.end is not None and not reading.end.is_known):
         yield "cause", "bold", "not known from this record"
     for question in explained.unknown:
         yield "not known", "bold", question

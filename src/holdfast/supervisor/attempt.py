@@ -1,7 +1,7 @@
-"""One life of the child process: started, watched until it ends, and described.
+"""One attempt: the child process is watched until it exits, and its end is described.
 
-The loop waits for the child's notices and, in between, looks at what the probe wrote, at the heartbeat and at the sensors.
-It ends an attempt only where the policy says so, and writes down who did.
+The loop waits for events of the child process. In between, it reads the probe's events, the heartbeat and the sensors.
+It stops an attempt only if the policy says so, and records who stopped it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_re
 from holdfast.schema import events
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.storage.journal import Entry, Tail, rank_of
-from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, Ended, GivenUp, GracefulStop
-from holdfast.supervisor.hang_watch import Ask, HangWatch
+from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, GivenUp, GracefulStop, StopNow
+from holdfast.supervisor.hang_watch import HangWatch, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
     from holdfast.supervisor.event_pipeline import EventPipeline
 
-LINES_LOOKED_AT = 200
+MAX_OUTPUT_LINES = 200
 TICK_S = 0.25
-HEARD_S = 60.0
-"""An interrupt that the training survived this long was answered: it is not what ended it later."""
+INTERRUPT_RESPONSE_S = 60.0
+"""If the training is still running this long after an interrupt, the interrupt is not what stopped it later."""
 JOURNAL_SAMPLES = 2000
-"""Roughly how many memory samples the journal keeps of the first hours, and how slowly that grows after."""
+"""Approximate number of memory samples in the journal for the first hours; it also sets how slowly that number grows later."""
 DISK_FULL_BYTES = 1 << 20
 BUSY_CORES = 0.5
-"""More processor time than this, while nothing else shows, is a long native call and not a wait."""
-PROMPT_LOOK_S = 1.0
+"""More CPU use than this without any other activity means a long native call, not a wait."""
+PROMPT_CHECK_S = 1.0
 PLANNED = "planned restart"
 MAX_DUMPS = 8
-"""Stacks that go into the journal of one attempt; all of them are in its folder."""
+"""Stack dumps that one attempt writes to the journal; all of them are in its folder."""
 
 
 class Attempt:
@@ -63,11 +63,11 @@ class Attempt:
         sensors: Sensors,
         clock_watch: ClockWatch,
         monotonic: Callable[[], float],
-        until: float | None = None,
+        deadline: float | None = None,
     ) -> None:
-        """`until` is when the time that the plan gives the run is used up."""
+        """`deadline` is when the plan's time budget is used up."""
         self.number = number
-        self._until = until
+        self._deadline = deadline
         self._run = run
         self._folder = run.attempt(number)
         self._plan = plan
@@ -85,63 +85,63 @@ class Attempt:
         self._stacks = StackReader(self._folder.stacks)
         self._output_at = self._began
         self._cpu = 0.0
-        """Processor seconds that the whole tree had used at the last sample."""
+        """CPU seconds that the whole process tree had used at the last sample."""
         self._busy_since = (self._began, 0.0)
         self._dumps = 0
-        self._hinted = False
+        self._hint_given = False
         self._next_sample = self._began
         self._next_journal_sample = self._began
         self._interrupts = 0
         self._interrupted_at: float | None = None
         self._stopped_by: str | None = None
-        self._end_at: float | None = None
-        """When a training that was stopped, and woken for a Ctrl-C, is ended."""
+        self._kill_at: float | None = None
+        """When to stop a training that was suspended and was woken for a Ctrl-C."""
         self._planned = ""
-        self._leaving = GracefulStop(run, lambda: recorder.state, self._began)
-        self._remarks: set[tuple[str, str]] = set()
+        self._graceful_stop = GracefulStop(run, lambda: recorder.state, self._began)
+        self._notes: set[tuple[str, str]] = set()
         self._lines = OutputMatcher(needles(), rules_speaking_of)
         child.watch(self._lines)
 
-    def live(self) -> events.AttemptEnded:
-        """Watch until it has ended; the end is described but not yet recorded."""
+    def run(self) -> events.AttemptEnded:
+        """Watch the child process until it exits. Return the end of the attempt, not yet recorded."""
         while True:
             notice = self._child.wait(TICK_S)
-            self._tick_unharmed()
+            self._tick_safely()
             if isinstance(notice, process_events.Exited):
-                return self._end_unharmed(notice)
+                return self._end_safely(notice)
             if notice is not None:
-                self._answer_unharmed(notice)
+                self._handle_safely(notice)
 
-    # --- what the child tells ----------------------------------------------------------------------------------------
+    # --- events of the child process ---------------------------------------------------------------------------------
 
-    def _answer(self, notice: process_events.ProcessEvent) -> None:
+    def _handle(self, notice: process_events.ProcessEvent) -> None:
         now = self._recorder.now()
         if isinstance(notice, process_events.Interrupt):
-            self._interrupted(notice)
+            self._handle_interrupt(notice)
         elif isinstance(notice, process_events.Terminate):
-            self._terminated()
+            self._handle_terminate()
         elif isinstance(notice, process_events.Suspend):
             self._recorder.record(events.Suspended(at=now))
         elif isinstance(notice, process_events.Continued):
             self._recorder.record(events.Continued(at=now, seconds=notice.seconds))
-            self._hang.excuse(self._monotonic())
+            self._hang.reset(self._monotonic())
         elif isinstance(notice, process_events.Forwarded):
-            self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="passed on to the training"))
+            self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="forwarded to the training"))
         elif isinstance(notice, process_events.Hangup):
             self._recorder.record(
                 events.Signalled(
-                    at=now, signal="SIGHUP", action="the terminal is gone; the run goes on and is recorded"
+                    at=now, signal="SIGHUP", action="the terminal is gone; the run continues and is recorded"
                 )
             )
 
-    def _interrupted(self, notice: process_events.Interrupt) -> None:
+    def _handle_interrupt(self, notice: process_events.Interrupt) -> None:
         now = self._monotonic()
-        if self._interrupted_at is not None and now - self._interrupted_at > HEARD_S:
+        if self._interrupted_at is not None and now - self._interrupted_at > INTERRUPT_RESPONSE_S:
             self._interrupts = 0
         self._interrupts += 1
         self._interrupted_at = now
         first = self._interrupts == 1
-        action = "asked the training to stop; once more ends it" if first else "ending the training"
+        action = "asked the training to stop; press Ctrl-C again to terminate it" if first else "stopping the training"
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGINT", action=action))
         if not first:
             self._stop("user")
@@ -149,76 +149,82 @@ class Attempt:
         if not notice.delivered:
             self._child.ask_to_stop()
         if self._child.wake():
-            self._end_at = now + self._plan.grace_s
-            detail = f"it was woken to hear of it, and is ended in {self._plan.grace_s:g} s if it goes on"
-            self._remark("the training was stopped (SIGSTOP)", detail)
+            self._kill_at = now + self._plan.grace_s
+            detail = f"it was woken to receive the interrupt, and is terminated if it has not exited in {self._plan.grace_s:g} s"
+            self._note("the training was suspended (SIGSTOP)", detail)
 
-    def _end_what_was_woken(self, now: float) -> None:
-        if self._end_at is not None and now >= self._end_at and self._stopped_by is None:
+    def _stop_if_woken(self, now: float) -> None:
+        if self._kill_at is not None and now >= self._kill_at and self._stopped_by is None:
             self._stop("user")
 
-    def _terminated(self) -> None:
-        """Where snapshots are taken, one more is waited for: what was done since the last would have to be done again."""
-        leaves = self._leaving.only_planned and self._leaving.leave("terminate", self._monotonic(), LAST_SNAPSHOT_S)
-        action = "asked for a last snapshot, then ending the training" if leaves else "ending the training"
+    def _handle_terminate(self) -> None:
+        """Stop the training. If it takes snapshots, wait for a last one, so that no work is lost."""
+        waits = self._graceful_stop.is_only_planned and self._graceful_stop.request_stop(
+            "terminate", self._monotonic(), LAST_SNAPSHOT_S
+        )
+        action = "requested a last snapshot, then stopping the training" if waits else "stopping the training"
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGTERM", action=action))
-        if not leaves:
+        if not waits:
             self._stop("terminate")
 
-    def _leave_when_it_is_time(self, now: float) -> None:
+    def _check_pending_stop(self, now: float) -> None:
         if self._stopped_by is not None:
             return
-        became = self._leaving.look(now)
-        if isinstance(became, Ended):
-            self._planned = became.planned
-            self._stop(became.by)
-        elif isinstance(became, GivenUp):
-            self._remark("no fresh process", f"no snapshot came within {RESTART_SNAPSHOT_S:.0f} s ({became.planned})")
+        result = self._graceful_stop.poll(now)
+        if isinstance(result, StopNow):
+            self._planned = result.planned
+            self._stop(result.by)
+        elif isinstance(result, GivenUp):
+            self._note(
+                "no planned restart", f"no snapshot was taken within {RESTART_SNAPSHOT_S:.0f} s ({result.planned})"
+            )
 
-    def _plan_a_restart(self, now: float) -> None:
-        """Before memory is used up, at a moment of our choosing."""
-        if self._stopped_by is None and self._leaving.may_restart(now):
+    def _check_planned_restart(self, now: float) -> None:
+        """Restart the training before memory is used up."""
+        if self._stopped_by is None and self._graceful_stop.may_restart(now):
             reason = plans_restart(self._recorder.state, self._plan)
             if reason is not None:
                 self._restart(PLANNED, reason)
 
     def _restart(self, by: str, reason: str) -> None:
-        if self._leaving.leave(by, self._monotonic(), RESTART_SNAPSHOT_S, reason):
-            self._remark("a fresh process is next", reason)
+        if self._graceful_stop.request_stop(by, self._monotonic(), RESTART_SNAPSHOT_S, reason):
+            self._note("restarting in a new process", reason)
 
-    def _end_with_the_budget(self) -> None:
-        over = self._until is not None and self._recorder.now() >= self._until
-        if over and self._stopped_by is None and not self._leaving.is_for("budget"):
-            self._remark("the time that the plan gives it is used up", "it ends with a snapshot where it takes them")
-            if not self._leaving.leave("budget", self._monotonic(), RESTART_SNAPSHOT_S):
+    def _check_budget(self) -> None:
+        is_used_up = self._deadline is not None and self._recorder.now() >= self._deadline
+        if is_used_up and self._stopped_by is None and not self._graceful_stop.is_stopping_for("budget"):
+            self._note(
+                "the time budget of the plan is used up", "the training stops after a snapshot, if it takes snapshots"
+            )
+            if not self._graceful_stop.request_stop("budget", self._monotonic(), RESTART_SNAPSHOT_S):
                 self._stop("budget")
 
     def _stop(self, by: str) -> None:
         self._stopped_by = self._stopped_by or by
         self._child.end(self._plan.grace_s)
 
-    # --- what can be seen --------------------------------------------------------------------------------------------
+    # --- observation -------------------------------------------------------------------------------------------------
 
-    def _tick_unharmed(self) -> None:
-        """A fault of Holdfast's own is noted and must not cost anybody a training."""
+    def _tick_safely(self) -> None:
+        """Run one tick; if it raises, record a note. A bug in Holdfast must not cost a training."""
         try:
             self._tick()
         except Exception as error:  # noqa: BLE001
-            self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            self._note("a fault of Holdfast", f"{type(error).__name__}: {error}")
 
-    def _answer_unharmed(self, notice: process_events.ProcessEvent) -> None:
+    def _handle_safely(self, notice: process_events.ProcessEvent) -> None:
         try:
-            self._answer(notice)
+            self._handle(notice)
         except Exception as error:  # noqa: BLE001
-            self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            self._note("a fault of Holdfast", f"{type(error).__name__}: {error}")
             if isinstance(notice, (process_events.Interrupt, process_events.Terminate)):
                 self._stop("user" if isinstance(notice, process_events.Interrupt) else "terminate")
 
-    def _end_unharmed(self, exited: process_events.Exited) -> events.AttemptEnded:
+    def _end_safely(self, exited: process_events.Exited) -> events.AttemptEnded:
         try:
-            return self._end(exited)
+            return self._describe_end(exited)
         except Exception as error:  # noqa: BLE001
-            self._remark("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            self._note("a fault of Holdfast", f"{type(error).__name__}: {error}")
             attempt = self._recorder.state.attempt
             return events.AttemptEnded(
                 at=self._recorder.now(),
@@ -232,54 +238,54 @@ class Attempt:
                 planned=self._planned,
             )
 
-    def _remark(self, what: str, detail: str) -> None:
-        """Say something about our own work, once an attempt."""
-        if (what, detail) not in self._remarks:
-            self._remarks.add((what, detail))
+    def _note(self, what: str, detail: str) -> None:
+        """Record a note about the supervisor's own work, once per attempt."""
+        if (what, detail) not in self._notes:
+            self._notes.add((what, detail))
             self._recorder.record(events.SupervisorNote(at=self._recorder.now(), what=what, detail=detail))
 
     def _tick(self) -> None:
         self._read_probe()
-        self._hear()
+        self._read_output()
         now = self._monotonic()
         if now >= self._next_sample:
             self._next_sample = now + self._plan.sample_every_s
             self._take_sample(now)
-            self._plan_a_restart(now)
-            self._end_with_the_budget()
+            self._check_planned_restart(now)
+            self._check_budget()
         self._watch_for_hang(now)
-        self._leave_when_it_is_time(now)
-        self._end_what_was_woken(now)
+        self._check_pending_stop(now)
+        self._stop_if_woken(now)
         self._recorder.flush()
-        self._hint_at_going_on()
-        for finding in self._recorder.fresh_findings():
+        self._hint_resume_options()
+        for finding in self._recorder.pop_new_findings():
             if ends_attempt(finding, self._plan):
                 self._stop(finding.rule)
-            elif self._leaving.idle and worth_a_restart(finding, self._recorder.state, self._plan):
+            elif self._graceful_stop.is_idle and worth_a_restart(finding, self._recorder.state, self._plan):
                 self._restart(finding.rule, finding.message)
-            elif asks_for_snapshot(finding, self._plan) and self._leaving.ask_for_snapshot():
-                self._remark("a snapshot was asked for", finding.rule)
+            elif asks_for_snapshot(finding, self._plan) and self._graceful_stop.request_snapshot():
+                self._note("a snapshot was requested", finding.rule)
 
-    def _hint_at_going_on(self) -> None:
-        """It saves as it goes, and we would not know how to go on from that: better said now than after the kill."""
+    def _hint_resume_options(self) -> None:
+        """Tell the user early if the training saves checkpoints that Holdfast would not know how to resume from."""
         attempt = self._recorder.state.attempt
         if (
-            self._hinted
+            self._hint_given
             or not attempt.saves.are_on_the_way(attempt.last_step)
-            or self._leaving.takes_snapshots()
+            or self._graceful_stop.takes_snapshots()
             or self._plan.checkpoint is not None
             or self._plan.observe_only
             or self._plan.budget.attempts == 1
             or attempt.adapter is not None
         ):
             return
-        self._hinted = True
+        self._hint_given = True
         path = next(reversed(attempt.saves.by_path))
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
-        self._remark(
-            f"it saves {path}, but if it dies it starts over",
-            f"""to go on from there, start with --checkpoint {shell_quoted(pattern)} --resume-with "--resume {{checkpoint}}" """
-            "(the arguments that your command takes for it); or have it go on at the very batch, without a checkpoint: two lines of "
+        self._note(
+            f"the training saves {path}, but starts over after a crash",
+            f"""to resume from this file, start with --checkpoint {shell_quoted(pattern)} --resume-with "--resume {{checkpoint}}" """
+            "(the arguments that your command takes for it); or resume at the exact batch, without a checkpoint, with two lines of "
             "holdfast.guard (docs/guard.md)",
         )
 
@@ -289,115 +295,119 @@ class Attempt:
                 self._tails[path] = Tail(path)
         for path, tail in self._tails.items():
             rank, primary = (None, True) if path == self._folder.interpreters else rank_of(path)
-            self._recorder.saw(Entry(event, self.number, rank, primary) for event in tail.read())
+            self._recorder.take_probe_entries(Entry(event, self.number, rank, primary) for event in tail.read())
 
-    def _hear(self) -> None:
-        """Lines of output that a rule knows."""
-        for heard in self._lines.take():
+    def _read_output(self) -> None:
+        """Record lines of output that a rule recognizes."""
+        for match in self._lines.take():
             self._recorder.record(
                 events.OutputMatched(
                     at=self._recorder.now(),
-                    rule=heard.topic,
-                    stream=heard.stream,
-                    text=heard.text,
-                    count=heard.count,
+                    rule=match.topic,
+                    stream=match.stream,
+                    text=match.text,
+                    count=match.count,
                 )
             )
         if self._lines.fault is not None:
-            self._remark("the output is no longer looked through", repr(self._lines.fault))
+            self._note("the output is no longer searched", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
         if not (self._run.is_there() and self._folder.path.is_dir()):
-            self._remark(
+            self._note(
                 "the run folder was removed or replaced",
-                f"{self._run.path} is gone while the run lives: nothing more of it is recorded, and it cannot be resumed",
+                f"{self._run.path} is gone while the run is active: nothing more is recorded, and the run cannot be resumed",
             )
             return
         sample = self._sensors.sample()
         if sample.disk_free < DISK_FULL_BYTES:
-            self._remark(
+            self._note(
                 "the disk is full",
-                f"{self._run.path} takes no more; the training goes on, the last step stays exact, the record has a gap",
+                f"{self._run.path} cannot be written; the training continues, the last step stays exact, the journal has a gap",
             )
         self._cpu = sample.cpu or 0.0
-        slept = self._clock_watch.look()
-        if slept is not None:
-            self._recorder.record(slept)
-            self._hang.excuse(now)
-        known = self._recorder.state.attempt.memory.least_available
-        scarcer = known is not None and sample.available < 0.95 * known
-        if now >= self._next_journal_sample or scarcer:
+        sleep_event = self._clock_watch.look()
+        if sleep_event is not None:
+            self._recorder.record(sleep_event)
+            self._hang.reset(now)
+        lowest = self._recorder.state.attempt.memory.least_available
+        is_lower = lowest is not None and sample.available < 0.95 * lowest
+        if now >= self._next_journal_sample or is_lower:
             self._next_journal_sample = now + max(self._plan.sample_every_s, (now - self._began) / JOURNAL_SAMPLES)
             self._recorder.record(sample)
 
     def _watch_for_hang(self, now: float) -> None:
-        asked = self._hang.quiet_for(now) > PROMPT_LOOK_S and self._child.at_prompt()
-        if asked or self._child.blocked_on_terminal():
-            self._hang.excuse(now)
+        at_prompt = self._hang.quiet_for(now) > PROMPT_CHECK_S and self._child.at_prompt()
+        if at_prompt or self._child.blocked_on_terminal():
+            self._hang.reset(now)
             return
         beats = heartbeat.read(str(self._run.heartbeat)).values()
-        signs = sum(beat.step + beat.backwards + beat.fetches + beat.saves for beat in beats)
+        activity = sum(beat.step + beat.backwards + beat.fetches + beat.saves for beat in beats)
         written = sum(tail.position for tail in self._tails.values())
         output_at = now - self._child.quiet_for()
         if output_at > self._output_at + 0.5:
             self._output_at = output_at
         stepped = any(beat.step_at for beat in beats)
-        if self._hang.look(now, self._output_at, signs, written, stepped=stepped) is Ask.DUMP:
+        if self._hang.update(now, self._output_at, activity, written, stepped=stepped) is Request.DUMP:
             quiet = events.NoProgress(
                 at=self._recorder.now(), seconds=self._hang.quiet_for(now), bound=self._hang.bound
             )
             if self._recorder.state.attempt.no_progress is None:
                 self._recorder.record(quiet)
             if not self._stacks.ask(self._processes_with_stacks(), now):
-                self._hang.unanswered(now)
-        self._take_stacks(now)
+                self._hang.dump_failed(now)
+        self._read_stacks(now)
 
-    def _take_stacks(self, now: float) -> None:
+    def _read_stacks(self, now: float) -> None:
         answer = self._stacks.answer(now)
         if answer == "":
-            self._hang.unanswered(now)
+            self._hang.dump_failed(now)
         elif answer is not None:
             since, cpu = self._busy_since
             busy = now > since and (self._cpu - cpu) / (now - since) > BUSY_CORES
             self._busy_since = (now, self._cpu)
-            same = self._hang.dumped(answer, now, busy=busy)
+            same = self._hang.add_dump(answer, now, busy=busy)
             stacks = events.Stacks(at=self._recorder.now(), pid=self._stacks.pids[0], text=answer, same=same)
             if self._dumps < MAX_DUMPS or same:
                 self._dumps += 1
                 self._recorder.record(stacks)
 
     def _processes_with_stacks(self) -> list[tuple[psutil.Process, int]]:
-        """The pids come from files that the training writes: only a process that is known to be the attempt's own is asked."""
+        """Return the processes to signal for a stack dump. Their pids come from files that the training writes, so only
+        processes known to belong to the attempt are included.
+        """
         attempt = self._recorder.state.attempt
         alive = {process.pid: process for process in self._child.living()}
-        hellos = [
+        attached_processes = [
             attached
             for attached in (attempt.attached, *attempt.others)
             if attached is not None and attached.pid in alive
         ]
         return [
-            (alive[attached.pid], attached.stack_signal) for attached in hellos if attached.stack_signal is not None
+            (alive[attached.pid], attached.stack_signal)
+            for attached in attached_processes
+            if attached.stack_signal is not None
         ]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _end(self, exited: process_events.Exited) -> events.AttemptEnded:
+    def _describe_end(self, exited: process_events.Exited) -> events.AttemptEnded:
         seconds = self._monotonic() - self._began
         if exited.code != 0:
-            # Workers that outlived it would hold memory and files of the next attempt.
+            # Surviving workers would keep memory and files that the next attempt needs.
             self._child.end(self._plan.grace_s)
         self._child.close()
         while not all(tail.at_end for tail in self._tails.values()):
             self._read_probe()
         self._read_probe()
-        self._hear()
+        self._read_output()
         attempt = self._recorder.state.attempt
         beat = heartbeat.read(str(self._run.heartbeat)).get(0)
         last_step = max(attempt.last_step, beat.step if beat is not None else 0)
         if self._stopped_by is None and self._interrupted_at is not None:
-            heard = self._monotonic() - self._interrupted_at < HEARD_S
-            self._stopped_by = "user" if heard or exited.signal == "SIGINT" else None
-        last = self._child.last_words(LINES_LOOKED_AT)
+            responded = self._monotonic() - self._interrupted_at < INTERRUPT_RESPONSE_S
+            self._stopped_by = "user" if responded or exited.signal == "SIGINT" else None
+        last = self._child.last_words(MAX_OUTPUT_LINES)
         words = last_words(last.stderr or last.stdout)
         evidence = []
         if exited.code != 0 and self._stopped_by is None:
@@ -408,7 +418,9 @@ class Attempt:
             attempt=self.number,
             code=exited.code,
             signal=exited.signal,
-            first_step=attempt.first_step if attempt.first_step is not None else _first(attempt.last_step, last_step),
+            first_step=attempt.first_step
+            if attempt.first_step is not None
+            else _infer_first_step(attempt.last_step, last_step),
             last_step=last_step,
             seconds=seconds,
             stopped_by=self._stopped_by,
@@ -418,6 +430,6 @@ class Attempt:
         )
 
 
-def _first(before: int, last: int) -> int | None:
-    """The first step where only the heartbeat knows of any."""
+def _infer_first_step(before: int, last: int) -> int | None:
+    """Return the first step of an attempt whose steps only the heartbeat recorded."""
     return before + 1 if last > before else None

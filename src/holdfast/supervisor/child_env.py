@@ -1,4 +1,4 @@
-"""The environment that an attempt's process starts in: the user's own, with the probe on its Python path."""
+"""The environment of an attempt's process: the user's own, with the probe on its Python path."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def environment(
     attempt: int,
     resume: Resume | None,
     *,
-    life_s: float | None,
+    mtbf_s: float | None,
     base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    ours = {
+    variables = {
         protocol.ATTEMPT: str(attempt),
         protocol.ATTEMPT_DIR: str(run.attempt(attempt).path),
         protocol.HEARTBEAT: str(run.heartbeat),
@@ -41,31 +41,31 @@ def environment(
         protocol.SNAPSHOTS: str(run.snapshots),
         protocol.SNAPSHOT_NOW: str(run.snapshot_now),
     }
-    if life_s is not None:
-        ours[protocol.MTBF] = f"{life_s:.0f}"
+    if mtbf_s is not None:
+        variables[protocol.MTBF] = f"{mtbf_s:.0f}"
     if plan.max_lost_work_s is not None:
-        ours[protocol.MAX_LOST_WORK] = str(plan.max_lost_work_s)
+        variables[protocol.MAX_LOST_WORK] = str(plan.max_lost_work_s)
     if plan.observe_only:
-        ours[protocol.OBSERVE_ONLY] = "1"
+        variables[protocol.OBSERVE_ONLY] = "1"
     if resume is not None and resume.checkpoint is not None:
-        ours[protocol.CHECKPOINT] = resume.checkpoint
-        ours[protocol.FIRST_STEP] = str(resume.step)
-        ours[protocol.RESUME] = resume.how
+        variables[protocol.CHECKPOINT] = resume.checkpoint
+        variables[protocol.FIRST_STEP] = str(resume.step)
+        variables[protocol.RESUME] = resume.how
         if resume.fallback is not None:
-            ours[protocol.FALLBACK] = resume.fallback
-    wishes = overrides_for(plan)
-    if wishes and not plan.observe_only:
-        ours[protocol.ULTRALYTICS] = json.dumps(wishes)
-    # A supervisor inside a supervised run must not pass on the outer one's variables or its path.
-    kept = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
+            variables[protocol.FALLBACK] = resume.fallback
+    overrides = overrides_for(plan)
+    if overrides and not plan.observe_only:
+        variables[protocol.ULTRALYTICS] = json.dumps(overrides)
+    # A supervisor inside a supervised run must not pass on the variables or the path of the outer supervisor.
+    inherited = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
     path = python_path({**base, **plan.environment}, str(PROBE_FOLDER))
-    return {**kept, **plan.environment, **ours, **path}
+    return {**inherited, **plan.environment, **variables, **path}
 
 
 def overrides_for(plan: Plan) -> dict[str, Any]:
-    """What a training of Ultralytics is to do otherwise than its command says; only what is not as it would be anyway."""
+    """Return how an Ultralytics training must deviate from its command. Values that would not change anything are left out."""
     values = msgspec.to_builtins(plan)
-    # With trainer "ultralytics" the plan's own settings are in the command that Holdfast makes.
+    # With trainer "ultralytics", the command that Holdfast builds already contains the plan's settings.
     own = plan.settings if plan.trainer == "command" else {}
     settings = {**own, **plan.overrides}
     if settings.get("device") in ("auto", ""):

@@ -1,7 +1,7 @@
-"""best.pt, validated once more on the CPU where the device that trained it is suspect, or where the plan asks for it.
+"""Validation of best.pt on the CPU, if the device that trained it is suspect or the plan asks for it.
 
-What comes out is recorded as the final validation: the rules and proofs that hold a file against what was seen while it trained then
-hold it against a device that tells the truth.
+The result is recorded as the final validation. The rules and proofs that compare a file with the metrics of its training then
+compare it with results of a reliable device.
 """
 
 from __future__ import annotations
@@ -29,101 +29,101 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Plan
 
-SECONDS = 3600.0
+TIMEOUT_S = 3600.0
 MAX_READ = 1 << 20
-"""Bytes of the end of what it printed: the answer comes last."""
+"""Bytes to read from the end of the output: the reply comes last."""
 SOURCE = "best.pt on the CPU"
-MARK = "holdfast: "
-SAID = "said"
+REPLY_PREFIX = "holdfast: "
+OUTPUT_FILE = "output"
 PROGRAM = (
     "import os, runpy, sys; sys.path.insert(0, sys.argv[2]); sys.path.append(os.getcwd()); "
     "runpy.run_module('holdfast_probe.validate_on_cpu', run_name='__main__')"
 )
-"""The working folder comes last: a checkpoint may name classes of modules in it, and nothing in it stands for Python's own."""
+"""The working folder is last on the path: a checkpoint may need classes from its modules, but they must not shadow others."""
 
 
-def validation_of(state: RunState, plan: Plan) -> Validation | None:
-    """The validation that is called for, where one is."""
+def make_validation(state: RunState, plan: Plan) -> Validation | None:
+    """Return the validation to run, or None if none is needed."""
     attempt = state.attempt
-    wished = plan.validation.on_cpu
-    if attempt.adapter != "ultralytics" or attempt.attached is None or wished == "never" or plan.observe_only:
+    setting = plan.validation.on_cpu
+    if attempt.adapter != "ultralytics" or attempt.attached is None or setting == "never" or plan.observe_only:
         return None
-    if wished == "auto" and not suspects_device(state):
+    if setting == "auto" and not suspects_device(state):
         return None
     best = result_of(state, "mAP50").best
     if best is None or not attempt.settings.get("data"):
         return None
-    why = "the plan asks for it" if wished == "always" else "what the device computed is suspect"
+    why = "the plan asks for it" if setting == "always" else "the results of the device are suspect"
     return Validation(attempt.attached.executable, attempt.settings, best, plan.cwd, why)
 
 
 class Validation:
-    """A process that validates; used as a context, which ends it."""
+    """A process that validates best.pt. As a context manager, it terminates the process on exit."""
 
     def __init__(self, executable: str, settings: dict[str, Any], best: str, cwd: str, why: str) -> None:
         self.why = why
         self._executable = executable
-        self._asked = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
+        self._request = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
         self._cwd = cwd
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-validation-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._trouble = ""
+        self._error = ""
 
     def __enter__(self) -> Self:
         folder = self._folder.name
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        asked = json.dumps({**self._asked, "folder": folder})
+        request = json.dumps({**self._request, "folder": folder})
         try:
             self._process = subprocess.Popen(
-                program([self._executable], PROGRAM, asked, str(PROBE_FOLDER)),
+                program([self._executable], PROGRAM, request, str(PROBE_FOLDER)),
                 cwd=self._cwd,
                 env={**environment, "CUDA_VISIBLE_DEVICES": ""},
                 stdin=subprocess.DEVNULL,
-                stdout=(Path(folder) / SAID).open("wb"),
+                stdout=(Path(folder) / OUTPUT_FILE).open("wb"),
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         except OSError as error:
-            self._trouble = str(error)
-        self._until = time.monotonic() + SECONDS
+            self._error = str(error)
+        self._deadline = time.monotonic() + TIMEOUT_S
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self._kill()
             self._process.wait()
-        self._text = self._said()
+        self._reply = self._read_reply()
         self._folder.cleanup()
 
-    def over(self) -> bool:
-        if self._process is not None and time.monotonic() > self._until:
+    def is_finished(self) -> bool:
+        if self._process is not None and time.monotonic() > self._deadline:
             self._kill()
         return self._process is None or self._process.poll() is not None
 
     def _kill(self) -> None:
-        """With the workers that load its data: its group, which is its own as long as it was not waited for."""
+        """Kill the process group, which includes the data loading workers. The group id is valid until the process is waited for."""
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def came_to(self, at: float, step: int) -> events.AnyEvent:
-        """After the context is left."""
-        said = self._text
-        if "values" not in said:
-            why = str(said.get("why") or self._trouble or "it said nothing")
+    def result_event(self, at: float, step: int) -> events.AnyEvent:
+        """Return the result as an event. Call it after the context has been left."""
+        reply = self._reply
+        if "values" not in reply:
+            why = str(reply.get("why") or self._error or "the validation process did not reply")
             return events.SupervisorNote(at=at, what="best.pt was not validated on the CPU", detail=why)
-        return events.Metrics(at=at, step=step, epoch=None, values=said["values"], source=SOURCE)
+        return events.Metrics(at=at, step=step, epoch=None, values=reply["values"], source=SOURCE)
 
-    def _said(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         try:
-            with open_regular(Path(self._folder.name) / SAID) as file:
+            with open_regular(Path(self._folder.name) / OUTPUT_FILE) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
-                printed = file.read(MAX_READ).decode(errors="replace")
+                output = file.read(MAX_READ).decode(errors="replace")
         except OSError:
             return {}
-        line = next((line for line in reversed(printed.splitlines()) if line.startswith(MARK)), "")
+        line = next((line for line in reversed(output.splitlines()) if line.startswith(REPLY_PREFIX)), "")
         try:
-            said = json.loads(line.removeprefix(MARK))
+            reply = json.loads(line.removeprefix(REPLY_PREFIX))
         except (ValueError, RecursionError):
             return {}
-        return said if isinstance(said, dict) else {}
+        return reply if isinstance(reply, dict) else {}

@@ -1,7 +1,7 @@
-"""Snapshots of a spoiled state are removed: a training goes on from the newest that it finds on disk.
+"""Removal of snapshots of a corrupt state: a training resumes from the newest snapshot that it finds on disk.
 
-The journal does not know all of them. A process that is killed right after it has put one in its place never tells of it, so it is
-asked of the files themselves, which anything may have been done to: little is read of each, and what cannot be read is not gone on from.
+The journal does not list all snapshots: a process that is killed right after writing one never reports it. So the step is read from
+the files themselves. They are not trusted: little is read of each, and a file that cannot be read is not resumed from.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TRACE = "trace"
-"""The losses of the newest batches, which what is made again is compared with."""
-OF_LATER_TRAININGS = ("training-*", "guard-*")
-"""Each but the first training of a process has a folder of its own, in that of the first."""
+"""The losses of the newest batches; repeated batches are compared with them."""
+LATER_TRAININGS = ("training-*", "guard-*")
+"""Folders of all trainings of a process but the first, inside the folder of the first."""
 _PART = re.compile(r"(\d{12})\.rank-\d+-of-(\d+)\.snapshot")
-_OF_A_SNAPSHOT = re.compile(r"(\d{12})\.(?:rank-\d+-)?of-(\d+)\.(?:commit|snapshot|snapshot\.hash)")
+_SNAPSHOT_FILE = re.compile(r"(\d{12})\.(?:rank-\d+-)?of-(\d+)\.(?:commit|snapshot|snapshot\.hash)")
 _MAGIC = re.compile(rb"holdfast snapshot \d+\n")
 _LENGTH = struct.Struct("<Q")
 _MAX_LINE = 64
@@ -32,44 +32,44 @@ _MAX_HEADER = 1 << 26
 
 
 class _Header(msgspec.Struct):
-    """All else in it is passed over and takes no memory."""
+    """The part of a header that is needed. Other keys are skipped and take no memory."""
 
     step: int
 
 
 def discard_corrupt(folder: Path, known: Mapping[Path, int], since: int) -> None:
-    """All of that step and later ones, with the losses of what is given up. `known` has the steps that the journal knows of."""
+    """Remove all snapshots from step `since` on, and the loss trace of the discarded steps. `known` has the steps in the journal."""
     places = {folder, *(path.parent for path in known)}
-    within = {found for place in places for pattern in OF_LATER_TRAININGS for found in place.glob(pattern)}
-    for place in places | within:
+    nested = {found for place in places for pattern in LATER_TRAININGS for found in place.glob(pattern)}
+    for place in places | nested:
         with contextlib.suppress(OSError):
-            _forget_in(place, known, since)
+            _discard_in(place, known, since)
 
 
-def _forget_in(folder: Path, known: Mapping[Path, int], since: int) -> None:
-    files = [path for path in folder.iterdir() if _OF_A_SNAPSHOT.fullmatch(path.name)]
-    corrupt = {_of(path) for path in files if _PART.fullmatch(path.name) and _step(path, known) >= since}
-    for path in [*(path for path in files if _of(path) in corrupt), folder / TRACE]:
+def _discard_in(folder: Path, known: Mapping[Path, int], since: int) -> None:
+    files = [path for path in folder.iterdir() if _SNAPSHOT_FILE.fullmatch(path.name)]
+    corrupt = {_snapshot_key(path) for path in files if _PART.fullmatch(path.name) and _read_step(path, known) >= since}
+    for path in [*(path for path in files if _snapshot_key(path) in corrupt), folder / TRACE]:
         with contextlib.suppress(OSError):
-            if untrusted_owner(path) is None:  # what another user put there is passed over by who goes on, and stays
+            if untrusted_owner(path) is None:  # the training ignores files of another user, so they stay
                 path.unlink()
 
 
-def _of(path: Path) -> tuple[str, ...]:
-    """Which snapshot a file belongs to: its position, and among how many ranks."""
-    match = _OF_A_SNAPSHOT.fullmatch(path.name)
+def _snapshot_key(path: Path) -> tuple[str, ...]:
+    """Return which snapshot a file belongs to: its position and the number of ranks."""
+    match = _SNAPSHOT_FILE.fullmatch(path.name)
     return match.groups() if match is not None else ()
 
 
-def _step(path: Path, known: Mapping[Path, int]) -> float:
-    """The file's own word counts: it may have been written again since the journal heard of it."""
+def _read_step(path: Path, known: Mapping[Path, int]) -> float:
+    """Return the step in the file: the file may have been rewritten since its step was recorded in the journal."""
     try:
-        return _header(path).step
+        return _read_header(path).step
     except (OSError, ValueError, RecursionError, struct.error, msgspec.DecodeError):
         return known.get(path, float("inf"))
 
 
-def _header(path: Path) -> _Header:
+def _read_header(path: Path) -> _Header:
     if not path.is_file():
         raise ValueError("not a file")
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The way of every event: into the journal, into the run state, past the rules, and on to whoever listens."""
+"""The path of every event: journal, run state, rules, listeners."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from holdfast.storage.journal import JournalWriter
 
     Listener = Callable[[events.Event, RunState], None]
-    """Told of an event, with the state of the run at that moment."""
+    """Receives an event and the state of the run at that moment."""
 
-TOLD = (events.Epoch, events.ProcessExiting, events.Replayed, events.Restored, events.Settings)
-"""What the probe writes and those who listen want to hear of."""
+FORWARDED = (events.Epoch, events.ProcessExiting, events.Replayed, events.Restored, events.Settings)
+"""Events of the probe that are passed on to listeners."""
 
 MAX_FAULTS = 20
-"""Faults of Holdfast's own that are noted in one run."""
+"""Internal errors that are recorded in one run."""
 
 
 class EventPipeline:
-    """What is written and told is redacted; what is judged is not, so that no password can hide a cause of death."""
+    """Records and evaluates events. The journal and listeners get redacted events; the rules do not, so that a password
+    cannot hide the cause of a crash.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class EventPipeline:
         self._engine = engine
         self._listeners = list(listeners)
         self._clock = clock
-        self._fresh: deque[Finding] = deque()
+        self._new_findings: deque[Finding] = deque()
         self._faults: set[tuple[str, str]] = set()
         self._redactor = redactor or Redactor()
 
@@ -54,29 +56,29 @@ class EventPipeline:
         return self._clock()
 
     def record(self, event: events.AnyEvent) -> None:
-        """One of the supervisor's own events."""
-        written = self._redactor.event(event)
-        self._journal.append(written)
-        self._tell(written)
+        """Record an event of the supervisor."""
+        redacted = self._redactor.event(event)
+        self._journal.append(redacted)
+        self._notify(redacted)
         number = self.state.attempts[-1].number if self.state.attempts else 0
-        self._take(Entry(event, number))
+        self._process(Entry(event, number))
 
-    def saw(self, entries: Iterable[Entry]) -> None:
-        """Events that the probe has written already."""
+    def take_probe_entries(self, entries: Iterable[Entry]) -> None:
+        """Process events that the probe has already written."""
         for entry in entries:
-            self._take(entry._replace(event=self._redactor.restore(entry.event)))
-            if entry.primary and not entry.rank and isinstance(entry.event, TOLD):
-                self._tell(self._redactor.event(entry.event))
+            self._process(entry._replace(event=self._redactor.restore(entry.event)))
+            if entry.primary and not entry.rank and isinstance(entry.event, FORWARDED):
+                self._notify(self._redactor.event(entry.event))
 
-    def _tell(self, event: events.Event) -> None:
+    def _notify(self, event: events.Event) -> None:
         for listener in self._listeners:
             try:
                 listener(event, self.state)
-            except Exception as error:  # noqa: BLE001 - who only listens must not cost anybody a training
-                self._note_fault(f"telling {type(listener).__name__}", error)
+            except Exception as error:  # noqa: BLE001 - a failing listener must not cost a training
+                self._note_fault(f"notifying {type(listener).__name__}", error)
 
     def _note_fault(self, doing: str, error: Exception) -> None:
-        """Once each, and into the journal only: whoever was told of it might fail again."""
+        """Record each fault once, in the journal only: a listener that is notified might fail again."""
         detail = f"{type(error).__name__}: {error}"
         if (doing, detail) not in self._faults and len(self._faults) < MAX_FAULTS:
             self._faults.add((doing, detail))
@@ -86,26 +88,26 @@ class EventPipeline:
                 )
             )
 
-    def fresh_findings(self) -> list[Finding]:
-        """What was found since the last time this was asked."""
-        found = list(self._fresh)
-        self._fresh.clear()
-        return found
+    def pop_new_findings(self) -> list[Finding]:
+        """Return and clear the findings since the last call."""
+        findings = list(self._new_findings)
+        self._new_findings.clear()
+        return findings
 
     def flush(self) -> str | None:
-        """Try again to write what could not be written; what is in the way, if anything."""
+        """Retry pending journal writes. Return the problem, if there still is one."""
         self._journal.flush()
         return self._journal.trouble
 
     def sync(self) -> None:
         self._journal.sync()
 
-    def _take(self, entry: Entry) -> None:
+    def _process(self, entry: Entry) -> None:
         try:
             findings = list(self._engine.take(entry))
-        except Exception as error:  # noqa: BLE001 - an event that cannot be understood is passed over
-            self._note_fault(f"taking in {type(entry.event).__name__}", error)
+        except Exception as error:  # noqa: BLE001 - an event that cannot be processed is skipped
+            self._note_fault(f"processing {type(entry.event).__name__}", error)
             return
         for finding in findings:
-            self._fresh.append(finding)
+            self._new_findings.append(finding)
             self.record(events.FindingMade(at=self._clock(), finding=finding))

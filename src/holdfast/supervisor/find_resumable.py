@@ -1,4 +1,4 @@
-"""Which run `holdfast resume` goes on with where none is named."""
+"""Which run `holdfast resume` resumes if none is given."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ RESUMABLE = (Outcome.INTERRUPTED, Outcome.FAILED)
 
 
 def newest_resumable(root: Path, notify: Callable[[str], None] = lambda _: None) -> RunFolder:
-    """The newest run that was interrupted, has failed or lost its supervisor. One that was judged otherwise has to be named.
+    """Return the newest run that was interrupted, has failed or lost its supervisor. Any other run must be named.
 
-    Runs of other users are passed over, and `notify` gets a line about it.
+    Runs of other users are skipped, and `notify` gets a line about it.
     """
     found = next((run for run in runs_newest_first(root, notify) if is_resumable(run)), None)
     if found is None:
@@ -40,8 +40,8 @@ def newest_resumable(root: Path, notify: Callable[[str], None] = lambda _: None)
 
 
 def is_resumable(run: RunFolder) -> bool:
-    """From the summary where it is of this very record, else from the journal."""
-    if is_live(run) or not os.path.isfile(run.journal):  # noqa: PTH113 - no error where it may not be looked at
+    """Read the verdict from the summary if it matches this journal, else from the journal."""
+    if is_live(run) or not os.path.isfile(run.journal):  # noqa: PTH113 - no error without permission to read it
         return False
     recorded = recorded_verdict(run)
     if recorded is not None:

@@ -1,6 +1,6 @@
-"""An attempt that is to end with a snapshot: it is asked for, waited for, and only then does the attempt end.
+"""Stopping an attempt after a snapshot: request one, wait for it, then stop the attempt.
 
-A snapshot asked for by touching a file is the child's to take; whether it came is read from the run state.
+A snapshot is requested by touching a file. The training takes it; the run state shows whether it was taken.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 LAST_SNAPSHOT_S = 10.0
-"""How long an ending may wait for a last snapshot: schedulers send SIGTERM half a minute before SIGKILL."""
+"""How long to wait for a last snapshot before stopping: schedulers send SIGTERM half a minute before SIGKILL."""
 RESTART_SNAPSHOT_S = 60.0
-"""How long a planned restart waits for its snapshot; where none comes the training is left alone."""
-RESTART_AGAIN_S = 600.0
-"""Until the next try."""
+"""How long a planned restart waits for its snapshot. If none is taken, the training is not restarted."""
+RESTART_RETRY_S = 600.0
+"""Time until the next try."""
 
 
 @dataclass(frozen=True)
 class PendingStop:
-    """It is to end as soon as a snapshot is on disk."""
+    """The attempt stops as soon as a snapshot is on disk."""
 
     by: str
-    at_the_latest: float
+    deadline: float
     snapshots_before: int
     planned: str = ""
-    """Why it is to go on in a fresh process; where that is so, it does not end without a snapshot."""
+    """Why the training is to be restarted in a new process. If set, the attempt does not stop without a snapshot."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The wait is over, and the attempt with it."""
+class StopNow:
+    """The wait is over: stop the attempt."""
 
     by: str
     planned: str
@@ -45,7 +45,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """No snapshot came; the training goes on as it is."""
+    """No snapshot was taken; the training continues."""
 
     planned: str
 
@@ -54,30 +54,30 @@ class GracefulStop:
     def __init__(self, run: RunFolder, state: Callable[[], RunState], now: float) -> None:
         self._run = run
         self._state = state
-        self._departure: PendingStop | None = None
+        self._pending: PendingStop | None = None
         self._next_restart = now
 
     @property
-    def idle(self) -> bool:
-        return self._departure is None
+    def is_idle(self) -> bool:
+        return self._pending is None
 
-    def is_for(self, by: str) -> bool:
-        return self._departure is not None and self._departure.by == by
+    def is_stopping_for(self, by: str) -> bool:
+        return self._pending is not None and self._pending.by == by
 
     @property
-    def only_planned(self) -> bool:
-        """Nobody outside asked for the end: a signal may still take its place."""
-        return self._departure is None or bool(self._departure.planned)
+    def is_only_planned(self) -> bool:
+        """No stop was requested from outside: a signal may still replace a planned restart."""
+        return self._pending is None or bool(self._pending.planned)
 
     def may_restart(self, now: float) -> bool:
-        return self._departure is None and now >= self._next_restart
+        return self._pending is None and now >= self._next_restart
 
     def takes_snapshots(self) -> bool:
         coverage = self._state().attempt.coverage
         return coverage is not None and coverage.kinds.get("snapshots", "").startswith("seen")
 
-    def ask_for_snapshot(self) -> bool:
-        """False where none can come of it."""
+    def request_snapshot(self) -> bool:
+        """Request a snapshot. Return False if the training takes none or it cannot be requested."""
         if not self.takes_snapshots():
             return False
         try:
@@ -88,25 +88,25 @@ class GracefulStop:
             return False
         return True
 
-    def leave(self, by: str, now: float, within_s: float, planned: str = "") -> bool:
-        """Ask for a snapshot and end it once that is on disk; False where it takes none."""
-        taken = self._state().attempt.snapshots.count
-        if not self.ask_for_snapshot():
+    def request_stop(self, by: str, now: float, within_s: float, planned: str = "") -> bool:
+        """Request a snapshot, and stop the attempt once it is on disk. Return False if the training takes none."""
+        snapshots_before = self._state().attempt.snapshots.count
+        if not self.request_snapshot():
             return False
-        self._departure = PendingStop(by, now + within_s, taken, planned)
+        self._pending = PendingStop(by, now + within_s, snapshots_before, planned)
         return True
 
-    def look(self, now: float) -> Ended | GivenUp | None:
-        """What became of the wait, once that is known."""
-        departure = self._departure
-        if departure is None:
+    def poll(self, now: float) -> StopNow | GivenUp | None:
+        """Return the result of the wait, or None while it is pending."""
+        pending = self._pending
+        if pending is None:
             return None
-        if self._state().attempt.snapshots.count > departure.snapshots_before:
-            return Ended(departure.by, departure.planned)
-        if now < departure.at_the_latest:
+        if self._state().attempt.snapshots.count > pending.snapshots_before:
+            return StopNow(pending.by, pending.planned)
+        if now < pending.deadline:
             return None
-        if not departure.planned:
-            return Ended(departure.by, "")
-        self._departure = None
-        self._next_restart = now + RESTART_AGAIN_S
-        return GivenUp(departure.planned)
+        if not pending.planned:
+            return StopNow(pending.by, "")
+        self._pending = None
+        self._next_restart = now + RESTART_RETRY_S
+        return GivenUp(pending.planned)

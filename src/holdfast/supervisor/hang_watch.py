@@ -1,7 +1,7 @@
-"""Notices a training that stands still.
+"""Detection of a training that hangs.
 
-A hang needs all of: no step, no fetch, no output past a bound that is learned from this run, and the same stacks in two
-dumps some time apart. This is the state machine of it; the attempt's loop feeds it and carries out what it asks for.
+A hang needs all of: no step, no fetch and no output for longer than a bound learned from this run, and the same stacks in two
+dumps some time apart. This module is the state machine; the attempt's loop feeds it and carries out its requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BUSY_FACTOR = 4.0
 
 
-class Ask(Enum):
+class Request(Enum):
     NOTHING = "nothing"
     DUMP = "write the stacks"
 
@@ -24,68 +24,68 @@ class Ask(Enum):
 class HangWatch:
     def __init__(self, settings: HangSettings, now: float) -> None:
         self._settings = settings
-        self._last_sign = now
-        self._signs: tuple[float, ...] | None = None
+        self._last_activity = now
+        self._activity: tuple[float, ...] | None = None
         self._longest_pause = 0.0
-        self._stepped = False
+        self._has_stepped = False
         self._stacks: str | None = None
         self._next_dump_at: float | None = None
-        self._looks = 0
+        self._repeat_dumps = 0
 
     @property
     def bound(self) -> float:
-        floor = self._settings.floor_s if self._stepped else self._settings.start_floor_s
+        floor = self._settings.floor_s if self._has_stepped else self._settings.start_floor_s
         return max(floor, self._settings.factor * self._longest_pause)
 
     def quiet_for(self, now: float) -> float:
-        return now - self._last_sign
+        return now - self._last_activity
 
-    def look(self, now: float, *signs: float, stepped: bool) -> Ask:
-        """`signs` are numbers that change when something happens: counts of steps and fetches, bytes of output."""
-        if signs != self._signs:
-            # How long it took to start says nothing about how long a step may take.
-            if self._stepped and self._signs is not None:
+    def update(self, now: float, *activity: float, stepped: bool) -> Request:
+        """Return what to do next. `activity` are numbers that change when something happens: counts of steps and fetches, bytes of output."""
+        if activity != self._activity:
+            # The time to start does not indicate how long a step may take.
+            if self._has_stepped and self._activity is not None:
                 self._longest_pause = max(self._longest_pause, self.quiet_for(now))
-            self._signs = signs
-            self.excuse(now)
-        self._stepped = self._stepped or stepped
+            self._activity = activity
+            self.reset(now)
+        self._has_stepped = self._has_stepped or stepped
         if self._next_dump_at is None and self.quiet_for(now) > self.bound:
             self._next_dump_at = now
         if self._next_dump_at is not None and now >= self._next_dump_at:
             self._next_dump_at = float("inf")
-            return Ask.DUMP
-        return Ask.NOTHING
+            return Request.DUMP
+        return Request.NOTHING
 
-    def excuse(self, now: float) -> None:
-        """Something happened, or the time was not the training's: it slept, was suspended, or waits for its terminal."""
-        self._last_sign = now
+    def reset(self, now: float) -> None:
+        """Restart the wait: there was activity, or the training was asleep, suspended or waiting for its terminal."""
+        self._last_activity = now
         self._stacks = None
         self._next_dump_at = None
-        self._looks = 0
+        self._repeat_dumps = 0
 
-    def dumped(self, stacks: str, now: float, *, busy: bool = False) -> bool:
-        """The stacks that were asked for; True when nothing moved since the dump before: it hangs.
+    def add_dump(self, stacks: str, now: float, *, busy: bool = False) -> bool:
+        """Take the requested stacks. Return True if they equal the previous dump: the training hangs.
 
-        `busy` when the processes computed meanwhile: one long native call also stands still, so that takes more patience.
+        `busy` means that the processes used the CPU meanwhile. A long native call also keeps its stack, so the bound is larger then.
         """
-        stacks = _without_addresses(stacks)
+        stacks = _normalize(stacks)
         same = self._stacks == stacks
-        self._later(now, sooner=self._stacks is None)
+        self._schedule_next_dump(now, sooner=self._stacks is None)
         self._stacks = stacks
         return same and (not busy or self.quiet_for(now) > BUSY_FACTOR * self.bound)
 
-    def unanswered(self, now: float) -> None:
-        """Nobody wrote any stacks: no probe, or a process that is gone."""
-        self._later(now, sooner=False)
+    def dump_failed(self, now: float) -> None:
+        """Schedule another dump: no stacks were written, because there is no probe or the process is gone."""
+        self._schedule_next_dump(now, sooner=False)
 
-    def _later(self, now: float, *, sooner: bool) -> None:
-        """When to look again: soon for the second dump, and after that ever more rarely."""
-        self._looks += 0 if sooner else 1
-        self._next_dump_at = now + self._settings.confirm_s * 2 ** min(self._looks, 8)
+    def _schedule_next_dump(self, now: float, *, sooner: bool) -> None:
+        """Schedule the next dump: the second one soon, later ones at growing intervals."""
+        self._repeat_dumps += 0 if sooner else 1
+        self._next_dump_at = now + self._settings.confirm_s * 2 ** min(self._repeat_dumps, 8)
 
 
-def _without_addresses(stacks: str) -> str:
-    """What can differ between two dumps of a process that stands still: which thread answered the signal."""
+def _normalize(stacks: str) -> str:
+    """Remove what can differ between two dumps of a hanging process: which thread handled the signal."""
     threads = re.split(r"(?m)^(?=(?:Current thread|Thread) 0x)", stacks)
     return "\n".join(
         sorted(re.sub(r"^Current thread", "Thread", thread).strip() for thread in threads if thread.strip())

@@ -1,4 +1,4 @@
-"""Opening a plan file on this machine: read against its memory, our rules, and the Ultralytics that is installed."""
+"""Loading a plan file on this machine: checked against its memory, Holdfast's rules and the installed Ultralytics."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ if TYPE_CHECKING:
 
 
 def open_plan(path: Path) -> Plan:
-    """Raises PlanInvalid with all that is wrong with the file."""
+    """Read a plan file. Raise PlanInvalid with everything that is wrong with it."""
     rules = {name: tuple(rule.limits) for name, rule in by_id().items()}
-    return read(path, ReadContext(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_settings_of))
+    return read(
+        path, ReadContext(memory=lambda: this_machine().memory().limit, rules=rules, settings_of=_known_settings)
+    )
 
 
 def ultralytics_of(python: str | None) -> UltralyticsInstall | None:
-    """The Ultralytics that a plan with this `python` trains with."""
+    """Return the Ultralytics installation that a plan with this `python` trains with."""
     if python is not None:
         return find_ultralytics([python])
     try:
         command = yolo(None)
     except CommandNotRunnable:
         return None
-    behind = python_of(command, working_folder(), os.environ)
-    return find_ultralytics(behind) if behind is not None else None
+    interpreter = python_of(command, working_folder(), os.environ)
+    return find_ultralytics(interpreter) if interpreter is not None else None
 
 
-def _settings_of(python: str | None) -> Collection[str]:
-    home = ultralytics_of(python)
-    return home.settings if home is not None else ()
+def _known_settings(python: str | None) -> Collection[str]:
+    install = ultralytics_of(python)
+    return install.settings if install is not None else ()

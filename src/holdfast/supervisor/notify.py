@@ -1,4 +1,4 @@
-"""The user's own command at the moments that matter: JSON on its stdin, no shell, never in the way of the run."""
+"""Notifications through the user's own command: JSON on its stdin, no shell, never blocking the run."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 MAX_WAIT_S = 10.0
-"""How long the end of a run waits for notifications that are under way."""
+"""How long the end of a run waits for running notifications."""
 MAX_AT_ONCE = 8
 MAX_OUTPUT = 256 << 10
-"""Bytes that one notification may print; one that prints more is ended."""
+"""Bytes that one notification may print; one that prints more is terminated."""
 MAX_LOG = 8 << 20
-"""Bytes that the log of a run holds; what is printed beyond is not kept."""
-LOOK_S = 0.02
-LEAVE_S = 1.0
-"""Between asking what is ended to end, and killing it."""
+"""Maximum size of a run's notification log in bytes; further output is dropped."""
+POLL_S = 0.02
+TERM_GRACE_S = 1.0
+"""Time between SIGTERM and SIGKILL."""
 
 
 class _Notification:
-    """One process under way, with its group. What it prints comes through a pipe, which it waits at where we do not read on."""
+    """One running process with its group. It prints into a pipe, and blocks there if Holdfast stops reading."""
 
     def __init__(self, words: list[str], message: bytes, run: RunFolder) -> None:
         self._run = run
         self._printed = 0
-        self._mark, self._since = secrets.token_hex(16), time.time()
+        self._mark, self._started_at = secrets.token_hex(16), time.time()
         marked = {**os.environ, MARK: " ".join([*os.environ.get(MARK, "").split(), self._mark])}
-        with tempfile.TemporaryFile() as stdin:  # not a pipe: nobody waits for one that does not read
+        with tempfile.TemporaryFile() as stdin:  # not a pipe: writing to a process that does not read would block
             stdin.write(message)
             stdin.seek(0)
-            self._pipe, its_end = os.pipe()
+            self._pipe, write_end = os.pipe()
             try:
                 os.set_blocking(self._pipe, False)
                 self._process = subprocess.Popen(
                     words,
                     env=marked,
                     stdin=stdin,
-                    stdout=its_end,
-                    stderr=its_end,
+                    stdout=write_end,
+                    stderr=write_end,
                     start_new_session=True,
                     close_fds=True,
                 )
@@ -66,45 +66,45 @@ class _Notification:
                 os.close(self._pipe)
                 raise
             finally:
-                os.close(its_end)
+                os.close(write_end)
 
     def is_over(self) -> bool:
-        """Take what it printed; True when it has ended."""
-        ended = self._process.poll() is not None  # before the last look, which then misses nothing
+        """Read its output. Return True if it has exited."""
+        ended = self._process.poll() is not None  # before the last read, which then misses nothing
         if not self._read() and not ended:
-            self.end(f"it printed more than {MAX_OUTPUT:,} bytes and was ended")
+            self.stop(f"it printed more than {MAX_OUTPUT:,} bytes and was terminated")
             return True
         if ended:
             os.close(self._pipe)
         return ended
 
-    def end(self, why: str) -> None:
-        """With its whole group, which is its own as long as it was not waited for, and with all that inherited its mark."""
+    def stop(self, why: str) -> None:
+        """Terminate it with its process group, and all processes that inherited its mark. The group id is valid until it is waited for."""
         if self._process.poll() is None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(OSError):
                     os.killpg(self._process.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(LEAVE_S)
+                    self._process.wait(TERM_GRACE_S)
                     break
-        end_marked(self._mark, self._since, LEAVE_S)
-        self._keep(f"\nholdfast: {why}\n".encode())
+        end_marked(self._mark, self._started_at, TERM_GRACE_S)
+        self._append_to_log(f"\nholdfast: {why}\n".encode())
         os.close(self._pipe)
 
     def _read(self) -> bool:
-        """False where it has printed too much."""
+        """Read pending output. Return False if it has printed too much."""
         while self._printed < MAX_OUTPUT:
             try:
                 piece = os.read(self._pipe, min(65536, MAX_OUTPUT - self._printed))
-            except OSError:  # nothing there now
+            except OSError:  # nothing to read now
                 return True
             if not piece:
                 return True
             self._printed += len(piece)
-            self._keep(piece)
+            self._append_to_log(piece)
         return False
 
-    def _keep(self, piece: bytes) -> None:
+    def _append_to_log(self, piece: bytes) -> None:
         if not self._run.is_there():
             return
         with contextlib.suppress(OSError):
@@ -119,30 +119,30 @@ class _Notification:
 
 
 class Notifier:
-    """Starts the command for start, finding, restart and end, and does not wait for it while the run lives."""
+    """Runs the command at start, finding, restart and end, without waiting for it while the run is active."""
 
     def __init__(self, command: str, run: RunFolder) -> None:
-        self._words = words_of(command)
+        self._words = split_command(command)
         self._run = run
         self._running: list[_Notification] = []
 
     def __call__(self, event: events.Event, _state: RunState) -> None:
         self._running = [notification for notification in self._running if not notification.is_over()]
-        message = message_for(event)
+        message = build_message(event)
         if message is None or len(self._running) >= MAX_AT_ONCE:
             return
-        of_stage = self._run.path.parent.name == "stages"
-        if of_stage and message["event"] == "end":
-            return  # the whole run tells of its stages
-        name = f"{self._run.path.parent.parent.name}/{self._run.name}" if of_stage else self._run.name
-        told = {**message, "run": name, "dir": str(self._run.path), "at": event.at}
-        # A notification that cannot be sent is the user's to mend, not a reason to end a training.
+        is_stage = self._run.path.parent.name == "stages"
+        if is_stage and message["event"] == "end":
+            return  # the run as a whole reports its stages
+        name = f"{self._run.path.parent.parent.name}/{self._run.name}" if is_stage else self._run.name
+        payload = {**message, "run": name, "dir": str(self._run.path), "at": event.at}
+        # A notification that cannot be sent is for the user to fix, not a reason to stop a training.
         with contextlib.suppress(OSError, ValueError):
-            encoded = to_bytes(told) + b"\n"
+            encoded = to_bytes(payload) + b"\n"
             self._running.append(_Notification(self._words, encoded, self._run))
 
     def close(self) -> None:
-        """Let what is under way finish, for a moment; nothing of it outlives the run."""
+        """Give running notifications a moment to finish, then terminate them."""
         deadline = time.monotonic() + MAX_WAIT_S
         running, self._running = self._running, []
         with contextlib.suppress(KeyboardInterrupt):
@@ -150,13 +150,13 @@ class Notifier:
                 running = [notification for notification in running if not notification.is_over()]
                 if not running:
                     return
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
         for notification in running:
-            notification.end("the run has ended, and so was this notification")
+            notification.stop("this notification was terminated because the run has ended")
 
 
-def words_of(command: str) -> list[str]:
-    """The command as words; says clearly what is wrong with it before anything is started."""
+def split_command(command: str) -> list[str]:
+    """Split the command into words. Raise PlanInvalid if it cannot be run, before anything is started."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -169,8 +169,8 @@ def words_of(command: str) -> list[str]:
     return words
 
 
-def message_for(event: events.Event) -> dict[str, Any] | None:
-    """What to tell of an event, or None when it is not worth waking anybody."""
+def build_message(event: events.Event) -> dict[str, Any] | None:
+    """Return the message for an event, or None if it is not worth a notification."""
     if isinstance(event, events.AttemptStarted) and event.attempt == 1:
         return {"event": "start", "message": "The training has started.", "command": event.command}
     if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.updated:
@@ -180,10 +180,10 @@ def message_for(event: events.Event) -> dict[str, Any] | None:
         decision = event.decision
         return {"event": "restart", "message": decision.why, "decision": msgspec.to_builtins(decision)}
     if isinstance(event, events.StageEnded):
-        said = f"Stage {event.name}: {event.gate_message or event.reason}"
-        return {"event": "stage-end", "message": said, "stage": event.name, "verdict": event.verdict}
+        text = f"Stage {event.name}: {event.gate_message or event.reason}"
+        return {"event": "stage-end", "message": text, "stage": event.name, "verdict": event.verdict}
     if isinstance(event, events.StageLeftOut):
-        return {"event": "stage-end", "message": f"Stage {event.name} is left out: {event.why}", "stage": event.name}
+        return {"event": "stage-end", "message": f"Stage {event.name} is skipped: {event.why}", "stage": event.name}
     if isinstance(event, events.RunEnded):
         return {"event": "end", "message": event.reason, "verdict": event.verdict, "exit_status": event.exit_status}
     return None

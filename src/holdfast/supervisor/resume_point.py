@@ -1,4 +1,4 @@
-"""How the next attempt goes on: from which checkpoint, by which means, or from the start, and why."""
+"""How the next attempt resumes: from which checkpoint and by which means, or from the start, and why."""
 
 from __future__ import annotations
 
@@ -20,74 +20,74 @@ if TYPE_CHECKING:
     from holdfast.schema.events import Saved, Snapshot
     from holdfast.schema.plan import Plan
 
-NOT_KNOWN = (
-    "how this command goes on from a checkpoint is not known; "
-    """tell it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
+UNKNOWN_COMMAND = (
+    "Holdfast does not know how this command resumes from a checkpoint; "
+    """specify it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
 ).strip()
-PLAIN_LOOP = (
-    f"{NOT_KNOWN}; or put holdfast.guard around the loop: two lines, and it goes on at the very batch (docs/guard.md)"
-)
-NO_LAST_YET = "it died before its first snapshot and before Ultralytics saved a last.pt"
-NO_STEP = "it had made no step"
+PLAIN_LOOP = f"{UNKNOWN_COMMAND}; or put holdfast.guard around the loop: two lines, and it resumes at the exact batch (docs/guard.md)"
+NO_LAST_PT = "it crashed before its first snapshot and before Ultralytics saved a last.pt"
+NO_STEP = "it had not completed a step"
 MAX_MATCHES = 10_000
-"""Files that a pattern of --checkpoint may match."""
+"""Files that a --checkpoint pattern may match."""
 
 
 def find_resume_point(state: RunState, plan: Plan, before: int | None = None) -> Resume:
-    """From the newest state that is whole; with `before`, from the newest that was saved before that step."""
+    """Return the newest intact state to resume from; with `before`, the newest that was saved before that step."""
     if plan.observe_only:
         return Resume(how="start over", why="--observe-only changes nothing")
-    found = _found(state, plan, before)
+    found = _choose(state, plan, before)
     if before is not None and found.checkpoint is None:
         return Resume(
-            how="start over", why=f"nothing was saved before step {before}, from where on its state is spoiled"
+            how="start over", why=f"nothing was saved before step {before}, from which on its state is corrupt"
         )
     return found
 
 
-def _found(state: RunState, plan: Plan, before: int | None) -> Resume:
-    snapshot = _newest_snapshot(state, before)
-    of_ultralytics = any(attempt.adapter == "ultralytics" for attempt in state.attempts)
+def _choose(state: RunState, plan: Plan, before: int | None) -> Resume:
+    snapshot = _find_newest_snapshot(state, before)
+    uses_ultralytics = any(attempt.adapter == "ultralytics" for attempt in state.attempts)
     if snapshot is not None:
-        fallback = _ultralytics(state, before).checkpoint if of_ultralytics else None
+        fallback = _from_ultralytics(state, before).checkpoint if uses_ultralytics else None
         return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, fallback=fallback)
     if plan.checkpoint is not None:
         return _from_glob(state, plan, before)
-    if of_ultralytics:
-        return _ultralytics(state, before)
+    if uses_ultralytics:
+        return _from_ultralytics(state, before)
     if state.attempt.torch is not None and not any(attempt.steps for attempt in state.attempts):
         return Resume(how="start over", why=NO_STEP)
-    return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(state) else NOT_KNOWN)
+    return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(state) else UNKNOWN_COMMAND)
 
 
 def command_for(plan: Plan, resume: Resume | None) -> list[str]:
-    """The command of an attempt: the user's own, with the arguments added that make it go on."""
+    """Return the command of an attempt: the user's own, plus the arguments that make it resume."""
     if resume is None or resume.how != "command" or resume.checkpoint is None or plan.resume_with is None:
         return list(plan.command)
-    words = shlex.split(plan.resume_with)  # a plan whose words cannot be told apart is none
+    words = shlex.split(plan.resume_with)  # cannot raise: a plan that cannot be split is rejected earlier
     return [*plan.command, *(word.replace("{checkpoint}", resume.checkpoint) for word in words)]
 
 
 def saved_files(state: RunState, plan: Plan) -> list[tuple[Path, int]]:
-    """What the newest attempt left on disk, with the step at which it was saved."""
+    """Return the files that the newest attempt left on disk, with the step at which each was saved."""
     attempt = state.attempt
-    found = _saved_by(attempt, plan)
+    found = _find_saved(attempt, plan)
     if plan.checkpoint is not None:
-        for path in _matches(plan):
-            if _modified(path) >= attempt.started.at:
+        for path in _match_checkpoints(plan):
+            if _modified_at(path) >= attempt.started.at:
                 found.setdefault(path, attempt.last_step)
     return list(found.items())
 
 
-def _saved_by(attempt: AttemptState, plan: Plan) -> dict[Path, int]:
-    """Where what the probe saw being saved is now. Many write to a temporary name and rename it; rotated files are gone."""
+def _find_saved(attempt: AttemptState, plan: Plan) -> dict[Path, int]:
+    """Return where the files that the probe saw being saved are now. Many programs save under a temporary name and rename
+    the file; rotated files are gone.
+    """
     found: dict[Path, int] = {}
     for name, saved in attempt.saves.by_path.items():
         path = _resolve(Path(plan.cwd) / name)
         if path is None:
             continue
         if not exists(path):
-            renamed = _same_size_beside(path, saved, attempt.started.at)
+            renamed = _find_renamed(path, saved, attempt.started.at)
             if renamed is None:
                 continue
             path = renamed
@@ -95,16 +95,16 @@ def _saved_by(attempt: AttemptState, plan: Plan) -> dict[Path, int]:
     return found
 
 
-def _same_size_beside(path: Path, saved: Saved, since: float) -> Path | None:
-    """The newest file of this attempt in the same folder that has the size of what was saved."""
+def _find_renamed(path: Path, saved: Saved, since: float) -> Path | None:
+    """Return the newest file of this attempt in the same folder with the size of the saved file."""
     try:
-        beside = [file for file in path.parent.iterdir() if file.is_file() and file.stat().st_size == saved.bytes]
+        candidates = [file for file in path.parent.iterdir() if file.is_file() and file.stat().st_size == saved.bytes]
     except (OSError, ValueError):
         return None
-    return max((file for file in beside if _modified(file) >= since), key=_modified, default=None)
+    return max((file for file in candidates if _modified_at(file) >= since), key=_modified_at, default=None)
 
 
-def _newest_snapshot(state: RunState, before: int | None) -> Snapshot | None:
+def _find_newest_snapshot(state: RunState, before: int | None) -> Snapshot | None:
     for attempt in reversed(state.attempts):
         for snapshot in reversed(attempt.snapshots.known):
             if (before is None or snapshot.step < before) and exists(Path(snapshot.path)):
@@ -114,25 +114,27 @@ def _newest_snapshot(state: RunState, before: int | None) -> Snapshot | None:
 
 def _from_glob(state: RunState, plan: Plan, before: int | None) -> Resume:
     since = state.attempts[0].started.at
-    # A file from before this run belongs to another one: going on from it would mix the two.
-    files = [path for path in _matches(plan) if _modified(path) >= since]
-    files.sort(key=_modified, reverse=True)
+    # A file from before this run belongs to another run: resuming from it would mix the two.
+    files = [path for path in _match_checkpoints(plan) if _modified_at(path) >= since]
+    files.sort(key=_modified_at, reverse=True)
     for path in files:
-        if _is_whole(path) and (before is None or 0 < _step_of(state, plan, path) < before):
+        if _is_intact(path) and (before is None or 0 < _find_step(state, plan, path) < before):
             how = "command" if plan.resume_with else "environment"
-            return Resume(how=how, checkpoint=str(path), step=_step_of(state, plan, path), why=_torn_note(files, path))
-    why = "every checkpoint is torn" if files else f"no file of this run matches {plan.checkpoint}"
+            return Resume(
+                how=how, checkpoint=str(path), step=_find_step(state, plan, path), why=_describe_skipped(files, path)
+            )
+    why = "every checkpoint is incomplete or corrupt" if files else f"no file of this run matches {plan.checkpoint}"
     return Resume(how="start over", why=why)
 
 
-def _ultralytics(state: RunState, before: int | None) -> Resume:
-    """Its last.pt where that is whole, else the newest whole copy of one in the vault."""
+def _from_ultralytics(state: RunState, before: int | None) -> Resume:
+    """Resume from last.pt if it is intact, else from its newest intact backup."""
     candidates = [found for found in _ultralytics_candidates(state) if before is None or found[1] < before]
     for path, step in candidates:
-        if _is_whole(path):
-            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is torn or gone"
+        if _is_intact(path):
+            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is missing, incomplete or corrupt"
             return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
-    why = "last.pt is torn" if candidates else NO_LAST_YET
+    why = "last.pt is incomplete or corrupt" if candidates else NO_LAST_PT
     return Resume(how="start over", why=why)
 
 
@@ -147,43 +149,43 @@ def _ultralytics_candidates(state: RunState) -> Iterator[tuple[Path, int]]:
                 yield Path(kept.kept), kept.step
 
 
-def _matches(plan: Plan) -> list[Path]:
+def _match_checkpoints(plan: Plan) -> list[Path]:
     pattern = str(Path(plan.cwd) / (plan.checkpoint or ""))
     try:
-        # Not Path.glob: that takes no absolute patterns, and users give those.
+        # Not Path.glob: it does not accept absolute patterns, which users pass.
         found = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_MATCHES))  # noqa: PTH207
     except (OSError, ValueError, RecursionError):
         return []
-    return [path for each in found if (path := _resolve(Path(each))) is not None]
+    return [path for name in found if (path := _resolve(Path(name))) is not None]
 
 
-def _step_of(state: RunState, plan: Plan, path: Path) -> int:
-    """The step at which a file was saved, where the probe saw it; else 0."""
-    return next((saved[path] for a in reversed(state.attempts) if path in (saved := _saved_by(a, plan))), 0)
+def _find_step(state: RunState, plan: Plan, path: Path) -> int:
+    """Return the step at which a file was saved, or 0 if the probe did not see it."""
+    return next((saved[path] for a in reversed(state.attempts) if path in (saved := _find_saved(a, plan))), 0)
 
 
-def _torn_note(files: list[Path], chosen: Path) -> str:
-    passed = files[: files.index(chosen)]
-    return f"passed over {len(passed)} torn ones, the newest {passed[0]}" if passed else ""
+def _describe_skipped(files: list[Path], chosen: Path) -> str:
+    skipped = files[: files.index(chosen)]
+    return f"skipped {len(skipped)} that cannot be resumed from, the newest {skipped[0]}" if skipped else ""
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether it can be gone on from, as far as that shows without loading it. A folder is taken as it is."""
+def _is_intact(path: Path) -> bool:
+    """Check whether a file can be resumed from, without loading it. A folder is accepted as it is."""
     try:
         return path.exists() and not is_truncated(path)
-    except Exception:  # noqa: BLE001 - the file may hold anything: what cannot be looked at is passed over for the next one
+    except Exception:  # noqa: BLE001 - the file may contain anything: one that cannot be read is skipped
         return False
 
 
 def _resolve(path: Path) -> Path | None:
-    """None where it leads nowhere: a link to itself, a name that no file can have."""
+    """Return the resolved path, or None if it is invalid: a link to itself, a name that no file can have."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         return None
 
 
-def _modified(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except (OSError, ValueError):

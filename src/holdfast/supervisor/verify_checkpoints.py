@@ -1,6 +1,6 @@
-"""After a finished training: are the checkpoints that it leaves whole, loadable and finite?
+"""Verification after a finished training: are its checkpoints complete, loadable and finite?
 
-They are read back under the interpreter that trained, because the supervisor has no torch of its own.
+They are loaded with the interpreter that trained, because the supervisor has no torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
 
 MAX_FILES = 3
-SECONDS = 120.0
+TIMEOUT_S = 120.0
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".safetensors", ".model", ".pkl")
 SOURCE = Path(verify_checkpoint.__file__)
 
 
 class Reader:
-    """The process that reads them. It gets ready while the training's own still does its last evaluation or winds down: importing torch
-    takes as long.
+    """The process that loads checkpoints. It starts during the training's last evaluation or shutdown, because importing torch
+    takes about as long.
 
     It listens to the run's events: `Reader()(event, state)`.
     """
@@ -43,7 +43,7 @@ class Reader:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, event: Event, state: RunState) -> None:
-        """A training that has saved something and says goodbye, or has come to its last epoch's end, may be finished."""
+        """Start the process when a training that has saved a checkpoint exits or completes its last epoch: it may be finished."""
         attempt = state.attempt if state.attempts else None
         may_be_over = isinstance(event, ProcessExiting) or (isinstance(event, Epoch) and event.epoch == event.planned)
         trains_again = isinstance(event, Epoch) and not may_be_over
@@ -54,7 +54,7 @@ class Reader:
             self._start(attempt.attached.executable)
 
     def read_back(self, state: RunState, plan: Plan, clock: Callable[[], float]) -> list[Reloaded]:
-        """The newest checkpoints of the newest attempt, read back."""
+        """Load the newest checkpoints of the newest attempt and return the results."""
         attempt = state.attempt
         saved = saved_files(state, plan)
         files = [(path, step) for path, step in saved if path.suffix in SUFFIXES and path.is_file()]
@@ -63,15 +63,15 @@ class Reader:
             return []
         self._start(attempt.attached.executable)
         steps = {str(path): step for path, step in newest}
-        said = _answers(self._printed("".join(f"{json.dumps(path)}\n" for path in steps)))
+        replies = _parse_replies(self._communicate("".join(f"{json.dumps(path)}\n" for path in steps)))
         found = []
-        for path, answer in said.items():
-            # What else a library printed is none of ours.
+        for path, reply in replies.items():
+            # Anything else was printed by a library.
             with contextlib.suppress(msgspec.ValidationError):
                 if path in steps:
                     found.append(
                         msgspec.convert(
-                            {**answer, "at": clock(), "path": path, "step": steps[path], "of": len(files)}, Reloaded
+                            {**reply, "at": clock(), "path": path, "step": steps[path], "of": len(files)}, Reloaded
                         )
                     )
         return found
@@ -85,8 +85,8 @@ class Reader:
     def _start(self, executable: str) -> None:
         if self._process is not None:
             return
-        hidden = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        excluded = (protocol.ATTEMPT_DIR, protocol.HEARTBEAT, protocol.LOCK, "TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+        environment = {name: value for name, value in os.environ.items() if name not in excluded}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             self._process = subprocess.Popen(
                 program([executable], SOURCE.read_text()),
@@ -94,30 +94,30 @@ class Reader:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C is for Holdfast
+                start_new_session=True,  # Ctrl-C must reach only Holdfast
             )
 
-    def _printed(self, asked: str) -> bytes:
-        """What it says of the paths that it is asked about, as far as it got."""
+    def _communicate(self, request: str) -> bytes:
+        """Send the paths and return the output, as far as the process got."""
         if self._process is None:
             return b""
         try:
-            return self._process.communicate(asked.encode(), timeout=SECONDS)[0]
-        except subprocess.TimeoutExpired as late:
-            return late.stdout or b""
+            return self._process.communicate(request.encode(), timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired as error:
+            return error.stdout or b""
         except OSError:
             return b""
         finally:
             self.close()
 
 
-def _answers(printed: bytes) -> dict[str, dict[str, Any]]:
-    """By path; one is missing where nothing is claimed of it."""
-    answers = {}
-    for line in printed.splitlines():
+def _parse_replies(output: bytes) -> dict[str, dict[str, Any]]:
+    """Return the replies by path. A path without a reply is missing."""
+    replies = {}
+    for line in output.splitlines():
         try:
-            said = json.loads(line)
-            answers[said.pop("path")] = said
+            reply = json.loads(line)
+            replies[reply.pop("path")] = reply
         except (ValueError, KeyError, AttributeError, RecursionError):
             continue
-    return answers
+    return replies
