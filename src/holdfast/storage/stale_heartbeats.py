@@ -41,7 +41,7 @@ def _left_behind(folder: Path) -> Iterator[tuple[Path, float]]:
     """Those of this user whose supervisor is no process here, with their age."""
     for entry in os.scandir(folder):
         named = _NAME.fullmatch(entry.name)
-        if named is None or heartbeat.lives(int(named[1])):
+        if named is None or heartbeat.process_exists(int(named[1])):
             continue
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
@@ -57,12 +57,12 @@ def _settle(path: Path, age: float, pid_space: str) -> None:
             path.unlink()
         return
     is_here = bool(pid_space) and of_space.decode("ascii", "replace") == pid_space
-    if is_here and any(heartbeat.lives(beat.pid) for beat in heartbeat.read(str(path)).values()):
+    if is_here and any(heartbeat.process_exists(beat.pid) for beat in heartbeat.read(str(path)).values()):
         return
     if not is_here and age <= ELSEWHERE_S:
         return  # whether its processes live cannot be seen from here
     run_file = os.fsdecode(of_run)
-    if heartbeat.where_it_lies(run_file) == str(path):
+    if heartbeat.find_table(run_file) == str(path):
         with _nobody_holds(Path(run_file).with_name("lock")):
             heartbeat.settle(run_file)
     elif is_here and age > LOST_S:
