@@ -113,7 +113,9 @@ class Budget(object):
                     "counting alone takes %.1f%% of a step of %.2f ms" % (100 * base_share, 1e3 * self.step_seconds),
                 )
             else:
-                self._note("tensors are inspected in some steps only", "the probe keeps to %g%% of step time" % (100 * SHARE))
+                self._note(
+                    "tensors are inspected in some steps only", "the probe keeps to %g%% of step time" % (100 * SHARE)
+                )
         self._steps = self._requests = self._refusals = 0
         self._base_seconds = self._reviewed_seconds = 0.0
 

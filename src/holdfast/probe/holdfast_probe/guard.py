@@ -151,7 +151,11 @@ class Guard(object):
         self._unfinished_pass = None
         call, self._call = self._call, self._call + 1
         resume_state = self._resume_state
-        if resume_state is not None and resume_state["place"]["pass"] is not None and call < resume_state["place"]["call"]:
+        if (
+            resume_state is not None
+            and resume_state["place"]["pass"] is not None
+            and call < resume_state["place"]["call"]
+        ):
             self._loaders.meet(call, loader, give_back=False)
             return  # this pass was finished before the snapshot
         resumed_pass = None if resume_state is None else self._finish_restore()

@@ -361,7 +361,9 @@ class Probe(object):
         """Number steps from `step`: the training now has its state of that step, regardless of where it was supposed to resume."""
         os.environ.pop(protocol.FIRST_STEP, None)
         if self.awake and self.step != self.first_step:
-            self.note("step numbers continue from step %d although the training resumes from step %d" % (self.step, step))
+            self.note(
+                "step numbers continue from step %d although the training resumes from step %d" % (self.step, step)
+            )
             return
         self.first_step = self.step = step
 
@@ -436,7 +438,13 @@ class Probe(object):
             return
         self.ended = True
         self.awake = False
-        for finish in (self._end_values, self.loaders.end, self._end_inspectors, self.schedules.end, self._emit_coverage):
+        for finish in (
+            self._end_values,
+            self.loaders.end,
+            self._end_inspectors,
+            self.schedules.end,
+            self._emit_coverage,
+        ):
             try:
                 finish()
             except Exception as error:

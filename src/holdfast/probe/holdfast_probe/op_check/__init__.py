@@ -201,7 +201,8 @@ class Session(object):
         if self._descriptor < 0:
             self._descriptor = _opened(self._path)
             os.write(
-                self._descriptor, encode_event("op-check-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)})
+                self._descriptor,
+                encode_event("op-check-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)}),
             )
         os.write(self._descriptor, encode_event(event, fields))
 
