@@ -61,7 +61,7 @@ def test_states_modules_and_old_formats_load(tmp_path):
     torch.save({"model": model, "best": 0.5}, tmp_path / "module.pt")
     torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     said = read_back(*(tmp_path / name for name in ("state.pt", "both.pt", "module.pt", "old.pt")))
-    assert [(each["loads"], each["bad"]) for each in said] == [(True, [])] * 4
+    assert [(each["loads"], each["nonfinite"]) for each in said] == [(True, [])] * 4
     assert said[0]["tensors"] == said[2]["tensors"] == said[3]["tensors"] == len(model.state_dict())
     assert said[1]["tensors"] > said[0]["tensors"]
 
@@ -73,7 +73,7 @@ def test_values_that_are_not_finite_are_named(tmp_path, whole_module):
         model.inner[0].weight[1, 1] = float("nan")
     torch.save(model if whole_module else model.state_dict(), tmp_path / "nan.pt")
     (said,) = read_back(tmp_path / "nan.pt")
-    assert said["bad"] == ["inner.0.weight"]
+    assert said["nonfinite"] == ["inner.0.weight"]
 
 
 @pytest.mark.parametrize("zipped", [True, False])

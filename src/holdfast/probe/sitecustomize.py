@@ -1,7 +1,7 @@
 """Starts the probe, then runs the sitecustomize that would have run without it.
 
-Python imports the first `sitecustomize` on its path at start-up. If the probe fails, the training must still start as usual. If the
-other sitecustomize fails, its error must surface as usual.
+Python imports the first `sitecustomize` on its path at start-up. If the probe fails, the training must still start as
+usual. If the other sitecustomize fails, its error must surface as usual.
 """
 
 import os

@@ -1,14 +1,14 @@
 """How much time the probe may use, and how much it has used.
 
-Every step earns a share of its own duration. The base cost (counting steps, reading losses) is paid first; inspectors get the rest. They
-always get a minimum, so that even a training with very short steps is inspected occasionally. A loan at the start lets inspectors see
-every parameter in the first steps.
+Every step earns a share of its own duration. The base cost (counting steps, reading losses) is paid first; inspectors
+get the rest. They always get a minimum, so that even a training with very short steps is inspected occasionally. A loan
+at the start lets inspectors see every parameter in the first steps.
 """
 
 import time
 
 SHARE = 0.0025
-"""The probe's share of step time, as it measures it. Its effect on the caches costs the training several times as much."""
+"""The probe's share of step time, as measured by itself. Its effect on the caches costs several times as much."""
 MIN_INSPECTION_SHARE = 0.001
 """The share that inspectors get if the base cost alone exceeds the budget."""
 LOAN_SECONDS = 0.030
@@ -39,7 +39,8 @@ class Budget(object):
     def allows(self, cost_estimate_seconds):
         """Return True if an inspection that takes about this long may run now.
 
-        An inspection that costs more than can ever be saved may run once the savings are full. It is paid back before anything else may run.
+        An inspection that costs more than can ever be saved may run once the savings are full. It is paid back before
+        anything else may run.
         """
         self._requests += 1
         if self.credit >= cost_estimate_seconds or self.credit >= self._limit:

@@ -1,14 +1,15 @@
 """Values of small tensors, read without making the training wait.
 
-Tensors on the CPU are read immediately. Tensors on a device are copied on that device (the training may overwrite them), collected, and
-fetched together: one synchronization for many steps. The copy to the host keeps its dtype and is converted there.
+Tensors on the CPU are read immediately. Tensors on a device are copied on that device (the training may overwrite
+them), collected, and fetched together: one synchronization for many steps. The copy to the host keeps its dtype and is
+converted there.
 """
 
 from collections import deque
 from threading import get_ident
 
 MAX_WAITING = 4096
-"""Limit per device and dtype. If no steps are counted, or only on a thread that has exited, nothing is fetched either."""
+"""Limit per device and dtype. Nothing is fetched if no steps are counted, or only on a thread that has exited."""
 
 
 class DeferredScalars(object):
@@ -19,13 +20,13 @@ class DeferredScalars(object):
         self.count = 0
         """Number of tensors that wait on a device."""
         self.thread = None
-        """The training thread, which made the last step of the primary optimizer. Only this thread touches device tensors."""
+        """The thread that made the last step of the primary optimizer. Only this thread touches device tensors."""
 
     def on_training_thread(self):
         return self.thread is None or get_ident() == self.thread
 
     def later(self, tensor, callback):
-        """Call `callback(values)` with the tensor's values as a list of floats, either immediately or at one of the next fetches."""
+        """Call `callback(values)` with the tensor's values as a list of floats, now or at one of the next fetches."""
         tensor = self.local(tensor.detach())
         if tensor.is_cpu:
             callback(tensor.double().reshape(-1).tolist())
@@ -43,7 +44,10 @@ class DeferredScalars(object):
         self.count += 1
 
     def fetch(self):
-        """Copy all waiting values to the host. Return False if called on another thread than the training thread, where this is not allowed."""
+        """Copy all waiting values to the host.
+
+        Return False if called on another thread than the training thread, where this is not allowed.
+        """
         if not self.on_training_thread():
             return False
         waiting, self._waiting, self.count = self._waiting, {}, 0
@@ -53,7 +57,7 @@ class DeferredScalars(object):
 
     @staticmethod
     def local(tensor):
-        """Return this rank's shard of a distributed tensor: reading the whole tensor would be a collective operation."""
+        """Return this rank's shard of a distributed tensor: reading the whole tensor would be a collective."""
         to_local = getattr(tensor, "to_local", None)
         return tensor if to_local is None else to_local()
 

@@ -1,8 +1,9 @@
 """How the probe stays out of torch.compile.
 
-`torch.compiler.disable` would import dynamo, which takes a second and may never be needed. So nothing happens until the training itself
-imports dynamo. Then dynamo is configured not to compile the probe's files, and not to compile the patched functions outside a graph.
-Inside a graph, dynamo traces into a patched function, evaluates its check whether a compiler is tracing, and continues with the original.
+`torch.compiler.disable` would import dynamo, which takes a second and may never be needed. So nothing happens until the
+training itself imports dynamo. Then dynamo is configured not to compile the probe's files, and not to compile the
+patched functions outside a graph. Inside a graph, dynamo traces into a patched function, evaluates its check whether a
+compiler is tracing, and continues with the original.
 """
 
 import os
@@ -12,9 +13,10 @@ PATCHES_FILE = "doors.py"
 
 
 def find_is_compiling(torch):
-    """Return this torch's function that reports whether a compiler is tracing, one that the compiler itself understands.
+    """Return torch's function that reports whether a compiler is tracing.
 
-    It is called several times per step, so the first choice is the one that calls no other function.
+    It must be one that the compiler itself understands. It is called several times per step, so the first choice is the
+    one that calls no other function.
     """
     compiler = getattr(torch, "compiler", None)
     return getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never

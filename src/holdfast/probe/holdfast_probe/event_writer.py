@@ -1,7 +1,7 @@
 """One rank's event file, with one JSON line per event, written immediately.
 
-A full disk or a deleted folder stops the writing, never the training. Lines are dropped and counted, and when a line can be written again,
-a note reports how many were lost.
+A full disk or a deleted folder stops the writing, never the training. Lines are dropped and counted, and when a line
+can be written again, a note reports how many were lost.
 """
 
 import errno
@@ -14,11 +14,13 @@ from . import protocol, redact
 
 RETRY_SECONDS = 5.0
 ALWAYS_WRITTEN = frozenset(["probe-attached", "coverage", "step", "steps", "schedule", "probe-note", "process-exiting"])
-"""Events whose number is limited where they are created. All others share an allowance, so that the file of a million steps stays small."""
+"""Events whose number is limited where they are created. All others share an allowance, so that the file of a million
+steps stays small."""
 REDACTED = frozenset(
     ["probe-attached", "settings", "saved", "snapshot", "snapshot-failed", "snapshot-corrupt", "restored", "probe-note"]
 )
-"""Events that contain text from outside Holdfast: paths, settings, messages. All others contain only numbers and tensor names."""
+"""Events that contain text from outside Holdfast: paths, settings, messages. All others contain only numbers and tensor
+names."""
 SENTENCES = frozenset(["why", "detail"])
 ALLOWANCE_BYTES = 4000000
 ALLOWANCE_BYTES_PER_STEP = 10
@@ -97,7 +99,10 @@ class EventWriter(object):
             self._fail()
 
     def write(self, event, fields, step=0):
-        """Write one event. Never raises. An event is dropped if it exceeds the allowance or if nothing can be written."""
+        """Write one event.
+
+        Never raises. An event is dropped if it exceeds the allowance or if nothing can be written.
+        """
         line = encode_event(event, fields)
         if event not in ALWAYS_WRITTEN and not self._fits_allowance(len(line), step):
             return
@@ -107,7 +112,7 @@ class EventWriter(object):
         self._write_bytes(line)
 
     def write_all(self, event, fields_list):
-        """Write several events of a kind whose number is limited, all at once: a system call costs as much as a line."""
+        """Write several events of a kind whose number is limited at once: a system call costs as much as a line."""
         if self._retry_at and not self._recover():
             self._lost += len(fields_list)
             return
@@ -155,7 +160,10 @@ class EventWriter(object):
         return status.st_dev, status.st_ino
 
     def _is_own_file(self):
-        """Return True if the descriptor still refers to this file. A program that closes descriptors it did not open may have reused it."""
+        """Return True if the descriptor still refers to this file.
+
+        A program that closes descriptors it did not open may have reused it.
+        """
         try:
             return self._file_identity() == self._identity
         except OSError:
@@ -179,7 +187,10 @@ class EventWriter(object):
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
     def _recover(self):
-        """Return True if lines can be written again. A truncated line is terminated first, so that it does not corrupt the next one."""
+        """Return True if lines can be written again.
+
+        A truncated line is terminated first, so that it does not corrupt the next one.
+        """
         if time.monotonic() < self._retry_at:
             return False
         lost, is_truncated = self._lost, self._is_truncated

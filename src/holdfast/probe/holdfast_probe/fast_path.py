@@ -1,10 +1,11 @@
 """The fast path through the hooks, for trainings with short steps.
 
-After a step's own work the caches are cold, and every line of Python takes several times as long as in a tight loop. All of the hooks
-together take a tenth of a 1 ms step, and 3% of a 10 ms step. Most of that time goes into finding out what is unusual about a step. So if
-nothing was unusual about the last step, the next few take the fast path. It counts, times and reads the loss as usual and keeps the
-values. Everything else is left to every sixteenth step, which does it for all of them at once. Anything unusual (another optimizer, a
-second backward, an evaluation, the end of a pass, a device) ends the fast path immediately.
+After a step's own work the caches are cold, and every line of Python takes several times as long as in a tight loop.
+All of the hooks together take a tenth of a 1 ms step, and 3% of a 10 ms step. Most of that time goes into finding out
+what is unusual about a step. So if nothing was unusual about the last step, the next few take the fast path. It counts,
+times and reads the loss as usual and keeps the values. Everything else is left to every sixteenth step, which does it
+for all of them at once. Anything unusual (another optimizer, a second backward, an evaluation, the end of a pass, a
+device) ends the fast path immediately.
 """
 
 from threading import get_ident
@@ -26,7 +27,8 @@ class FastPath(object):
         self.steps, self.seconds = 0, 0.0
         """Steps that took the fast path since the last step that did not, and their duration."""
         self._pending = []
-        """(number, end time, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not recorded yet."""
+        """(number, end time, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not
+        recorded yet."""
         self._loss = self._norm = None
         self._waited, self._fetched = 0.0, 0
         """Values of the current step."""
@@ -94,7 +96,10 @@ class FastPath(object):
             self._probe.loaders.count_usual_fetches(1, self._probe.steps.record, waited)
 
     def begin_backward(self, args):
-        """Return True if the full path need not see this backward: it is the ordinary first one of a step, or nested in another."""
+        """Return True if the full path need not see this backward.
+
+        It is the ordinary first backward of a step, or nested in another one.
+        """
         if self._graph_task() != -1:
             return True
         loss = args[0] if args else None
@@ -133,7 +138,10 @@ class FastPath(object):
         return False
 
     def end_step(self, optimizer):
-        """Count the step and return True if it was an ordinary one of the primary optimizer. A single function, because every call costs time."""
+        """Count the step and return True if it was an ordinary one of the primary optimizer.
+
+        A single function, because every call costs time.
+        """
         probe = self._probe
         loss = self._loss
         if self._optimizer() is not optimizer or loss is None or probe.pause_seconds:
@@ -189,7 +197,10 @@ class FastPath(object):
         self._waited, self._fetched = 0.0, 0
 
     def settle(self):
-        """Record all pending steps. Only the training thread may call this. Steps are removed one by one, because a Ctrl-C may interrupt."""
+        """Record all pending steps.
+
+        Only the training thread may call this. Steps are removed one by one, because a Ctrl-C may interrupt.
+        """
         pending, steps = self._pending, self._probe.steps
         while pending:
             self._record_step(steps, *pending.pop(0))

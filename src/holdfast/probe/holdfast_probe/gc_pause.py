@@ -1,6 +1,7 @@
-"""Holding off Python's garbage collector, so that neither Holdfast's allocations nor the imports of a training trigger full collections.
+"""Keeping Python from running full garbage collections because of Holdfast, or while a training is being imported.
 
-A full collection takes 0.2 s for an Ultralytics training. Objects that are created and freed while the collector is off do not count.
+A full collection takes 0.2 s for an Ultralytics training. Objects that are created and freed while the collector is off
+do not count.
 """
 
 import gc
@@ -10,9 +11,8 @@ import time
 MAX_START_SECONDS = 60.0
 MAX_YOUNG_COLLECTIONS = 150
 MAX_MEMORY_BYTES = 1 << 30
-"""Limits for a start-up. A process that exceeds one of them before it trains is doing more than starting, and its garbage may be large.
-Ultralytics takes 3 s, 90 young collections and 0.5 GiB.
-"""
+"""Limits for a start-up. A process that exceeds one of them before it trains is doing more than starting, and its
+garbage may be large. Ultralytics takes 3 s, 90 young collections and 0.5 GiB."""
 
 
 class NoCollection(object):
@@ -31,11 +31,12 @@ class NoCollection(object):
 class GcPause(object):
     """Postpones full collections from the import of torch to the first batch.
 
-    Nearly everything that is allocated in that time stays alive, so each full collection scans all of it again and frees next to nothing
-    (with Ultralytics: five collections, 0.4 s of a start-up of 2.7 s). Young garbage is still collected as usual.
+    Nearly everything that is allocated in that time stays alive, so each full collection scans all of it again and
+    frees next to nothing (with Ultralytics: five collections, 0.4 s of a start-up of 2.7 s). Young garbage is still
+    collected as usual.
 
-    Python runs a full collection after a certain number of younger ones. After each of those, the surviving objects are marked as already
-    scanned. Nothing that a program can see or set is changed.
+    Python runs a full collection after a certain number of younger ones. After each of those, the surviving objects are
+    marked as already scanned. Nothing that a program can see or set is changed.
     """
 
     def __init__(self):
@@ -70,14 +71,20 @@ class GcPause(object):
         return gc.get_freeze_count() != self._frozen  # the program has frozen objects: do not unfreeze them
 
     def end(self):
-        """Stop postponing: the training has begun. From now on Python's own rule decides when the next full collection runs."""
+        """Stop postponing: the training has begun.
+
+        From now on Python's own rule decides when the next full collection runs.
+        """
         self._is_active = False
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 
 
 def _has_generations():
-    """Return True if old objects are scanned all at once. Python 3.14 scans them incrementally; free-threaded Python has no generations."""
+    """Return True if old objects are scanned all at once.
+
+    Python 3.14 scans them incrementally; free-threaded Python has no generations.
+    """
     return sys.version_info < (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 

@@ -5,8 +5,8 @@
             for x, y in run.batches(loader):
                 ...
 
-On entry, every object gets the state of the newest valid snapshot. Between two batches, a new snapshot is taken when one is due. This
-works with and without the supervisor, and in a notebook.
+On entry, every object gets the state of the newest valid snapshot. Between two batches, a new snapshot is taken when
+one is due. This works with and without the supervisor, and in a notebook.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ EXIT_SECONDS = 600.0
 SOURCE = "guard"
 SNAPSHOT_KEYS = ("parts", "place", "own")
 ONE_LOADER_ONLY = (
-    "run.batches iterates over one loader at a time, and another iteration has not finished. Iterate over the other loader directly, "
-    "or pass run.batches a single object that yields from both."
+    "run.batches iterates over one loader at a time, and another iteration has not finished. Iterate over the other "
+    "loader directly, or pass run.batches a single object that yields from both."
 )
 
 
@@ -113,7 +113,10 @@ class Guard(object):
         return False
 
     def _is_mid_pass(self):
-        """Return True if the program exits in the middle of a pass: a program that requests a snapshot and exits has not finished."""
+        """Return True if the program exits in the middle of a pass.
+
+        A program that requests a snapshot and exits has not finished.
+        """
         self._pass = self._pass or self._unfinished_pass
         return self._pass is not None
 
@@ -139,7 +142,10 @@ class Guard(object):
         self._resume_state = None
 
     def _take_over_epochs(self):
-        """Report epochs from now on, so that the end of a pass does not count as one: after a crash, a pass may be only the rest of an epoch."""
+        """Report epochs from now on, so that the end of a pass does not count as one.
+
+        After a crash, a pass may be only the rest of an epoch.
+        """
         if self._probe is not None:
             self._probe.loaders.epochs_known_by = SOURCE
 
@@ -183,8 +189,8 @@ class Guard(object):
     def _last_batch(self, loader):
         """Return the number of the last batch, after which no snapshot is taken.
 
-        A run that resumed there would find no batch left, and the variables that the loop fills would be empty. The start of the next
-        epoch serves as well, or the next pass if there are no epochs.
+        A run that resumed there would find no batch left, and the variables that the loop fills would be empty. The
+        start of the next epoch serves as well, or the next pass if there are no epochs.
         """
         count = batches_of(self._torch, loader)
         return None if count == 1 and self._epoch is None else count
@@ -192,8 +198,8 @@ class Guard(object):
     def snapshot(self):
         """Request a snapshot at the end of this batch, even if none is due.
 
-        Between two passes, it is taken at the next point that a training can resume from. Otherwise, whatever the program did since the
-        last pass would be done twice.
+        Between two passes, it is taken at the next point that a training can resume from. Otherwise, whatever the
+        program did since the last pass would be done twice.
         """
         self._snapshot_requested = True
         if self._epoch is None and not self._call:
@@ -204,8 +210,8 @@ class Guard(object):
     def _take_snapshot_if_due(self, is_later_pass=False):
         """Take a snapshot if one is due or was requested.
 
-        `is_later_pass` means that this pass is not the first of its epoch. If the run resumed here, the earlier passes would yield nothing.
-        So the snapshot waits until more work than allowed would be lost without it.
+        `is_later_pass` means that this pass is not the first of its epoch. If the run resumed here, the earlier passes
+        would yield nothing. So the snapshot waits until more work than allowed would be lost without it.
         """
         if self._snapshot_requested or (
             self._snapshots.due(self._position) and not (is_later_pass and self._snapshots.may_wait())
@@ -259,7 +265,7 @@ class Guard(object):
         return differences(header.get("fingerprint", {}), self._fingerprint) + changed_settings
 
     def _finish_restore(self):
-        """Restore the state again at the point where the snapshot was taken, and return the state of the pass to resume.
+        """Restore the state at the point where the snapshot was taken, and return the pass to resume.
 
         Everything that the program did up to here was done before the snapshot was taken.
         """
@@ -279,8 +285,8 @@ class Guard(object):
             yield
         except GroupsDiffer as error:
             raise CannotResume(
-                "%s is valid, but %s. To resume, give the optimizer the same number of parameter groups before guard() is entered."
-                % (snapshot, error)
+                "%s is valid, but %s. To resume, give the optimizer the same number of parameter groups before entering "
+                "guard()." % (snapshot, error)
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CannotResume(
@@ -311,8 +317,9 @@ def guard(*, folder=None, max_lost_work=None, budget=BUDGET, **parts):
 
     Pass any object that has a `state_dict` and a `load_state_dict`, as a keyword argument.
 
-    `folder` is where snapshots are stored (default: the run's own folder under Holdfast, otherwise .holdfast/guard/<script>).
-    `max_lost_work` limits how many seconds of work a crash may cost. `budget` limits the fraction of the time that snapshots may take.
+    `folder` is where snapshots are stored (default: the run's own folder under Holdfast, otherwise
+    .holdfast/guard/<script>). `max_lost_work` limits how many seconds of work a crash may cost. `budget` limits the
+    fraction of the time that snapshots may take.
     """
     import torch
 
@@ -333,7 +340,10 @@ def _get_rank_and_world_size(torch):
 
 
 def _is_last_rank_to_exit(torch, store):
-    """Return True if all other ranks have finished. As long as one rank may still crash, all of them need the snapshots."""
+    """Return True if all other ranks have finished.
+
+    As long as one rank may still crash, all of them need the snapshots.
+    """
     if store.world_size == 1:
         return True
     try:

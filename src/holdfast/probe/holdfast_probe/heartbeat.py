@@ -1,10 +1,11 @@
 """A small table with the progress of each training process, which survives SIGKILL.
 
-The supervisor creates it (`create`), the probe writes the slot of its process (`Heart`), and anyone reads it (`read`). Between two steps a
-system call takes 10 to 30 microseconds, a write to mapped memory 4. So on Linux the table is a mapped file in /dev/shm, and the run's file
-contains its path. A file there cannot be truncated or run out of space, which would raise SIGBUS in the training. On other systems the
-table is the run's file itself, and it is written. In both cases the kernel has the data, regardless of what happens to the process.
-A slot lies within one page and its numbers are aligned, so that a reader never sees half a number.
+The supervisor creates it (`create`), the probe writes the slot of its process (`Heart`), and anyone reads it (`read`).
+Between two steps a system call takes 10 to 30 microseconds, a write to mapped memory 4. So on Linux the table is a
+mapped file in /dev/shm, and the run's file contains its path. A file there cannot be truncated or run out of space,
+which would raise SIGBUS in the training. On other systems the table is the run's file itself, and it is written. In
+both cases the kernel has the data, regardless of what happens to the process. A slot lies within one page and its
+numbers are aligned, so that a reader never sees half a number.
 """
 
 import fcntl
@@ -36,9 +37,11 @@ _PULSE_AT, _SAVES_AT, _EPOCH_AT, _PID_AT, _PHASE_AT = 16, 48, 56, 64, 68
 FRESH_SECONDS = 0.002
 """Between two steps, a heartbeat younger than this is not written again, so that short steps need one write each."""
 MARK = 0x48464842
-"""File position of the probe's descriptor, used to recognize it. Nothing is read or written there, because all writes give an offset."""
+"""File position of the probe's descriptor, used to recognize it. Nothing is read or written there, because all writes
+give an offset."""
 HIGH_DESCRIPTOR = 900
-"""New files get the lowest free number. A number this high is hardly ever reused, even if a program closes the descriptor."""
+"""New files get the lowest free number. A number this high is hardly ever reused, even if a program closes the
+descriptor."""
 MAX_LOCK_TRIES = 50
 LOCK_RETRY_SECONDS = 0.001
 
@@ -79,7 +82,8 @@ class Beat(NamedTuple):
 def create(path: str, in_memory: bool = True, pid_space: str = "") -> None:
     """Create a table with empty slots, and replace the one that `path` referred to.
 
-    In memory, the owner is stored after the table: the boot and PID namespace in which its pids are valid, and the run's file.
+    In memory, the owner is stored after the table: the boot and PID namespace in which its pids are valid, and the
+    run's file.
     """
     before = find_table(path)
     table = _HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0") + b"\0" * (SLOTS * SLOT_SIZE)
@@ -101,7 +105,7 @@ def settle(path: str) -> None:
 
 
 def find_table(path: str) -> str:
-    """Return the path of the file that contains the table: the run's file itself, or the file in memory that it refers to."""
+    """Return the path of the table: the run's file itself, or the file in memory that it refers to."""
     content = _read_start(path, 256)
     if content is None:
         return path
@@ -135,7 +139,8 @@ def _read_table(path: str) -> "bytes | None":
 def _read_start(path: str, size: int) -> "bytes | None":
     """Return the first bytes of a file, or None if it cannot be read.
 
-    Only regular files are read, and symbolic links are not followed: a pipe cannot block the reader, and a planted link is not read.
+    Only regular files are read, and symbolic links are not followed: a pipe cannot block the reader, and a planted link
+    is not read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -186,7 +191,10 @@ def _remove_from_memory(path: str) -> None:
 
 
 class Heart(object):
-    """The probe's side: one slot, open for writing. If a write fails, the training continues and the next write tries again."""
+    """The probe's side: one slot, open for writing.
+
+    If a write fails, the training continues and the next write tries again.
+    """
 
     def __init__(self, path: str, slot: "int | None", pid: int, step: int = 0, world_size: int = 1) -> None:
         """Open the given slot. Without one, take a free slot above those of the ranks."""
@@ -223,7 +231,10 @@ class Heart(object):
         self._write(is_fresh)
 
     def make_step_writer(self) -> "Callable[[int, float, float, float, int, int], None]":
-        """Return a faster `step` that keeps the phase, for steps between which it does not change. The caller sets `written_at`."""
+        """Return a faster `step` that keeps the phase, for steps between which it does not change.
+
+        The caller sets `written_at`.
+        """
         if self._map is not None:
             return functools.partial(_STEP.pack_into, self._data, 0)
         phase = PHASES[self._data[_PHASE_AT]]
@@ -278,9 +289,9 @@ class Heart(object):
     def _is_own_file(self) -> bool:
         """Return True if the descriptor still refers to the table.
 
-        A program that closes descriptors it did not open may have reused the number for its own file. The probe's descriptor has a file
-        position that no other file has; comparing the file's identity would take four times as long. Within two milliseconds this is not
-        checked again, which saves a system call in every very short step.
+        A program that closes descriptors it did not open may have reused the number for its own file. The probe's
+        descriptor has a file position that no other file has; comparing the file's identity would take four times as
+        long. Within two milliseconds this is not checked again, which saves a system call in every very short step.
         """
         try:
             return os.lseek(self._descriptor, 0, os.SEEK_CUR) == MARK
@@ -314,7 +325,10 @@ class Heart(object):
         raise ValueError("every slot is taken")
 
     def _lock(self) -> bool:
-        """Lock the table, and return False if that fails. Then two processes may share a slot, which still shows that they are alive."""
+        """Lock the table, and return False if that fails.
+
+        Then two processes may share a slot, which still shows that they are alive.
+        """
         for _ in range(MAX_LOCK_TRIES):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,11 +1,11 @@
 """Checks the images and labels of a YOLO dataset: decodes each image cheaply and reads each line of its labels.
 
-The supervisor runs this file's text with the training's interpreter, which has Pillow, in several processes. The first line on its
-standard input contains the number of classes. Every further line names an image and its label file, and is answered with one JSON line.
-The problems that it reports are those that Ultralytics would find.
+The supervisor runs this file's text with the training's interpreter, which has Pillow, in several processes. The first
+line on its standard input contains the number of classes. Every further line names an image and its label file, and is
+answered with one JSON line. The problems that it reports are those that Ultralytics would find.
 
-This program writes nothing and trusts no file: formats whose decoders run programs are never opened, only the header is read of an image
-that would take too much memory, and pipes and devices are not opened at all.
+This program writes nothing and trusts no file: formats whose decoders run programs are never opened, only the header is
+read of an image that would take too much memory, and pipes and devices are not opened at all.
 """
 
 import hashlib
@@ -127,7 +127,10 @@ class ImageScanner:
             facts["problem"] = "too-small"
 
     def load(self, image, facts):
-        """Decode the whole image. A JPEG is decoded at an eighth of its size, which reads every byte and is several times cheaper."""
+        """Decode the whole image.
+
+        A JPEG is decoded at an eighth of its size, which reads every byte and is several times cheaper.
+        """
         width, height = image.size
         pixel_bytes = BYTES_PER_PIXEL.get(image.format, 7)
         if image.format in ("JPEG", "MPO"):
@@ -146,9 +149,10 @@ class ImageScanner:
             facts["image_hash"] = ""
 
     def compute_hash(self, image):
-        """Return a perceptual hash: whether each part of the image is brighter than the part to its right and the part below it.
+        """Return a perceptual hash of the image.
 
-        These bits stay the same when an image is saved again, made smaller or slightly brighter. Most of them also stay the same from one
+        Its bits tell whether each part of the image is brighter than the part to its right and the part below it. They stay
+        the same when an image is saved again, made smaller or slightly brighter. Most of them also stay the same from one
         video frame to the next.
         """
         if image.mode in ("P", "1"):

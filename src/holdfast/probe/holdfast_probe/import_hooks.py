@@ -1,7 +1,8 @@
 """Callbacks that run once a module has been imported, without importing it.
 
-One finder stays at the front of `sys.meta_path` while callbacks are pending. It delegates to the other finders and replaces `exec_module`
-on the loader that they return, for that one import only. The module keeps the loader that it would have had.
+One finder stays at the front of `sys.meta_path` while callbacks are pending. It delegates to the other finders and
+replaces `exec_module` on the loader that they return, for that one import only. The module keeps the loader that it
+would have had.
 """
 
 import sys
@@ -12,7 +13,10 @@ _finder = None
 
 
 def after_import(name, function, before=None):
-    """Call `function(module)` once `name` is imported, or now if it already is, and `before()` when the import begins. Ignore their errors."""
+    """Call `function(module)` once `name` is imported, or now if it already is, and `before()` when the import begins.
+
+    Ignore their errors.
+    """
     global _finder
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -64,7 +68,7 @@ def _find_spec_elsewhere(finder, name, path, target):
 
 
 def _wrap_loader(loader, name):
-    """Wrap the loader's next `exec_module` (or `load_module`, if the loader has only that) to run the callbacks afterwards."""
+    """Make the loader run the callbacks after its next `exec_module` (or `load_module`, if it has only that)."""
     method = "exec_module" if hasattr(loader, "exec_module") else "load_module"
     original = getattr(loader, method, None)
     if original is None:

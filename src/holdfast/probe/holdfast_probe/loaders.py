@@ -1,7 +1,7 @@
 """Data loading: how long the training waits for data, what it gets, and where epochs and evaluations begin and end.
 
-An iteration over a DataLoader counts as training if gradients are enabled while it is read. If it ends without a single backward, it was
-an evaluation after all (many loops disable gradients only around the model).
+An iteration over a DataLoader counts as training if gradients are enabled while it is read. If it ends without a single
+backward, it was an evaluation after all (many loops disable gradients only around the model).
 """
 
 import weakref
@@ -48,7 +48,8 @@ class Loaders(object):
         self._epoch = 0
         self._iterations = weakref.WeakKeyDictionary()
         self._latest = NO_ITERATION
-        """A weak reference to the iterator that was read last, and its iteration. The next read nearly always uses the same one."""
+        """A weak reference to the iterator that was read last, and its iteration. The next read nearly always uses the
+        same one."""
         self._training_dataset = None
         self._other_exhaustions = 0
         self.interrupted = 0.0
@@ -183,7 +184,10 @@ class Loaders(object):
             record.batch = batch_hash(probe.torch, batch)
 
     def _emit_length(self, iterator):
-        """Emit the number of batches, if the samplers are torch's own. A user's sampler may draw random numbers to count its batches."""
+        """Emit the number of batches, if the samplers are torch's own.
+
+        A user's sampler may draw random numbers to count its batches.
+        """
         sampler = getattr(iterator, "_index_sampler", None)
         inner = getattr(sampler, "sampler", sampler)
         if not all(type(part).__module__ in TORCH_SAMPLERS for part in (sampler, inner)):
@@ -195,7 +199,10 @@ class Loaders(object):
         self.probe.emit("loader", step=self.probe.step, batches=batches, samples=self._usual_size)
 
     def _training_exhausted(self, iterator, iteration, now):
-        """Count an epoch when the training dataset is exhausted: the first exhausted dataset, until another one replaces it permanently."""
+        """Count an epoch when the training dataset is exhausted.
+
+        That is the first dataset to be exhausted, until another one replaces it permanently.
+        """
         if self.epochs_known_by is not None:
             return
         dataset = getattr(iterator, "_dataset", None)
@@ -243,7 +250,10 @@ class Loaders(object):
         self._emit_evaluation(max(0.0, now - self._evaluation_began - self.interrupted), self._evaluation_fetches)
 
     def _evaluation_exhausted(self, iteration, now):
-        """Record an evaluation that ran with gradients enabled but without a backward, and undo what it added to the current step."""
+        """Record an evaluation that ran with gradients enabled but without a backward.
+
+        Undo what it added to the current step.
+        """
         record = iteration.record
         if record is self.probe.steps.record:
             record.data_wait, record.samples, record.batch, record.instances = iteration.record_before

@@ -1,8 +1,8 @@
 """Losses, read at the start of an outermost backward.
 
-`Tensor.backward` calls `torch.autograd.backward`, so only that function is patched. A `torch.autograd.grad` counts as the backward of a
-step only if it computes gradients of parameters, builds no graph of the gradient (gradient penalties and inner loops do that), and this
-process has never called a real backward.
+`Tensor.backward` calls `torch.autograd.backward`, so only that function is patched. A `torch.autograd.grad` counts as
+the backward of a step only if it computes gradients of parameters, builds no graph of the gradient (gradient penalties
+and inner loops do that), and this process has never called a real backward.
 """
 
 from threading import get_ident

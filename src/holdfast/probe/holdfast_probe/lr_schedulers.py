@@ -15,7 +15,10 @@ class LrSchedulers(object):
         self._emitted = 0
 
     def add(self, scheduler):
-        """Add a scheduler at the end of `LRScheduler.__init__`. Attributes that a subclass sets later are read at the next step."""
+        """Add a scheduler at the end of `LRScheduler.__init__`.
+
+        Attributes that a subclass sets later are read at the next step.
+        """
         if len(self._schedulers) < MAX_SCHEDULERS:
             self._schedulers.append(weakref.ref(scheduler))
             self.has_new = True

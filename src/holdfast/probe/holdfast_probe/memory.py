@@ -1,10 +1,11 @@
-"""Memory as the training process sees it: the device's allocator, and the resident set size if it can be read from a file."""
+"""Memory as the training process sees it: the device's allocator and, on Linux, the resident set size."""
 
 import os
 
 SECONDS = 2.0
 STEPS_BETWEEN = 32
-"""After the first thousand steps, samples are also at least this many steps apart: the file of a million steps stays small at any speed."""
+"""After the first thousand steps, samples are also at least this many steps apart: the file of a million steps stays
+small at any speed."""
 FIRST_STEPS = 1000
 
 
@@ -17,7 +18,10 @@ class Memory(object):
         self._limit = None
 
     def sample(self, now):
-        """Emit a sample at a step or a loader fetch, once `next_at` is reached. Before the first step the device is unknown."""
+        """Emit a sample at a step or a loader fetch, once `next_at` is reached.
+
+        Before the first step the device is unknown.
+        """
         probe = self.probe
         if (probe.step < self._next_step and not probe.loaders.evaluating) or probe.step == probe.first_step:
             return

@@ -1,8 +1,8 @@
 """The models that optimizers train, and the names of their parameters, searched for only when they are needed.
 
-Finding them means walking every object that Python tracks, which takes a tenth of a second. So it is done once, and again only if an
-optimizer has an unknown parameter. It is not done at all if an adapter has registered everything that is trained. No user code is called:
-a module's children and parameters are read from its `__dict__`.
+Finding them means walking every object that Python tracks, which takes a tenth of a second. So it is done once, and
+again only if an optimizer has an unknown parameter. It is not done at all if an adapter has registered everything that
+is trained. No user code is called: a module's children and parameters are read from its `__dict__`.
 """
 
 import gc
@@ -58,9 +58,10 @@ class ParamNames(object):
         return [root for root in (reference() for reference in self._roots) if root is not None]
 
     def learn(self, prefer_registered=True):
-        """Walk all objects once and name the parameters of the models that optimizers train, then those of other models.
+        """Name the parameters of the models that optimizers train, then those of other models.
 
-        With `prefer_registered`, do not walk if the registered models contain every trained parameter.
+        This walks all objects once. With `prefer_registered`, it does not walk if the registered models contain every trained
+        parameter.
         """
         began = time.monotonic()
         self._walks += 1
@@ -93,7 +94,10 @@ class ParamNames(object):
                 self._known.setdefault(id(parameter), (weakref.ref(parameter), full_name))
 
     def _list_registered(self, optimized):
-        """Return (model, its parameters) of the registered models, or an empty list if they do not contain every trained parameter."""
+        """Return (model, its parameters) of the registered models.
+
+        The list is empty if they do not contain every trained parameter.
+        """
         models = [model for model in (reference() for reference in self._probe.registered_models) if model is not None]
         listed = [(model, list(parameters(model))) for model in models]
         known = {id(parameter) for _, pairs in listed for _, parameter in pairs}

@@ -1,7 +1,7 @@
 """The probe: one per process, inactive until the process trains.
 
-It owns what its components share: the event file, the heartbeat, the budget and the inspectors. Each component (steps, losses, loaders,
-...) has its own file and reaches the others through the probe.
+It owns what its components share: the event file, the heartbeat, the budget and the inspectors. Each component (steps,
+losses, loaders, ...) has its own file and reaches the others through the probe.
 """
 
 import os
@@ -55,7 +55,10 @@ _parked = []  # type: ignore[var-annotated]
 
 
 def install(torch, attempt_dir, gc_pause=None):
-    """Install the hooks in torch, once per process. The probe stays inactive until the process trains; then it ends `gc_pause`."""
+    """Install the hooks in torch, once per process.
+
+    The probe stays inactive until the process trains; then it ends `gc_pause`.
+    """
     global _probe
     if _probe is not None:
         return
@@ -110,7 +113,7 @@ class Probe(object):
         self.phase_now = "starting"
         self.last_loss = float("nan")
         self.registered_models = []
-        """Weak references to models that an adapter knows are being trained, so that the probe need not search for them."""
+        """Weak references to models that an adapter knows are trained, so that the probe need not search for them."""
         self.watching = True
         """Whether inspectors want to see the current step. If not, hooks do not call them."""
         self._claim_lock = threading.Lock()
@@ -199,7 +202,10 @@ class Probe(object):
             heart.beat((now, self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
 
     def parts(self, values):
-        """Record loss components of the current backward, name -> float or one-element tensor. They belong to the next step."""
+        """Record loss components of the current backward, name -> float or one-element tensor.
+
+        They belong to the next step.
+        """
         self.losses.parts(values)
 
     def epoch_ended(self, epoch, seconds, batches, source, planned=None):
@@ -358,7 +364,7 @@ class Probe(object):
             self.note("this process has no heartbeat", str(error))
 
     def set_resumed_step(self, step):
-        """Number steps from `step`: the training now has its state of that step, regardless of where it was supposed to resume."""
+        """Number steps from `step`: the training has the state of that step, even if it was to resume elsewhere."""
         os.environ.pop(protocol.FIRST_STEP, None)
         if self.awake and self.step != self.first_step:
             self.note(

@@ -1,6 +1,7 @@
 """The protocol between the supervisor and the probe: names of environment variables and files, and the schema version.
 
-Both sides import this file. It uses Python 3.9 syntax and imports nothing, because every Python process under the supervisor loads it.
+Both sides import this file. It uses Python 3.9 syntax and imports nothing, because every Python process under the
+supervisor loads it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ ULTRALYTICS = "HOLDFAST_ULTRALYTICS"
 """JSON: overrides of an Ultralytics training's command, and options that Ultralytics has no setting for."""
 
 CHECK = "HOLDFAST_CHECK"
-"""JSON: what to check in the first steps of a training before it runs for hours. The process exits after these steps. See `op_check`."""
+"""JSON: what to check in the first steps of a training before it runs for hours. The process exits after these steps.
+See `op_check`."""
 
 INTERPRETERS_FILE = "interpreters.jsonl"
 """One line for each Python process that started under the probe, and one for each that imported torch."""

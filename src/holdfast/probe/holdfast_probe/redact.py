@@ -1,7 +1,8 @@
 """Redaction of secrets in text: by the name of a value, by its format, and wherever a known value occurs again.
 
-The probe redacts what it writes with this module. The supervisor uses the same code for its record, its plans and its reports.
-Every pattern takes time proportional to the length of the text: a name begins only where a word begins, and its length is limited.
+The probe redacts what it writes with this module. The supervisor uses the same code for its record, its plans and its
+reports. Every pattern takes time proportional to the length of the text: a name begins only where a word begins, and
+its length is limited.
 """
 
 import json
@@ -57,7 +58,8 @@ _PAIR = re.compile(
     r"""|(?P<blank>(?:\\\n|\s){1,40}(?P<item>(?<=[\n \t])-[ \t]{1,4}(?=[^\s-]))?))""",
     re.IGNORECASE,
 )
-"""NAME=, "name": , name: , name: !!str , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value follows."""
+"""NAME=, "name": , name: , name: !!str , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value
+follows."""
 _QUOTED = re.compile(
     r"""\$?[bru]{0,2}(?:\\"((?:\\\\\\"|\\\\|\\[^"\\]|[^"\\]){0,4000})\\"|\\'([^'\\]{0,4000})\\'"""
     r"""|"((?:[^"\\]|\\[\s\S]){0,4000})"|'((?:[^'\\]|\\[\s\S]){0,4000})'|"([^"]{0,4000})"|'([^']{0,4000})')""",
@@ -124,7 +126,10 @@ _PUNCTUATION = ",.;:!?)]}"
 
 
 def _is_path(value):
-    """Return True for an existing path. PWD, SSH_AUTH_SOCK and `--ssh-key ~/.ssh/id` look like secrets, but contain paths."""
+    """Return True for an existing path.
+
+    PWD, SSH_AUTH_SOCK and `--ssh-key ~/.ssh/id` look like secrets, but contain paths.
+    """
     if "/" not in value or len(value) > 4096 or "\0" in value:
         return False
     try:
@@ -138,7 +143,10 @@ def _is_secret(value):
 
 
 def _as_printed(value):
-    """Return the forms that a value with quotes, backslashes or non-ASCII letters takes in a printed list, in JSON and in a URL."""
+    """Return the forms that a value may take in a printed list, in JSON and in a URL.
+
+    They differ if it contains quotes, backslashes or non-ASCII letters.
+    """
     if value.isalnum() and value.isascii():
         return ()
     import urllib.parse
@@ -218,7 +226,10 @@ class Redactor(object):
         return MASK
 
     def _get_patterns(self):
-        """Return two patterns: values that do not occur by chance, and ordinary words, which are replaced in sentences only."""
+        """Return two patterns: one for values that do not occur by chance, one for ordinary words.
+
+        Ordinary words are replaced in sentences only.
+        """
         if self._known_patterns is None:
             forms = frozenset(form for form in self._forms if len(form) >= MIN_LENGTH)
             values = sorted(self.secrets | forms, key=lambda value: (-len(value), value))
@@ -231,7 +242,10 @@ class Redactor(object):
         return self._known_patterns
 
     def _is_distinct(self, value):
-        """Return False for values that are also ordinary words: `python`, `holdfast` or a folder of the run may be somebody's password."""
+        """Return False for values that are also ordinary words.
+
+        `python`, `holdfast` or a folder of the run may be somebody's password.
+        """
         if value.isdigit() or any(value in place for place in self._places):
             return False
         mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
@@ -252,7 +266,10 @@ class Redactor(object):
         return text
 
     def lines(self, lines: list[str]) -> list[str]:
-        """Redact lines that belong together: a private key spans several, and a value may be on the line after its name."""
+        """Redact lines that belong together.
+
+        A private key spans several lines, and a value may be on the line after its name.
+        """
         joined = "\n".join(lines)
         if len(joined) <= MAX_SCANNED and joined.count("\n") == max(len(lines) - 1, 0):
             lines = self._scan(self._replace_known(readable(joined)), strict=False).split("\n") if lines else []
@@ -321,7 +338,8 @@ class Redactor(object):
     def _scan(self, text, strict):
         """Replace all secrets in a text.
 
-        With `strict`, everything that is named like a secret is one: this holds for commands and settings, but not for sentences.
+        With `strict`, everything that is named like a secret is one: this holds for commands and settings, but not for
+        sentences.
         """
         text = self._replace_shapes(_truncate(text))
         if _PRINTED_LINE_END in text:  # headers printed as bytes: each one is a separate line
@@ -587,7 +605,10 @@ _process_redactor = None
 
 
 def get_process_redactor():
-    """Return the probe's redactor, which knows the secrets in this process's environment and command line. Never raises."""
+    """Return the probe's redactor, which knows the secrets in this process's environment and command line.
+
+    Never raises.
+    """
     global _process_redactor
     if _process_redactor is None:
         try:

@@ -1,11 +1,11 @@
-"""Well-known programs that take a password in an option, or as their first argument, whose name does not show it: `curl -u user:PASSWORD`."""
+"""Well-known programs that take a password under an option whose name does not show it: `curl -u user:PASSWORD`."""
 
 import os
 import re
 
 NEXT, GLUED, USER, NAMED, FIRST, LOGON = "next", "glued", "user", "named", "first", "logon"
-"""Where the value is: the next word or the rest of this one; only the rest of this one; after the user name; after the name of a cookie;
-the first word; after the user name in the first word."""
+"""Where the value is: the next word or the rest of this one; only the rest of this one; after the user name; after the
+name of a cookie; the first word; after the user name in the first word."""
 
 PROGRAMS = (
     (("curl",), None, ("-u", "--user", "-U", "--proxy-user"), USER),
@@ -42,7 +42,7 @@ MIN_FIRST_LENGTH = 16
 
 
 def secret_parts(words):
-    """Yield (number, offset) for each word that contains a password: the word's number, and the character where the password begins."""
+    """Yield (number, offset) for each password: the number of its word, and where it begins in the word."""
     rules, earlier_words, follows = [], frozenset(), None
     for number, word in enumerate(words):
         bare = word.strip("\"'")
@@ -85,7 +85,10 @@ def _apply_rules(word, bare, rules):
 
 
 def _match_option(word, options, how):
-    """Return where the value begins in this word, the word's length if the value is the next word, or None if it is not such an option."""
+    """Return where the value begins in this word, or None if the word is not such an option.
+
+    If the value is the next word, return the length of this one.
+    """
     for option in options:
         if word == option:
             return len(word)

@@ -1,4 +1,4 @@
-"""The record of one step, and how it becomes a line in the event file: its own line at first, part of a window later."""
+"""The record of one step, and how it becomes an event: a line for each step at first, one for many steps later."""
 
 import math
 
@@ -10,11 +10,13 @@ MAX_ODD_LINES = 200
 """After that, this many unusual steps get their own line."""
 IMMEDIATE_LINES = 100
 PENDING_SECONDS = 0.2
-"""After the first hundred, lines are collected for this long and written together. Writing a single line between two steps costs three
-times as much, because nothing that it needs is in the caches. The heartbeat, which is exact, does not wait."""
+"""After the first hundred, lines are collected for this long and written together. Writing a single line between two
+steps costs three times as much, because nothing that it needs is in the caches. The heartbeat, which is exact, does not
+wait."""
 MIN_WINDOW_STEPS = 16
 TARGET_WINDOWS = 8000
-"""Windows grow with the number of steps so far divided by this, so that the file of a million steps stays small at any speed."""
+"""Windows grow with the number of steps so far divided by this, so that the file of a million steps stays small at any
+speed."""
 WINDOW_SECONDS = 1.0
 MAX_WINDOW_STEPS = 10000
 
@@ -55,7 +57,10 @@ class Record(object):
         self.loss_count += 1
 
     def expect_loss(self):
-        """Return a callback for a loss that is on a device. It does nothing if the losses were discarded in the meantime."""
+        """Return a callback for a loss that is on a device.
+
+        It does nothing if the losses were discarded in the meantime.
+        """
         return self._expect(lambda values: self.add_loss(sum(values) / len(values)))
 
     def add_norm(self, value):

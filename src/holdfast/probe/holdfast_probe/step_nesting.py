@@ -1,8 +1,8 @@
 """The optimizer steps that are running in each thread, and a callback for when one is over.
 
-No hook runs when a step raises. Keeping its frame would keep all of the frame's variables alive: a training that catches an out-of-memory
-error and retries with less would find its memory still in use. So only the id and the code of a frame are kept. To find out whether it
-still runs, the code walks up the stack from the current frame.
+No hook runs when a step raises. Keeping its frame would keep all of the frame's variables alive: a training that
+catches an out-of-memory error and retries with less would find its memory still in use. So only the id and the code of
+a frame are kept. To find out whether it still runs, the code walks up the stack from the current frame.
 """
 
 from threading import get_ident
@@ -66,8 +66,8 @@ def _is_running(step, frame):
 class Arguments(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 - it carries an attribute
     """A step's arguments, which torch lets a hook replace.
 
-    The step gets the same values, so nothing changes for it. But the tuple is freed when the call is over, even if it raised, and then
-    `releaser` is freed too.
+    The step gets the same values, so nothing changes for it. But the tuple is freed when the call is over, even if it
+    raised, and then `releaser` is freed too.
     """
 
 

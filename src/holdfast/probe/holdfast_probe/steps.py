@@ -1,7 +1,8 @@
 """Step counting: which calls of `Optimizer.step` are the run's steps.
 
-The first optimizer to step is the primary one; steps of other optimizers are counted separately. Of nested calls, only the outermost
-counts. Steps that run inside a backward count as one step for that backward. If no optimizer steps, backwards are counted instead.
+The first optimizer to step is the primary one; steps of other optimizers are counted separately. Of nested calls, only
+the outermost counts. Steps that run inside a backward count as one step for that backward. If no optimizer steps,
+backwards are counted instead.
 """
 
 import sys
@@ -15,13 +16,15 @@ from .step_log import Record, StepLog
 from .step_nesting import StepNesting
 
 BACKWARDS_WITHOUT_STEP = 64
-"""If an optimizer exists but no step is seen (it may be compiled into a graph), backwards are the steps after this many of them.
-If an optimizer has stepped before, this holds only if its weights changed with each backward: an evaluation may compute gradients too."""
+"""If an optimizer exists but no step is seen (it may be compiled into a graph), backwards are the steps after this many
+of them. If an optimizer has stepped before, this holds only if its weights changed with each backward: an evaluation
+may compute gradients too."""
 CHECK_HOOKS_AFTER = 8
 ALONE_AFTER = 64
-"""After this many steps without one by another optimizer, the primary one counts as the only one until another steps again."""
+"""After this many steps by the primary optimizer alone, it counts as the only one until another steps again."""
 HANDOVER_STEPS = 100
-"""After this many steps of another optimizer without one by the primary optimizer, the other becomes the primary one."""
+"""After this many steps of another optimizer without one by the primary optimizer, the other becomes the primary one.
+"""
 DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted"
 NOT_COUNTED = "seen: backwards without an optimizer step (evaluation, or a step inside a graph) are not counted"
 UPDATES = "weight updates"
@@ -62,7 +65,8 @@ class Steps(object):
         self.evaluates = False
         """Whether too many backwards ran without a step: the next backward's loss must not be mixed with theirs."""
         self._weight = None
-        """A weight of the primary optimizer, while backwards run without a step: its version, and how often it changed."""
+        """A weight of the primary optimizer, while backwards run without a step: its version, and how often it changed.
+        """
         self._idle_weight = None
         """A weight of an optimizer that exists but does not step, and its values when that was noticed."""
         self._closures = False
@@ -79,7 +83,10 @@ class Steps(object):
         return self._primary
 
     def is_plain(self):
-        """Return True if one optimizer makes all of the run's steps, with no nested steps and no closures. Others may have stepped earlier."""
+        """Return True if one optimizer makes all of the run's steps, with no nested steps and no closures.
+
+        Others may have stepped earlier.
+        """
         alone = self._other_stepped_at is None or self.probe.step - self._other_stepped_at > ALONE_AFTER
         return alone and self.source == "optimizer" and not self.running.nested and not self._closures
 
@@ -142,7 +149,8 @@ class Steps(object):
     def begin_step(self, optimizer, frame):
         """Handle the start of a step; `frame` is the frame of the step itself.
 
-        Return True if the inspectors saw it begin. Then `release` must be called when the step ends, whether it returns or raises.
+        Return True if the inspectors saw it begin. Then `release` must be called when the step ends, whether it returns
+        or raises.
         """
         probe = self.probe
         if not probe.awake and not probe.claim("step"):
@@ -197,7 +205,10 @@ class Steps(object):
             probe.budget.base += monotonic() - began
 
     def release(self, optimizer_id):
-        """Tell the inspectors that a step they saw begin has returned or raised. It may run at any moment, so it only releases references."""
+        """Tell the inspectors that a step they saw begin has returned or raised.
+
+        It may run at any moment, so it only releases references.
+        """
         for inspector in self.probe.inspectors:
             inspector.step_over(optimizer_id)
 
@@ -250,7 +261,10 @@ class Steps(object):
         self._backwards = 0
 
     def _count_step(self, now):
-        """Count a finished step of the primary optimizer. The heartbeat comes first: it must be exact regardless of what happens next."""
+        """Count a finished step of the primary optimizer.
+
+        The heartbeat comes first: it must be exact regardless of what happens next.
+        """
         probe = self.probe
         probe.step = number = probe.step + 1
         if probe.heart is not None:
@@ -317,7 +331,10 @@ class Steps(object):
             self._after_step()
 
     def _backwards_are_steps(self):
-        """Decide whether backwards are the steps, if no step was seen: there is no optimizer, it does not step, or its hooks were dropped."""
+        """Decide whether backwards count as steps, because no step was seen.
+
+        Either there is no optimizer, it does not step, or its hooks were dropped.
+        """
         count = self._backwards
         optimizer_class = self.probe.torch.optim.Optimizer
         if self._primary is None and count == 1 and not hooked_classes(optimizer_class):
@@ -357,7 +374,10 @@ class Steps(object):
         return None
 
     def _track_weight(self):
-        """Count how often a weight changes between backwards although no step is seen. Reading its version costs nothing."""
+        """Count how often a weight changes between backwards although no step is seen.
+
+        Reading its version costs nothing.
+        """
         if self._weight is None:
             primary = self.primary()
             groups = () if primary is None else primary.param_groups
@@ -372,7 +392,7 @@ class Steps(object):
                 self._weight[2] += 1
 
     def _weight_changes_with_backwards(self):
-        """Return True if every backward is a step, because the step runs inside a compiled graph that calls no hooks."""
+        """Return True if every backward is a step: it runs inside a compiled graph, which calls no hooks."""
         return self._weight is not None and self._weight[3] > 0 and self._weight[2] == self._weight[3]
 
     # --- life cycle ----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Stops a training whose supervisor is gone.
 
-The supervisor keeps an exclusive lock on a file while it runs. The kernel releases the lock however the supervisor exits. Trying to get a
-shared lock takes one or two microseconds in a hot loop and twenty-five in a real training, so several short steps share one check. A
-process whose parent is still the supervisor need not try at all.
+The supervisor keeps an exclusive lock on a file while it runs. The kernel releases the lock however the supervisor
+exits. Trying to get a shared lock takes one or two microseconds in a hot loop and twenty-five in a real training, so
+several short steps share one check. A process whose parent is still the supervisor need not try at all.
 """
 
 import errno
@@ -15,8 +15,8 @@ import time
 from . import protocol
 
 ENDED = b"ended"
-"""Written to the lock file after the supervisor's pid when the supervisor exits normally. A process that the training left behind then
-continues, as it would without Holdfast."""
+"""Written to the lock file after the supervisor's pid when the supervisor exits normally. A process that the training
+left behind then continues, as it would without Holdfast."""
 CONTENT_BYTES = 256
 KILL_SECONDS = 10.0
 CHECK_INTERVAL = 0.02
@@ -66,7 +66,10 @@ class SupervisorWatch(object):
         self._descriptor = -1
 
     def check(self, now):
-        """Stop the training if the supervisor is gone. Called at a step of the primary optimizer, once `next_at` is reached."""
+        """Stop the training if the supervisor is gone.
+
+        Called at a step of the primary optimizer, once `next_at` is reached.
+        """
         if self._descriptor < 0:
             self.next_at = float("inf")
             return
@@ -91,7 +94,10 @@ class SupervisorWatch(object):
         return True
 
     def _confirm_gone(self):
-        """Check again with the right file. A program that closes descriptors it did not open may have reused the number for another file."""
+        """Check again with the right file.
+
+        A program that closes descriptors it did not open may have reused the number for another file.
+        """
         descriptor, self._descriptor = self._descriptor, -1
         try:
             status = os.fstat(descriptor)

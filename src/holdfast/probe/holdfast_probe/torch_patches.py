@@ -1,8 +1,9 @@
 """Patches of torch: two optimizer hooks and a few wrapped functions.
 
-All of them are thin and start alike: while torch.compile traces, they only call the original, so that a traced program has the same
-graphs and graph breaks as without the probe. When a compiled program calls them outside a graph, dynamo must run them and not compile
-them (`dynamo.py` takes care of that). This file may contain only such functions, because dynamo traces into it.
+All of them are thin and start alike: while torch.compile traces, they only call the original, so that a traced program
+has the same graphs and graph breaks as without the probe. When a compiled program calls them outside a graph, dynamo
+must run them and not compile them (`dynamo.py` takes care of that). This file may contain only such functions, because
+dynamo traces into it.
 """
 
 import functools

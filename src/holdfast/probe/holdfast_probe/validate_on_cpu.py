@@ -1,7 +1,7 @@
 """Validates an Ultralytics checkpoint again, on the CPU, in a separate process.
 
-The supervisor runs this with the training's interpreter and one argument in JSON: `{"model", "data", "imgsz", "batch", "task",
-"folder"}`. It prints one line of JSON: the metrics, or why there are none.
+The supervisor runs this with the training's interpreter and one argument in JSON: `{"model", "data", "imgsz", "batch",
+"task", "folder"}`. It prints one line of JSON: the metrics, or why there are none.
 """
 
 import json

@@ -1,12 +1,12 @@
 """Reads checkpoints back and reports whether their values are finite, without running any code from them.
 
-A checkpoint is a pickle, and a pickle can call any function. Here only the functions that rebuild tensors can be found. All other names
-become a stand-in that accepts everything and does nothing. A TorchScript archive contains programs, and old files are tar archives that
-are unpacked to disk: neither is loaded at all. If something gets around all this, an audit hook still prevents it from writing files,
-starting processes or opening connections while a file is read.
+A checkpoint is a pickle, and a pickle can call any function. Here only the functions that rebuild tensors can be found.
+All other names become a stand-in that accepts everything and does nothing. A TorchScript archive contains programs, and
+old files are tar archives that are unpacked to disk: neither is loaded at all. If something gets around all this, an
+audit hook still prevents it from writing files, starting processes or opening connections while a file is read.
 
-The supervisor runs this file's text with the training's own interpreter. It reads the paths from its input, one JSON line each, and prints
-one JSON line about each. `loads` is null if the file was not read, and `why` gives the reason.
+The supervisor runs this file's text with the training's own interpreter. It reads the paths from its input, one JSON
+line each, and prints one JSON line about each. `loads` is null if the file was not read, and `why` gives the reason.
 """
 
 import json
@@ -146,7 +146,10 @@ def load_checkpoint(path):
 
 
 def _check_archive(torch, path):
-    """Refuse archives that torch.save did not write. Uses torch's own reader: another one may see a different list of files."""
+    """Refuse archives that torch.save did not write.
+
+    Uses torch's own reader: another one may see a different list of files.
+    """
     try:
         names = torch._C.PyTorchFileReader(path).get_all_records()
     except AttributeError:

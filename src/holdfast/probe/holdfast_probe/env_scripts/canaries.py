@@ -1,4 +1,7 @@
-"""Runs the canaries (checks for operators known to fail on some devices) on the named devices. Their source text comes on standard input."""
+"""Runs the canaries (checks for operators known to fail on some devices) on the named devices.
+
+Their source text comes on standard input.
+"""
 
 import json
 import sys

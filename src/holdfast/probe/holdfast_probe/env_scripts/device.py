@@ -1,4 +1,4 @@
-"""Checks whether the named devices can be used at all: a copy to the device and back, a matrix product, a gradient. One device at a time."""
+"""Checks whether the named devices can be used, one at a time: a copy there and back, a matrix product, a gradient."""
 
 import json
 import sys

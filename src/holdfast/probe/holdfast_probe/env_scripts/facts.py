@@ -1,7 +1,7 @@
-"""Facts about this interpreter: versions, devices, whether torchvision's operators load, and which OpenMP runtimes are loaded.
+"""Facts about this interpreter: versions, devices, torchvision operators, and the OpenMP runtimes that are loaded.
 
-Checks that cannot crash come first, and each one that might is announced before it is tried. The arguments name libraries that the
-training uses in the same process as torch.
+Checks that cannot crash come first, and each one that might is announced before it is tried. The arguments name
+libraries that the training uses in the same process as torch.
 """
 
 import json
@@ -101,7 +101,10 @@ def check_torch():
 
 
 def check_torchvision():
-    """Import torchvision and call one of its compiled operators. The import loads them, but a missing one fails only when it is called."""
+    """Import torchvision and call one of its compiled operators.
+
+    The import loads them, but a missing one fails only when it is called.
+    """
     import torch
 
     try:
