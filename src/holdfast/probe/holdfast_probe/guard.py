@@ -285,8 +285,8 @@ class Guard(object):
             yield
         except GroupsDiffer as error:
             raise CannotResume(
-                "%s is valid, but %s. To resume, give the optimizer the same number of parameter groups before entering "
-                "guard()." % (snapshot, error)
+                "%s is valid, but %s. To resume, give the optimizer the same number of parameter groups before "
+                "entering guard()." % (snapshot, error)
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CannotResume(

@@ -151,9 +151,9 @@ class ImageScanner:
     def compute_hash(self, image):
         """Return a perceptual hash of the image.
 
-        Its bits tell whether each part of the image is brighter than the part to its right and the part below it. They stay
-        the same when an image is saved again, made smaller or slightly brighter. Most of them also stay the same from one
-        video frame to the next.
+        Its bits tell whether each part of the image is brighter than the part to its right and the part below it. They
+        stay the same when an image is saved again, made smaller or slightly brighter. Most of them also stay the same
+        from one video frame to the next.
         """
         if image.mode in ("P", "1"):
             image = image.convert("RGB")

@@ -60,8 +60,8 @@ class ParamNames(object):
     def learn(self, prefer_registered=True):
         """Name the parameters of the models that optimizers train, then those of other models.
 
-        This walks all objects once. With `prefer_registered`, it does not walk if the registered models contain every trained
-        parameter.
+        This walks all objects once. With `prefer_registered`, it does not walk if the registered models contain every
+        trained parameter.
         """
         began = time.monotonic()
         self._walks += 1

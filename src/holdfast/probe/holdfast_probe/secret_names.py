@@ -53,7 +53,8 @@ _COMPOUND = re.compile(
     r"|[a-z0-9]{0,40}(?:%s)keys?|[a-z0-9]{0,40}(?:%s)tokens?|[a-z0-9]{0,20}(?:%s)pass|(?:basic|http|proxy)auth"
     % tuple("|".join(sorted(words)) for words in (_WITH_KEYS, _WITH_TOKENS - {"id"}, _WITH_PASS))
 )
-"""Compounds written as one word: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass`, `hotkey`."""
+"""Compounds written as one word: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass`, `hotkey`.
+"""
 WEAK_WORDS = frozenset(
     (
         *(

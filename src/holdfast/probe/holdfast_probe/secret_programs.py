@@ -1,4 +1,7 @@
-"""Well-known programs that take a password under an option whose name does not show it: `curl -u user:PASSWORD`."""
+"""Well-known programs that take a password as an argument, or in an option whose name does not show it.
+
+For example `curl -u user:PASSWORD`.
+"""
 
 import os
 import re
