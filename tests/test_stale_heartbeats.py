@@ -21,7 +21,7 @@ def memory(tmp_path, monkeypatch):
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(heartbeat, "MEMORY", str(folder))
-    monkeypatch.setattr(heartbeat, "_OURS", heartbeat.re.compile(str(folder) + r"/holdfast-[0-9]+-[0-9a-f]{16}"))
+    monkeypatch.setattr(heartbeat, "_TABLE_PATH", heartbeat.re.compile(str(folder) + r"/holdfast-[0-9]+-[0-9a-f]{16}"))
     return folder
 
 

@@ -203,7 +203,7 @@ class Guard(object):
         """
         self._snapshot_requested = True
         if self._epoch is None and not self._call:
-            self._between()
+            self._take_snapshot_if_due()
 
     # --- between two batches -------------------------------------------------------------------------------------
 
