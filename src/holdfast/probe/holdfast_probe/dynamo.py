@@ -9,7 +9,7 @@ compiler is tracing, and continues with the original.
 import os
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATCHES_FILE = "doors.py"
+PATCHES = "torch_patches.py"
 
 
 def find_is_compiling(torch):
@@ -31,7 +31,7 @@ def exclude_probe(dynamo, codes):
     rules = getattr(dynamo, "trace_rules", None) or getattr(dynamo, "skipfiles", None)
     for entry in sorted(os.listdir(HERE)):
         path = os.path.join(HERE, entry)
-        if entry != PATCHES_FILE and (entry.endswith(".py") or os.path.isdir(path)):
+        if entry != PATCHES and (entry.endswith(".py") or os.path.isdir(path)):
             rules.SKIP_DIRS.append(path)
     rules._recompile_re()
     for code in codes:
