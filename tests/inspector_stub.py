@@ -5,7 +5,7 @@ import contextlib
 import torch
 
 from holdfast.probe.holdfast_probe.deferred_scalars import DeferredScalars
-from holdfast.probe.holdfast_probe.event_writer import encoded
+from holdfast.probe.holdfast_probe.event_writer import encode_event
 from holdfast.schema import events
 
 
@@ -54,7 +54,7 @@ class StubProbe:
         self.loaders = StubLoaders()
         self.awake, self.silent, self.heart = True, False, None
         self.watching = True
-        self.told_models = []
+        self.registered_models = []
         self.inspectors = []
         self.events = []
         self.seen = {}
@@ -62,11 +62,11 @@ class StubProbe:
         self.pauses = []
 
     @property
-    def clock(self):
+    def primary_optimizer(self):
         return self.optimizers[0] if self.optimizers else None
 
     def emit(self, event, **fields):
-        self.events.append(events.decode(encoded(event, fields)))
+        self.events.append(events.decode(encode_event(event, fields)))
 
     def see(self, kind, text="seen"):
         self.seen[kind] = text

@@ -47,9 +47,9 @@ def as_python_starts():
 @pytest.fixture
 def start():
     made = GcPause()
-    made.begins()
+    made.begin()
     yield made
-    made.ended()
+    made.end()
 
 
 def full_collections():
@@ -83,7 +83,7 @@ def test_none_is_owed_when_the_training_has_begun(start):
     """What was put off is not made up for at the first batch; later ones come as ever."""
     before = full_collections()
     kept = make()
-    start.ended()
+    start.end()
     more = make(2000)
     assert (len(kept), len(more)) == (KEPT, 2000)
     assert full_collections() == before
@@ -96,7 +96,7 @@ def test_garbage_of_the_start_is_still_found(start):
     old = InACycle()
     gone = weakref.ref(old)
     kept = make()
-    start.ended()
+    start.end()
     del old
     gc.collect()
     assert (gone(), len(kept)) == (None, KEPT)
@@ -106,7 +106,7 @@ def test_what_the_program_sets_up_is_its_own(start):
     """Thresholds that it reads, doubles or puts back later are those that it would have found."""
     first, second, full = gc.get_threshold()
     gc.set_threshold(first * 2, second * 2, full * 2)
-    start.ended()
+    start.end()
     assert gc.get_threshold() == (1400, 20, 20)
 
 
@@ -130,28 +130,28 @@ def test_callbacks_of_the_programs_own_hear_both_ends(start, monkeypatch):
 
 @pytest.mark.parametrize(
     ("what", "value"),
-    [("STARTING_SECONDS", -1.0), ("YOUNG_COLLECTIONS", 2), ("MEMORY_BYTES", -1)],
+    [("MAX_START_SECONDS", -1.0), ("MAX_YOUNG_COLLECTIONS", 2), ("MAX_MEMORY_BYTES", -1)],
     ids=["too long", "too much made", "too much memory"],
 )
 def test_what_does_more_than_start_collects_as_ever(monkeypatch, what, value):
     """A program that prepares data for hours, or has gone through gigabytes, before it trains."""
     monkeypatch.setattr(gc_pause, what, value)
     start, before = GcPause(), full_collections()
-    start.begins()
+    start.begin()
     assert len(make(10 * KEPT)) == 10 * KEPT
     assert full_collections() > before
-    start.ended()
+    start.end()
 
 
 def test_time_is_looked_at(monkeypatch):
     """And not only when it begins."""
     start, now = GcPause(), time.monotonic()
-    start.begins()
+    start.begin()
     kept, before = make(), full_collections()
-    monkeypatch.setattr(gc_pause.time, "monotonic", lambda: now + gc_pause.STARTING_SECONDS + 5)
+    monkeypatch.setattr(gc_pause.time, "monotonic", lambda: now + gc_pause.MAX_START_SECONDS + 5)
     assert len(make(10 * KEPT)) + len(kept) == 11 * KEPT
     assert full_collections() > before
-    start.ended()
+    start.end()
 
 
 @pytest.mark.parametrize("observes", [False, True], ids=["as it is", "observe only"])

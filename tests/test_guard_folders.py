@@ -229,9 +229,9 @@ def test_guard_says_that_it_passed_over_what_another_user_put_there(shared, monk
     with guard(model=torch.nn.Linear(1, 1), folder=str(shared)):
         pass
     said = capsys.readouterr().err
-    assert "passed over" in said
+    assert "a snapshot was skipped" in said
     assert f"belongs to another user (uid {STRANGER})" in said
-    assert "torn" not in said
+    assert "corrupt" not in said
     assert (shared / part_name(2, 0, 1)).exists()
 
 

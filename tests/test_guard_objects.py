@@ -360,7 +360,7 @@ def test_a_group_that_cannot_be_made_again_is_told_of_truly(tmp_path):
 
     kept(tmp_path, parts, add)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(CannotResume, match=r"is good, but optimizer .*group 1 was added while it trained") as told:
+    with pytest.raises(CannotResume, match=r"is valid, but optimizer .*group 1 was added while it trained") as told:
         gone_on(tmp_path, made()[0])
     assert "remove" not in str(told.value)
     assert sorted(tmp_path.iterdir()) == before
@@ -376,7 +376,7 @@ def test_an_optimizer_that_is_made_with_other_groups_is_told_of_by_their_number(
     model = nn.Linear(2, 1)
     two = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1)
     kept(tmp_path, {"model": model, "optimizer": two})
-    with pytest.raises(CannotResume, match=r"is good, but optimizer .*had 2 groups of parameters, and has 1 now"):
+    with pytest.raises(CannotResume, match=r"is valid, but optimizer .*had 2 groups of parameters, and has 1 now"):
         gone_on(tmp_path, {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
 
 
@@ -408,7 +408,7 @@ def test_before_the_place_an_optimizer_has_what_it_was_of_the_groups_that_are_th
 def test_a_parameter_of_another_shape_is_another_training(tmp_path):
     model = nn.Linear(2, 1)
     kept(tmp_path, {"model": model, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)})
-    with pytest.raises(CannotResume, match=r"another training.*shape \(1,\), and had \(2,\)"):
+    with pytest.raises(CannotResume, match=r"a different training.*shape \(1,\), and had \(2,\)"):
         gone_on(tmp_path, {"model": model, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)})
 
 

@@ -152,7 +152,7 @@ def test_a_million_steps_stay_small():
 
     def emit(event, **fields):
         nonlocal size
-        size += len(event_writer.encoded(event, fields))
+        size += len(event_writer.encode_event(event, fields))
 
     def emit_all(event, several):
         for fields in several:
@@ -169,7 +169,7 @@ def test_a_million_steps_stay_small():
             record.add_part(part, 0.123456789 + number)
         recorder.add(record, 60.0 * number)
     first_tenth, windows_of_the_rest = size, 8000 * 2.31  # a window for each eight-thousandth: the logarithm of ten
-    line = len(event_writer.encoded("steps", step_log.window_line([record] * 125, [0.00123456789] * 3)))
+    line = len(event_writer.encode_event("steps", step_log.window_line([record] * 125, [0.00123456789] * 3)))
     others = event_writer.ALLOWANCE_BYTES + 1_000_000 * event_writer.ALLOWANCE_BYTES_PER_STEP
     assert first_tenth + line * windows_of_the_rest + others < 40e6
 
@@ -257,7 +257,7 @@ def test_a_heartbeat_leaves_the_memory_when_the_run_is_over(tmp_path):
     """Where it lies in memory, the run's file says where; at the end that file is the table itself."""
     path = str(tmp_path / "heartbeat")
     heartbeat.create(path)
-    lies = heartbeat.where_it_lies(path)
+    lies = heartbeat.find_table(path)
     heart = heartbeat.Heart(path, 0, 4242)
     heart.step(7, 1.0, (1.0, 0.5, 7, 7), "training")
     assert heartbeat.read(path)[0].step == 7
@@ -508,7 +508,7 @@ def test_a_lock_that_was_never_there_is_no_reason_to_stop(tmp_path):
     """A lock file that cannot be opened is noted, and the training goes on."""
     probed = run(tmp_path, tiny(TRAIN + "train(2)\n"), HOLDFAST_LOCK=str(tmp_path / "nothing"))
     assert probed.steps == [1, 2]
-    assert "it cannot be seen whether the supervisor lives" in probed.notes
+    assert "the probe cannot check whether the supervisor is alive" in probed.notes
 
 
 def test_a_second_process_of_the_same_rank_is_not_the_clock(tmp_path):

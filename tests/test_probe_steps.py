@@ -481,7 +481,7 @@ def test_the_short_way_counts_as_the_long_one(tmp_path):
             optimizer.zero_grad()
             model(x).square().mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-            short = sys.modules["holdfast_probe.probe"]._probe.quick.on
+            short = sys.modules["holdfast_probe.probe"]._probe.fast_path.on
             quick += short
             late += short and epoch > 30
             optimizer.step()
@@ -564,7 +564,7 @@ def test_on_the_short_way_a_loss_that_is_not_finite_is_written_at_once(tmp_path)
         step = 0
         while step < 3000:
             step += 1
-            short = sys.modules["holdfast_probe.probe"]._probe.quick.on
+            short = sys.modules["holdfast_probe.probe"]._probe.fast_path.on
             last = step > 2000 and short
             (weight * (float("nan") if last else 2.0)).sum().backward()
             optimizer.step()

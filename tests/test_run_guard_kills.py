@@ -16,7 +16,7 @@ from holdfast_probe.snapshots.fs import Files
 
 ATTEMPT = int(os.environ["HOLDFAST_ATTEMPT"])
 FOLDER = os.environ["HOLDFAST_SNAPSHOTS"]
-write, give_back = Files.write, Guard._give_back
+write, restore = Files.write, Guard._restore
 heads = []
 found = sorted(os.listdir(FOLDER), key=lambda name: (name[0] == ".", name)) if os.path.exists(FOLDER) else []
 print("found", *(name for name in found if "snapshot" in name or name.endswith(".tmp")), flush=True)
@@ -35,14 +35,14 @@ def torn(files, descriptor, data):
 def full(files, descriptor, data):
     raise OSError(errno.ENOSPC, "No space left on device")
 
-def die_when_given_back(guard, snapshot):
-    give_back(guard, snapshot)
+def die_when_restored(guard, snapshot):
+    restore(guard, snapshot)
     die()
 
 if ATTEMPT == 1:
     Files.write = torn
 elif ATTEMPT == 2:
-    Guard._give_back = die_when_given_back
+    Guard._restore = die_when_restored
 elif ATTEMPT == 3:
     Files.write = full
 

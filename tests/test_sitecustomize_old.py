@@ -75,5 +75,5 @@ def test_without_importlib_it_goes_by_imp(monkeypatch):
     assert loaded == [("sitecustomize", "/theirs/sitecustomize.py")]
     assert sys.modules["sitecustomize"] == "theirs"
     fake.find_module = lambda *_: (_ for _ in ()).throw(ImportError)
-    names["_run_the_other"]()
+    names["_run_other_sitecustomize"]()
     assert len(loaded) == 1

@@ -21,7 +21,7 @@ def memory(tmp_path, monkeypatch):
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(heartbeat, "MEMORY", str(folder))
-    monkeypatch.setattr(heartbeat, "_OURS", heartbeat.re.compile(str(folder) + r"/holdfast-[0-9]+-[0-9a-f]{16}"))
+    monkeypatch.setattr(heartbeat, "_TABLE_PATH", heartbeat.re.compile(str(folder) + r"/holdfast-[0-9]+-[0-9a-f]{16}"))
     return folder
 
 
@@ -40,7 +40,7 @@ def left_by_a_killed_supervisor(tmp_path, memory, *, supervisor=None, training=N
     heart = heartbeat.Heart(str(run / "heartbeat"), 0, training if training is not None else gone())
     heart.step(7, 1.0, (1.0, 0.5, 1, 1), "training")
     heart.close()
-    table = heartbeat.where_it_lies(str(run / "heartbeat"))
+    table = heartbeat.find_table(str(run / "heartbeat"))
     pid = supervisor if supervisor is not None else gone()
     renamed = memory / f"holdfast-{pid}-{os.urandom(8).hex()}"
     Path(table).rename(renamed)
@@ -54,7 +54,7 @@ def test_a_stale_table_becomes_the_runs_own(tmp_path, memory):
     settle_stale(HERE, memory)
     assert not table.exists()
     assert heartbeat.read(str(run / "heartbeat"))[0].step == 7
-    assert heartbeat.where_it_lies(str(run / "heartbeat")) == str(run / "heartbeat")
+    assert heartbeat.find_table(str(run / "heartbeat")) == str(run / "heartbeat")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,6 @@ def test_the_table_is_ours_alone(tmp_path, memory):
         heartbeat.create(str(tmp_path / "heartbeat"))
     finally:
         os.umask(before)
-    table = heartbeat.where_it_lies(str(tmp_path / "heartbeat"))
+    table = heartbeat.find_table(str(tmp_path / "heartbeat"))
     assert Path(table).stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "heartbeat").stat().st_mode & 0o777 == 0o600

@@ -96,8 +96,8 @@ def test_counts_of_objects_reach_the_lines():
     """Zero is told, unknown is not; a window sums what is known."""
     empty, full, unknown = Record(), Record(), Record()
     empty.instances, full.instances = 0, 5
-    assert empty.as_line()["instances"] == 0
-    assert "instances" not in unknown.as_line()
+    assert empty.to_fields()["instances"] == 0
+    assert "instances" not in unknown.to_fields()
     assert window_line([empty, full, unknown], [])["instances"] == 5
     assert "instances" not in window_line([unknown], [])
 
@@ -183,7 +183,7 @@ def test_a_refused_resume_counts_from_the_start(tmp_path, before):
     assert probed.out == "False\n"
     assert probed.of(events.ProbeAttached)[0].first_step == (500 if before else 0)
     assert probed.steps == ([501, 502] if before else [1])
-    assert any("numbered on from step 500" in note for note in probed.notes) == before
+    assert any("step numbers continue from step 500" in note for note in probed.notes) == before
 
 
 GOOD = {"epoch": 1, "optimizer": {}, "ema": "a module", "train_args": {"epochs": 3, "data": "/d/a.yaml", "name": "x2"}}

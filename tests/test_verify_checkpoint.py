@@ -211,11 +211,11 @@ def test_an_archive_that_runs_or_unpacks_something_is_not_loaded(hostile, tmp_pa
 
 def test_torchs_own_way_to_torchscript_is_shut_too(hostile, monkeypatch):
     """An archive that our look at its list of files did not recognise still is not handed to torch.jit.load."""
-    monkeypatch.setattr(verify_checkpoint, "_look_into_archive", lambda *_: None)
+    monkeypatch.setattr(verify_checkpoint, "_check_archive", lambda *_: None)
     monkeypatch.setattr(torch.jit, "load", torch.jit.load)
     monkeypatch.setattr(tarfile, "open", tarfile.open)
     with pytest.warns(UserWarning, match="TorchScript"), pytest.raises(verify_checkpoint.NotRead):
-        verify_checkpoint.loaded(str(hostile / "model.pt"))
+        verify_checkpoint.load_checkpoint(str(hostile / "model.pt"))
     assert not (hostile / "written").exists()
 
 
@@ -252,7 +252,7 @@ def test_pickles_made_by_hand_run_nothing(tmp_path):
 
 def test_reading_a_file_only_reads(tmp_path):
     """The second line of defence: while a file is read, nothing is written, started or connected to."""
-    watch = verify_checkpoint.Watch()
+    watch = verify_checkpoint.ReadOnlyHook()
     watch("subprocess.Popen", ())
     watch.reading = True
     watch("open", (str(tmp_path), "rb", os.O_RDONLY))

@@ -61,7 +61,7 @@ class Probe:
     def claim(self, by: str) -> bool:
         return True
 
-    def goes_on_from(self, step: int) -> None:
+    def set_resumed_step(self, step: int) -> None:
         self.step = step
 
     def emit(self, event: str, **fields: Any) -> None:

@@ -47,7 +47,7 @@ class Watching:
     def on(self):
         self._set(self._wrapped, self._hooks)
         now = time.monotonic()  # or the bare block would count as one long step
-        self.probe.steps.ended_at = self.probe.quick._ended_at = now
+        self.probe.steps.ended_at = self.probe.fast_path._ended_at = now
 
     def off(self):
         none = [collections.OrderedDict(), collections.OrderedDict()]

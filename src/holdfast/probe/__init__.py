@@ -1,6 +1,6 @@
-"""All that runs inside someone's training.
+"""Everything that runs inside the user's training process.
 
-This folder itself goes on the child's Python path; from there Python finds `sitecustomize` and the package `holdfast_probe`,
-which needs the standard library and the child's own torch and nothing else. The rest of Holdfast may import
-`holdfast.probe.holdfast_probe.protocol` and `.heartbeat`, the two files that both sides share, and nothing more.
+This folder is put on the training's Python path, where Python finds `sitecustomize` and the package `holdfast_probe`.
+The package needs only the standard library and the training's own torch. The rest of Holdfast may import only
+`holdfast.probe.holdfast_probe.protocol` and `.heartbeat`, the two files that both sides share.
 """

@@ -24,7 +24,7 @@ MAX_COUNT = 10**15
 def read_beats(run: RunFolder) -> dict[int, Beat]:
     """Return slot -> the last heartbeat of the process that uses it."""
     path = str(run.heartbeat)
-    if not os.path.isfile(path) or not os.path.isfile(heartbeat.where_it_lies(path)):  # noqa: PTH113
+    if not os.path.isfile(path) or not os.path.isfile(heartbeat.find_table(path)):  # noqa: PTH113
         return {}
     return {slot: beat for slot, beat in heartbeat.read(path).items() if _is_plausible(beat)}
 

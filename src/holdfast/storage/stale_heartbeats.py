@@ -44,7 +44,7 @@ def _find_stale(folder: Path) -> Iterator[tuple[Path, float]]:
     """Yield the tables of this user whose supervisor is not running here, with their age."""
     for entry in os.scandir(folder):
         match = _NAME.fullmatch(entry.name)
-        if match is None or heartbeat.lives(int(match[1])):
+        if match is None or heartbeat.process_exists(int(match[1])):
             continue
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
@@ -60,12 +60,12 @@ def _settle(path: Path, age: float, pid_space: str) -> None:
             path.unlink()
         return
     is_here = bool(pid_space) and table_space.decode("ascii", "replace") == pid_space
-    if is_here and any(heartbeat.lives(beat.pid) for beat in heartbeat.read(str(path)).values()):
+    if is_here and any(heartbeat.process_exists(beat.pid) for beat in heartbeat.read(str(path)).values()):
         return
     if not is_here and age <= ELSEWHERE_S:
         return  # its processes are not visible from here
     run_file = os.fsdecode(run_path)
-    if heartbeat.where_it_lies(run_file) == str(path):
+    if heartbeat.find_table(run_file) == str(path):
         with _keep_unlocked(Path(run_file).with_name("lock")):
             heartbeat.settle(run_file)
     elif is_here and age > LOST_S:

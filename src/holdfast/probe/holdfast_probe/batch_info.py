@@ -1,17 +1,17 @@
-"""What a batch is, at a glance: its size, and a hash of a few of its bytes."""
+"""A quick summary of a batch: its size, and a hash of a few of its bytes."""
 
 import ctypes
 import hashlib
 
-TENSORS = 4
+MAX_TENSORS = 4
 SLICES = 8
 SLICE_BYTES = 128
-DEPTH = 3
+MAX_DEPTH = 3
 
 
 def batch_size(batch):
-    """Samples in the batch: the length of its first tensor; 0 where there is none."""
-    for _ in range(DEPTH):
+    """Return the number of samples in the batch: the length of its first tensor, or 0 if there is none."""
+    for _ in range(MAX_DEPTH):
         shape = getattr(batch, "shape", None)
         if shape is not None:
             return int(shape[0]) if len(shape) else 1
@@ -27,9 +27,9 @@ def batch_size(batch):
 
 
 def batch_hash(torch, batch):
-    """Of bytes spread over the batch's first tensors that live on the CPU; None where there is none."""
+    """Return a hash of bytes spread over the batch's first CPU tensors, or None if there are none."""
     tensors = []
-    _collect(torch.Tensor, batch, tensors, DEPTH)
+    _collect(torch.Tensor, batch, tensors, MAX_DEPTH)
     if not tensors:
         return None
     digest = hashlib.blake2b(digest_size=8)
@@ -46,15 +46,15 @@ def batch_hash(torch, batch):
 
 
 def _collect(tensor_type, value, tensors, depth):
-    if len(tensors) >= TENSORS:
+    if len(tensors) >= MAX_TENSORS:
         return
     if type(value) is tensor_type:
-        # Only memory that is known to be there may be read by its address.
+        # Reading by address is only safe for memory that is known to exist.
         if value.is_cpu and value.layout.__str__() == "torch.strided" and value.is_contiguous() and value.numel():
             tensors.append(value)
     elif depth and isinstance(value, (list, tuple)):
-        for item in value[: 2 * TENSORS]:
+        for item in value[: 2 * MAX_TENSORS]:
             _collect(tensor_type, item, tensors, depth - 1)
     elif depth and isinstance(value, dict):
-        for item in list(value.values())[: 4 * TENSORS]:
+        for item in list(value.values())[: 4 * MAX_TENSORS]:
             _collect(tensor_type, item, tensors, depth - 1)

@@ -1,9 +1,9 @@
 """How the probe stays out of torch.compile.
 
-`torch.compiler.disable` would import dynamo, a second of work that a training may never need. So nothing happens until
-the training itself imports it; then dynamo is told not to compile our files, and not to compile the doors when it meets
-them outside a graph. Inside a graph it looks into the doors, finds the question whether it is tracing, and goes on with
-the original.
+`torch.compiler.disable` would import dynamo, which takes a second and may never be needed. So nothing happens until the
+training itself imports dynamo. Then dynamo is configured not to compile the probe's files, and not to compile the
+patched functions outside a graph. Inside a graph, dynamo traces into a patched function, evaluates its check whether a
+compiler is tracing, and continues with the original.
 """
 
 import os
@@ -12,9 +12,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PATCHES = "torch_patches.py"
 
 
-def tracing_test(torch):
-    """The function of this torch that says whether a compiler is tracing: one that the compiler itself understands. It is asked
-    several times in a step: the first of these calls nothing itself.
+def find_is_compiling(torch):
+    """Return torch's function that reports whether a compiler is tracing.
+
+    It must be one that the compiler itself understands. It is called several times per step, so the first choice is the
+    one that calls no other function.
     """
     compiler = getattr(torch, "compiler", None)
     return getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never
@@ -24,7 +26,8 @@ def _never():
     return False
 
 
-def keep_out(dynamo, codes):
+def exclude_probe(dynamo, codes):
+    """Configure dynamo to skip the probe's files, and these code objects outside a graph."""
     rules = getattr(dynamo, "trace_rules", None) or getattr(dynamo, "skipfiles", None)
     for entry in sorted(os.listdir(HERE)):
         path = os.path.join(HERE, entry)

@@ -1,7 +1,7 @@
-"""One rank's events, a JSON line each, written the moment they are known.
+"""One rank's event file, with one JSON line per event, written immediately.
 
-A full disk or a folder that went away stops the writing, never the training: lines are dropped and counted, and when a
-line gets through again a note says how many were lost.
+A full disk or a deleted folder stops the writing, never the training. Lines are dropped and counted, and when a line
+can be written again, a note reports how many were lost.
 """
 
 import errno
@@ -14,21 +14,23 @@ from . import protocol, redact
 
 RETRY_SECONDS = 5.0
 ALWAYS_WRITTEN = frozenset(["probe-attached", "coverage", "step", "steps", "schedule", "probe-note", "process-exiting"])
-"""Events whose number is bounded where they are made. All others share an allowance, so that a million steps stay small."""
+"""Events whose number is limited where they are created. All others share an allowance, so that the file of a million
+steps stays small."""
 REDACTED = frozenset(
     ["probe-attached", "settings", "saved", "snapshot", "snapshot-failed", "snapshot-corrupt", "restored", "probe-note"]
 )
-"""Events with words of other people in them: paths, settings, messages. All others hold numbers and names of tensors."""
+"""Events that contain text from outside Holdfast: paths, settings, messages. All others contain only numbers and tensor
+names."""
 SENTENCES = frozenset(["why", "detail"])
 ALLOWANCE_BYTES = 4000000
 ALLOWANCE_BYTES_PER_STEP = 10
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
-"""Made once: json.dumps with settings makes an encoder for every line."""
+"""Created once: json.dumps with options creates an encoder for every line."""
 
 
 def plain(value):
-    """The value as JSON can hold it: NaN and the infinities become words."""
+    """Return the value in a form that JSON can represent: NaN and the infinities become strings."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -41,36 +43,37 @@ def plain(value):
 
 
 def short(number):
-    """Nine digits bring any float32 back exactly and keep the lines short."""
+    """Round to nine digits, which represent any float32 exactly and keep the lines short."""
     return float("%.9g" % number)
 
 
-def redacted(fields):
-    """The fields without secrets. Never raises: what cannot be redacted is not written."""
-    redactor = redact.of_this_process()
+def _redact_fields(fields):
+    """Return the fields without secrets. Never raises: a value that cannot be redacted is not written."""
+    redactor = redact.get_process_redactor()
 
-    def of(name, value):
+    def redact_value(name, value):
         if isinstance(value, str):
             return redactor.value(name, value) if name else redactor.name(value)
         if isinstance(value, dict):
-            return {redact.readable(str(key)): of(str(key), item) for key, item in value.items()}
+            return {redact.readable(str(key)): redact_value(str(key), item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [of("", item) for item in value]
+            return [redact_value("", item) for item in value]
         return value
 
     try:
-        # Names of our own fields say nothing of what is in them; those of a framework's settings do.
+        # The names of Holdfast's own fields do not tell whether a value is secret; those of a framework's settings do.
         return {
-            name: redactor.text(value) if name in SENTENCES and isinstance(value, str) else of("", value)
+            name: redactor.text(value) if name in SENTENCES and isinstance(value, str) else redact_value("", value)
             for name, value in fields.items()
         }
     except Exception:
         return {name: value for name, value in fields.items() if not isinstance(value, (str, dict, list, tuple))}
 
 
-def encoded(event, fields):
+def encode_event(event, fields):
+    """Return one event as a line of JSON, in bytes."""
     line = {"event": event, "at": round(time.time(), 3)}
-    line.update(plain(redacted(fields) if event in REDACTED else fields))
+    line.update(plain(_redact_fields(fields) if event in REDACTED else fields))
     return _encode(line).encode("utf-8") + b"\n"
 
 
@@ -80,7 +83,8 @@ class EventWriter(object):
         self._identity = None
         self._descriptor = -1
         self._path = os.path.join(attempt_dir, protocol.rank_file(rank))
-        self._torn = False
+        self._is_truncated = False
+        """Whether the last line was written only in part."""
         self._lost = 0
         self._retry_at = 0.0
         self._allowance = ALLOWANCE_BYTES
@@ -95,38 +99,41 @@ class EventWriter(object):
             self._fail()
 
     def write(self, event, fields, step=0):
-        """Never raises. An event beyond the allowance, or while nothing can be written, is dropped."""
-        line = encoded(event, fields)
-        if event not in ALWAYS_WRITTEN and not self._afford(len(line), step):
+        """Write one event.
+
+        Never raises. An event is dropped if it exceeds the allowance or if nothing can be written.
+        """
+        line = encode_event(event, fields)
+        if event not in ALWAYS_WRITTEN and not self._fits_allowance(len(line), step):
             return
         if self._retry_at and not self._recover():
             self._lost += 1
             return
-        self._put(line)
+        self._write_bytes(line)
 
-    def write_all(self, event, several):
-        """Lines of an event whose number is bounded, in one go: a system call costs as much as a line."""
+    def write_all(self, event, fields_list):
+        """Write several events of a kind whose number is limited at once: a system call costs as much as a line."""
         if self._retry_at and not self._recover():
-            self._lost += len(several)
+            self._lost += len(fields_list)
             return
-        if not self._put(b"".join([encoded(event, fields) for fields in several])):
-            self._lost += len(several) - 1
+        if not self._write_bytes(b"".join([encode_event(event, fields) for fields in fields_list])):
+            self._lost += len(fields_list) - 1
 
     def close(self):
         if self._descriptor >= 0:
             try:
-                if self._is_ours():
+                if self._is_own_file():
                     os.close(self._descriptor)
             except OSError:
                 pass
             self._descriptor = -1
 
-    def forget(self):
-        """After a fork: the file is the parent's."""
+    def detach(self):
+        """Stop writing after a fork: the file belongs to the parent."""
         self.close()
         self._retry_at = math.inf
 
-    def _afford(self, size, step):
+    def _fits_allowance(self, size, step):
         allowed = self._allowance + ALLOWANCE_BYTES_PER_STEP * step
         if size > allowed:
             if not self._allowance_noted:
@@ -152,23 +159,26 @@ class EventWriter(object):
         status = os.fstat(self._descriptor)
         return status.st_dev, status.st_ino
 
-    def _is_ours(self):
-        """A program that closes descriptors it did not open may have given our number to a file of its own."""
+    def _is_own_file(self):
+        """Return True if the descriptor still refers to this file.
+
+        A program that closes descriptors it did not open may have reused it.
+        """
         try:
             return self._file_identity() == self._identity
         except OSError:
             return False
 
-    def _put(self, line):
+    def _write_bytes(self, line):
         try:
-            if not self._is_ours():
+            if not self._is_own_file():
                 self._open(os.O_CREAT)
             if os.write(self._descriptor, line) == len(line):
                 return True
-            self._torn = True
+            self._is_truncated = True
         except OSError as error:
             if error.errno == errno.EINTR:
-                return self._put(line)
+                return self._write_bytes(line)
         self._lost += 1
         self._fail()
         return False
@@ -177,20 +187,23 @@ class EventWriter(object):
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
     def _recover(self):
-        """Whether lines can be written again; the torn one, if any, is ended first so that it spoils no other."""
+        """Return True if lines can be written again.
+
+        A truncated line is terminated first, so that it does not corrupt the next one.
+        """
         if time.monotonic() < self._retry_at:
             return False
-        lost, torn = self._lost, self._torn
-        note = encoded(
+        lost, is_truncated = self._lost, self._is_truncated
+        note = encode_event(
             "probe-note", {"what": "events were lost: they could not be written", "detail": "%d lines" % lost}
         )
         if self._descriptor < 0:
             self._try_to_open()
             if self._retry_at:
                 return False
-        if not self._put((b"\n" if torn else b"") + note):
+        if not self._write_bytes((b"\n" if is_truncated else b"") + note):
             self._lost = lost
-            self._torn = torn or self._torn
+            self._is_truncated = is_truncated or self._is_truncated
             return False
-        self._lost, self._torn, self._retry_at = 0, False, 0.0
+        self._lost, self._is_truncated, self._retry_at = 0, False, 0.0
         return True

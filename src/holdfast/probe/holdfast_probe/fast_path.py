@@ -1,11 +1,11 @@
-"""The short way through the hooks, for trainings of short steps.
+"""The fast path through the hooks, for trainings with short steps.
 
-After a step's own work the caches are cold, and every line of Python costs several times what it costs in a loop of its
-own: all that the hooks do takes a tenth of a step of one millisecond, and 3% of one of ten. Most of it decides what is
-unusual about a step. So where nothing was unusual about the last one, the next few go a shorter way, which counts, times
-and reads the loss as always, keeps what it read, and leaves all else to every sixteenth step, where it is done for all of
-them in one go. Anything out of the ordinary (another optimizer, a second backward, an evaluation, the end of a pass, a
-device) ends it at once.
+After a step's own work the caches are cold, and every line of Python takes several times as long as in a tight loop.
+All of the hooks together take a tenth of a 1 ms step, and 3% of a 10 ms step. Most of that time goes into finding out
+what is unusual about a step. So if nothing was unusual about the last step, the next few take the fast path. It counts,
+times and reads the loss as usual and keeps the values. Everything else is left to every sixteenth step, which does it
+for all of them at once. Anything unusual (another optimizer, a second backward, an evaluation, the end of a pass, a
+device) ends the fast path immediately.
 """
 
 from threading import get_ident
@@ -13,9 +13,9 @@ from time import monotonic, time
 
 from .step_log import Record
 
-SHORT_SECONDS = 0.05
+MAX_STEP_SECONDS = 0.05
 EVERY = 16
-"""Of so many steps one goes the long way in any case, and looks may look at it (looks/watch.py)."""
+"""One of this many steps always takes the full path, where inspectors may inspect it (inspectors/sampling.py)."""
 
 
 class FastPath(object):
@@ -23,30 +23,31 @@ class FastPath(object):
         self._probe = probe
         self.on = False
         self.begun = False
-        """Whether a step began while it was on: nobody else knows of that one."""
+        """Whether a step began while the fast path was on: `Steps` does not know about that step."""
         self.steps, self.seconds = 0, 0.0
-        """Those that went the short way since the last that did not."""
-        self._made = []
-        """(number, when it ended, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not recorded yet."""
+        """Steps that took the fast path since the last step that did not, and their duration."""
+        self._pending = []
+        """(number, end time, seconds, loss, norm, wait for data, batches, learning rates) of steps that are not
+        recorded yet."""
         self._loss = self._norm = None
         self._waited, self._fetched = 0.0, 0
-        """Of the step that is being made."""
+        """Values of the current step."""
         self._backwards = self._fetches = 0
-        """In all."""
+        """Totals of the run."""
         self._left = 0
         self._until = self._ended_at = 0.0
         self._thread = None
         self._writes_rates = False
         self._beat = None
         self._optimizer = None
-        """The clock, weakly: the only optimizer that steps."""
+        """Weak reference to the primary optimizer, the only one that steps."""
         self._iterator = lambda: None
         self._tensor = probe.torch.Tensor
         self._is_grad_enabled = probe.torch.is_grad_enabled
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", lambda: -1)
 
     def decide(self):
-        """At the end of a step that went the long way: whether the next ones go the short one."""
+        """Decide, at the end of a step on the full path, whether the next steps take the fast path."""
         probe = self._probe
         steps = probe.steps
         left = EVERY - 2 - (probe.step & (EVERY - 1))
@@ -55,7 +56,7 @@ class FastPath(object):
             and probe.awake
             and not probe.watching
             and not steps.recorder.writes_at_once
-            and probe.budget.step_seconds < SHORT_SECONDS
+            and probe.budget.step_seconds < MAX_STEP_SECONDS
             and probe.world_size == 1
             and probe.heart is not None
             and not probe.scalars.count
@@ -67,35 +68,38 @@ class FastPath(object):
         )
         if self.on:
             self._left = left
-            self._until = min(probe.due_at, probe.orphan.next_at)
-            self._optimizer = steps.clock_reference()
+            self._until = min(probe.due_at, probe.supervisor_watch.next_at)
+            self._optimizer = steps.primary_reference()
             self._iterator = probe.loaders.latest_reference()
             self._thread = probe.scalars.thread
             self._writes_rates = steps.recorder.writes_each
-            self._beat = probe.heart.in_short()
+            self._beat = probe.heart.make_step_writer()
             self._ended_at = steps.ended_at
             self._backwards, self._fetches = probe.losses.total, probe.loaders.fetches
 
-    # --- the doors -----------------------------------------------------------------------------------------------
+    # --- called from torch_patches -------------------------------------------------------------------------------
 
-    def reads(self, iterator):
-        """True where the same loader as ever is read for training: then its batch is like the last."""
+    def begin_fetch(self, iterator):
+        """Return True if the usual loader is read for training: then its batch is like the last one."""
         if self._iterator() is iterator and self._is_grad_enabled():
             return True
         self.leave()
         return False
 
-    def fetched(self, waited):
-        """What `reads` was True for has come."""
+    def end_fetch(self, waited):
+        """Record a fetch for which `begin_fetch` returned True."""
         if self.on:
             self._waited += waited
             self._fetched += 1
             self._fetches += 1
         else:  # a dataset may read another loader itself
-            self._probe.loaders.usual_fetches(1, self._probe.steps.record, waited)
+            self._probe.loaders.count_usual_fetches(1, self._probe.steps.record, waited)
 
-    def backward_begins(self, args):
-        """True where nobody else is to hear of it: an ordinary first backward of a step, or one inside another."""
+    def begin_backward(self, args):
+        """Return True if the full path need not see this backward.
+
+        It is the ordinary first backward of a step, or nested in another one.
+        """
         if self._graph_task() != -1:
             return True
         loss = args[0] if args else None
@@ -111,12 +115,12 @@ class FastPath(object):
                 self._backwards += 1
                 return True
         except Exception as error:
-            self._probe.failed("the short way through a backward", error)
+            self._probe.failed("the fast path of a backward", error)
         self.leave()
         return False
 
-    def clipped(self, norm):
-        """True where the norm is kept."""
+    def add_norm(self, norm):
+        """Keep the gradient norm, and return True if that was possible."""
         if type(norm) is self._tensor and norm.is_cpu:
             value = norm.item()
             if self._norm is None or not value <= self._norm:  # as Record.add_norm
@@ -125,16 +129,19 @@ class FastPath(object):
         self.leave()
         return False
 
-    def begins(self, optimizer):
-        """True where it is the clock's step."""
+    def begin_step(self, optimizer):
+        """Return True if this is a step of the primary optimizer."""
         if self._optimizer() is optimizer:
             self.begun = True
             return True
         self.leave()
         return False
 
-    def ticks(self, optimizer):
-        """True where it was an ordinary step of the clock: then it is counted. All in one place: every call costs."""
+    def end_step(self, optimizer):
+        """Count the step and return True if it was an ordinary one of the primary optimizer.
+
+        A single function, because every call costs time.
+        """
         probe = self._probe
         loss = self._loss
         if self._optimizer() is not optimizer or loss is None or probe.pause_seconds:
@@ -146,38 +153,38 @@ class FastPath(object):
             self._beat(number, time(), now, loss, self._backwards, self._fetches)
             rates = probe.steps.rates() if self._writes_rates else ()
             step = (number, now, now - self._ended_at, loss, self._norm, self._waited, self._fetched, rates)
-            self._made.append(step)
+            self._pending.append(step)
             self._ended_at = now
             self._loss = self._norm = None
             self._waited, self._fetched = 0.0, 0
             self.begun = False
             self._left -= 1
             if now >= self._until:
-                probe.orphan.check(now)
-                self._until = min(probe.due_at, probe.orphan.next_at)
+                probe.supervisor_watch.check(now)
+                self._until = min(probe.due_at, probe.supervisor_watch.next_at)
             if not self._left or now >= self._until or not loss or loss - loss != 0.0:
-                self.leave()  # a loss of zero, or one that is not finite, is written down at once
+                self.leave()  # a zero or non-finite loss is written immediately
         except Exception as error:
-            probe.failed("the short way through a step", error)
+            probe.failed("the fast path of a step", error)
             self.leave()
         return True
 
-    # --- the long way again --------------------------------------------------------------------------------------
+    # --- back to the full path -----------------------------------------------------------------------------------
 
-    def is_ahead(self):
-        """Whether it knows of anything that the long way does not."""
-        return self.on or bool(self._made) or self._loss is not None or self._norm is not None or self._fetched > 0
+    def has_pending(self):
+        """Return True if the fast path has data that the full path does not have yet."""
+        return self.on or bool(self._pending) or self._loss is not None or self._norm is not None or self._fetched > 0
 
     def leave(self):
-        """From here on all goes the long way, with what is known of the step that is being made."""
+        """Return to the full path, and hand over what is known about the current step."""
         self.on = False
         if get_ident() != self._thread:
-            return  # a thread that reads data ahead: the one that trains will see to it at the end of its step
+            return  # a thread that prefetches data: the training thread hands over at the end of its step
         try:
             self.settle()
             record = self._probe.steps.record
             if self._fetched:
-                self._probe.loaders.usual_fetches(self._fetched, record, self._waited)
+                self._probe.loaders.count_usual_fetches(self._fetched, record, self._waited)
             if self._loss is not None:
                 self._probe.losses.total += 1
                 record.add_loss(self._loss)
@@ -185,21 +192,24 @@ class FastPath(object):
             if self._norm is not None:
                 record.add_norm(self._norm)
         except Exception as error:
-            self._probe.failed("the end of the short way", error)
+            self._probe.failed("the end of the fast path", error)
         self._loss = self._norm = None
         self._waited, self._fetched = 0.0, 0
 
     def settle(self):
-        """All that was made is recorded. For the thread that trains. One by one: a Ctrl-C may come in between."""
-        made, steps = self._made, self._probe.steps
-        while made:
-            self._settle_one(steps, *made.pop(0))
+        """Record all pending steps.
 
-    def _settle_one(self, steps, number, ended_at, seconds, loss, norm, waited, fetched, rates):
+        Only the training thread may call this. Steps are removed one by one, because a Ctrl-C may interrupt.
+        """
+        pending, steps = self._pending, self._probe.steps
+        while pending:
+            self._record_step(steps, *pending.pop(0))
+
+    def _record_step(self, steps, number, ended_at, seconds, loss, norm, waited, fetched, rates):
         probe = self._probe
         probe.losses.total += 1
         probe.heart.written_at = ended_at
-        steps.made_quickly(ended_at)
+        steps.count_fast_step(ended_at)
         self.steps += 1
         self.seconds += seconds
         record = Record()
@@ -207,5 +217,5 @@ class FastPath(object):
         record.loss_sum, record.loss_count, record.backwards = loss, 1, 1
         record.norm = norm
         if fetched:
-            probe.loaders.usual_fetches(fetched, record, waited)
+            probe.loaders.count_usual_fetches(fetched, record, waited)
         steps.recorder.add(record, ended_at)

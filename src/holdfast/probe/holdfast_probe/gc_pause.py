@@ -1,23 +1,22 @@
-"""Python's collector, which looks through all of a process when enough was made: not because of what Holdfast makes, and not while a training is
-only being imported.
+"""Keeping Python from running full garbage collections because of Holdfast, or while a training is being imported.
 
-For a training with Ultralytics that takes 0.2 s. What is made and let go again while it is off does not count.
+A full collection takes 0.2 s for an Ultralytics training. Objects that are created and freed while the collector is off
+do not count.
 """
 
 import gc
 import sys
 import time
 
-STARTING_SECONDS = 60.0
-YOUNG_COLLECTIONS = 150
-MEMORY_BYTES = 1 << 30
-"""What takes longer than this, makes more than this or has grown by more than this before it trains does something else than start: its
-garbage may be large. Ultralytics: 3 s, 90 young collections, 0.5 GiB.
-"""
+MAX_START_SECONDS = 60.0
+MAX_YOUNG_COLLECTIONS = 150
+MAX_MEMORY_BYTES = 1 << 30
+"""Limits for a start-up. A process that exceeds one of them before it trains is doing more than starting, and its
+garbage may be large. Ultralytics takes 3 s, 90 young collections and 0.5 GiB."""
 
 
 class NoCollection(object):
-    """While it is entered, no garbage is collected."""
+    """Context manager that turns the garbage collector off."""
 
     def __enter__(self):
         self._was_on = gc.isenabled()
@@ -30,59 +29,68 @@ class NoCollection(object):
 
 
 class GcPause(object):
-    """From the import of torch to the first batch. Nearly all that is made there stays: each full collection looks through all of it once
-    more and finds next to nothing (with Ultralytics five of them, 0.4 s of a start of 2.7 s). They wait; young garbage is collected as ever.
+    """Postpones full collections from the import of torch to the first batch.
 
-    A full collection is due when so many young ones have been since the last. After each of those, what is left counts as looked
-    through: nothing that a program can see or set is touched.
+    Nearly everything that is allocated in that time stays alive, so each full collection scans all of it again and
+    frees next to nothing (with Ultralytics: five collections, 0.4 s of a start-up of 2.7 s). Young garbage is still
+    collected as usual.
+
+    Python runs a full collection after a certain number of younger ones. After each of those, the surviving objects are
+    marked as already scanned. Nothing that a program can see or set is changed.
     """
 
     def __init__(self):
-        """Before any of the program's own lines."""
+        """Must run before any line of the program."""
         self._frozen = gc.get_freeze_count()
-        """Python 3.12 freezes some of its own."""
-        self._putting_off = False
+        """Python 3.12 freezes some of its own objects."""
+        self._is_active = False
 
-    def begins(self):
+    def begin(self):
         if not _has_generations():
             return
-        self._until = time.monotonic() + STARTING_SECONDS
-        self._left = YOUNG_COLLECTIONS
-        self._most_memory = _most_memory() + MEMORY_BYTES
-        self._putting_off = True
-        gc.callbacks.append(self._collected)
+        self._until = time.monotonic() + MAX_START_SECONDS
+        self._left = MAX_YOUNG_COLLECTIONS
+        self._max_memory = _peak_memory() + MAX_MEMORY_BYTES
+        self._is_active = True
+        gc.callbacks.append(self._on_collection)
 
-    def _collected(self, phase, info):
-        if not self._putting_off or phase != "stop" or info["generation"] != 1:
+    def _on_collection(self, phase, info):
+        if not self._is_active or phase != "stop" or info["generation"] != 1:
             return
         self._left -= 1
-        if self._does_more_than_start():
-            self._putting_off = False
+        if self._exceeds_start_limits():
+            self._is_active = False
         else:
             gc.freeze()
             gc.unfreeze()
             self._frozen = 0
 
-    def _does_more_than_start(self):
-        if self._left < 0 or time.monotonic() > self._until or _most_memory() > self._most_memory:
+    def _exceeds_start_limits(self):
+        if self._left < 0 or time.monotonic() > self._until or _peak_memory() > self._max_memory:
             return True
-        return gc.get_freeze_count() != self._frozen  # what somebody has frozen is not ours to thaw
+        return gc.get_freeze_count() != self._frozen  # the program has frozen objects: do not unfreeze them
 
-    def ended(self):
-        """It trains. The next full collection comes when Python's own rule says so, counted from here."""
-        self._putting_off = False
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
+    def end(self):
+        """Stop postponing: the training has begun.
+
+        From now on Python's own rule decides when the next full collection runs.
+        """
+        self._is_active = False
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
 
 
 def _has_generations():
-    """Whether old objects are looked through all at once: Python 3.14 does it bit by bit, one without a global lock has no generations."""
+    """Return True if old objects are scanned all at once.
+
+    Python 3.14 scans them incrementally; free-threaded Python has no generations.
+    """
     return sys.version_info < (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def _most_memory():
-    """The most that this process has held, in bytes."""
+def _peak_memory():
+    """Return the peak resident memory of this process in bytes."""
     import resource
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,12 +1,12 @@
-"""`holdfast.guard`: a training loop that can be killed anywhere and goes on as if it had not been.
+"""`holdfast.guard`: a training loop that can be killed at any point and then resumes as if it had not been interrupted.
 
     with holdfast.guard(model=model, optimizer=optimizer, scheduler=scheduler) as run:
         for epoch in run.epochs(10):
             for x, y in run.batches(loader):
                 ...
 
-Entering gives every object the state of the newest good snapshot. Between two batches a new one is taken when it is due. It works
-with the supervisor and without; in a notebook too.
+On entry, every object gets the state of the newest valid snapshot. Between two batches, a new snapshot is taken when
+one is due. This works with and without the supervisor, and in a notebook.
 """
 
 import contextlib
@@ -28,225 +28,251 @@ from .snapshots.stateful import StatefulObjects
 from .snapshots.store import Store
 from .snapshots.user_state import fill
 
-ALONE = os.path.join(".holdfast", "guard")
-LEAVE_SECONDS = 600.0
+DEFAULT_FOLDER = os.path.join(".holdfast", "guard")
+EXIT_SECONDS = 600.0
 SOURCE = "guard"
-HOLDS = ("parts", "place", "own")
-ONE_AT_A_TIME = (
-    "run.batches goes over one loader at a time, and another pass has not ended. Go over the other loader itself, "
-    "or give run.batches one object that yields from both."
+SNAPSHOT_KEYS = ("parts", "place", "own")
+ONE_LOADER_ONLY = (
+    "run.batches iterates over one loader at a time, and another iteration has not finished. Iterate over the other "
+    "loader directly, or pass run.batches a single object that yields from both."
 )
 
 
 class CannotResume(RuntimeError):
-    """The snapshot is of another training than this one."""
+    """The snapshot belongs to a different training."""
 
 
 class Guard(object):
-    def __init__(self, torch, parts, folder, most_lost, budget):
+    def __init__(self, torch, parts, folder, max_lost_work, budget):
         self._torch = torch
         if not parts:
-            raise TypeError("guard() needs what it is to keep, by name: guard(model=model, optimizer=optimizer)")
+            raise TypeError(
+                "guard() needs the objects to save, as keyword arguments: guard(model=model, optimizer=optimizer)"
+            )
         for name, part in parts.items():
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
-                raise TypeError("%s is a %s, which has no state_dict" % (name, type(part).__name__))
+                raise TypeError("%s is a %s, which has no state_dict or load_state_dict" % (name, type(part).__name__))
         self._objects = StatefulObjects(torch, parts)
-        rank, world_size = _rank_and_world(torch)
-        self._claim = FolderLock(folder, rank)
-        self._store = Store(self._claim.folder, rank, world_size)
-        self._probe = _awake_probe()
+        rank, world_size = _get_rank_and_world_size(torch)
+        self._lock = FolderLock(folder, rank)
+        self._store = Store(self._lock.folder, rank, world_size)
+        self._probe = _find_probe()
         self._fingerprint, self._settings = fingerprint(torch, parts), settings(torch, parts)
-        self._snapshots = snapshots_of_this_run(torch, self._store, self._tell, most_lost, budget)
+        self._snapshots = snapshots_of_this_run(torch, self._store, self._emit, max_lost_work, budget)
         self.state = {}
-        """For values of the program's own, as its best score so far: they are kept and given back."""
+        """The program's own values, such as its best score so far. They are saved and restored."""
         self.restored = None
-        """The step that it goes on from; None for a fresh start."""
+        """The step of the snapshot that was resumed from; None for a fresh start."""
         self._loops = 0
-        """Loops over epochs that were begun: a program may have one after another."""
+        """Number of epoch loops started so far: a program may run several, one after another."""
         self._epoch = None
         self._call = 0
-        """Passes that were begun in this epoch."""
+        """Number of passes started in this epoch."""
         self._position = 0
-        self._asked = False
+        self._snapshot_requested = False
         self._pass = None
-        self._left_early = None
-        """The last pass, where the program left it before its end and has begun nothing since."""
+        self._unfinished_pass = None
+        """The last pass, if the program left it before its end and has not started another one since."""
         self._loaders = Loaders(torch)
-        self._ahead = None
-        """The state that it goes on from, until the program has come to the place where that was taken."""
-        # On a device losses are read later, and not always as much later.
-        compares = self._probe is not None and world_size == 1 and self._fingerprint["devices"] == ["cpu"]
-        self._trace = LossTrace(self._claim.folder, self._tell) if compares else None
+        self._resume_state = None
+        """The state to resume from, until the program reaches the point where it was taken."""
+        # On a device, losses are read with a delay that varies.
+        compares_losses = self._probe is not None and world_size == 1 and self._fingerprint["devices"] == ["cpu"]
+        self._trace = LossTrace(self._lock.folder, self._emit) if compares_losses else None
 
-    # --- the user's side -----------------------------------------------------------------------------------------
+    # --- public interface ----------------------------------------------------------------------------------------
 
     def __enter__(self):
         if self._probe is not None:
             self._probe.see("snapshots", "seen: holdfast.guard")
-        self._claim.take()
+        self._lock.take()
         try:
             self._begin()
         except BaseException:
-            self._claim.leave(ended=False)
+            self._lock.leave(ended=False)
             raise
         return self
 
     def _begin(self):
-        snapshot = self._store.begin(self._torch, self._torn, HOLDS)
+        snapshot = self._store.begin(self._torch, self._report_skipped_snapshot, SNAPSHOT_KEYS)
         if snapshot is not None:
-            self._give_back(snapshot)
+            self._restore(snapshot)
         elif self._trace is not None:
             self._trace.begins()
 
     def __exit__(self, kind, error, trace):
-        pauses = self._asked and (kind is None or issubclass(kind, SystemExit)) and self._may_go_on_here()
+        pauses = self._snapshot_requested and (kind is None or issubclass(kind, SystemExit)) and self._is_mid_pass()
         if pauses:
-            self._asked = False
-            self._take()
-        self._snapshots.settle(LEAVE_SECONDS)
+            self._snapshot_requested = False
+            self._take_snapshot()
+        self._snapshots.settle(EXIT_SECONDS)
         ended = kind is None and not pauses
-        if ended and _last_to_leave(self._torch, self._store):
+        if ended and _is_last_rank_to_exit(self._torch, self._store):
             self._store.clear()
-        self._claim.leave(ended=ended)
+        self._lock.leave(ended=ended)
         return False
 
-    def _may_go_on_here(self):
-        """Whether the program leaves in the middle of a pass: one that asks for a snapshot and leaves is not at its end."""
-        self._pass = self._pass or self._left_early
+    def _is_mid_pass(self):
+        """Return True if the program exits in the middle of a pass.
+
+        A program that requests a snapshot and exits has not finished.
+        """
+        self._pass = self._pass or self._unfinished_pass
         return self._pass is not None
 
     def epochs(self, count):
-        """The epochs that are still to be made, counted from 0."""
+        """Yield the numbers of the remaining epochs, counted from 0."""
         loop, self._loops = self._loops, self._loops + 1
-        if self._ahead is not None and loop < self._ahead["place"].get("loop", 0):
-            return  # this loop was over
-        first = 0 if self._ahead is None else self._ahead["place"]["epoch"] or 0
+        if self._resume_state is not None and loop < self._resume_state["place"].get("loop", 0):
+            return  # this loop was finished before the snapshot
+        first = 0 if self._resume_state is None else self._resume_state["place"]["epoch"] or 0
         for epoch in range(first, count):
-            self._epoch, self._call, self._left_early = epoch, 0, None
-            if self._ahead is None:
-                self._between()
-            elif self._ahead["place"]["pass"] is None:
-                self._arrive()
+            self._epoch, self._call, self._unfinished_pass = epoch, 0, None
+            if self._resume_state is None:
+                self._take_snapshot_if_due()
+            elif self._resume_state["place"]["pass"] is None:
+                self._finish_restore()
             self._loaders.at_a_place()
             began, position = time.monotonic(), self._position
-            self._knows_epochs()
+            self._take_over_epochs()
             yield epoch
             if self._probe is not None:
                 seconds, batches = time.monotonic() - began, self._position - position
                 self._probe.epoch_ended(epoch + 1, seconds, batches, SOURCE, planned=count)
-        self._ahead = None
+        self._resume_state = None
 
-    def _knows_epochs(self):
-        """From here on the end of a pass is no epoch: after a death, part of one is the rest of an epoch begun before."""
+    def _take_over_epochs(self):
+        """Report epochs from now on, so that the end of a pass does not count as one.
+
+        After a crash, a pass may be only the rest of an epoch.
+        """
         if self._probe is not None:
             self._probe.loaders.epochs_known_by = SOURCE
 
     def batches(self, loader):
-        """What is still to come of one pass over a loader."""
+        """Yield the remaining batches of one pass over a loader."""
         if self._pass is not None:
-            # A snapshot keeps the place in one: the other's would be lost without a word.
-            raise RuntimeError(ONE_AT_A_TIME)
-        self._left_early = None
+            # A snapshot stores the position in one loader only: the other position would be lost silently.
+            raise RuntimeError(ONE_LOADER_ONLY)
+        self._unfinished_pass = None
         call, self._call = self._call, self._call + 1
-        if self._ahead is not None and self._ahead["place"]["pass"] is not None and call < self._ahead["place"]["call"]:
+        resume_state = self._resume_state
+        if (
+            resume_state is not None
+            and resume_state["place"]["pass"] is not None
+            and call < resume_state["place"]["call"]
+        ):
             self._loaders.meet(call, loader, give_back=False)
-            return  # this pass was over
-        resuming = None if self._ahead is None else self._arrive()
-        place = self._loaders.meet(call, loader, give_back=resuming is None)
-        one = self._pass = self._loaders.pass_over(place, loader, resuming)
-        last = self._last_of(loader)
-        reason = one.why_not_exact()
+            return  # this pass was finished before the snapshot
+        resumed_pass = None if resume_state is None else self._finish_restore()
+        place = self._loaders.meet(call, loader, give_back=resumed_pass is None)
+        loader_pass = self._pass = self._loaders.pass_over(place, loader, resumed_pass)
+        last = self._last_batch(loader)
+        reason = loader_pass.why_not_exact()
         if reason is not None:
-            self._tell("probe-note", what="this resume may not be exact", detail=reason)
+            self._emit("probe-note", what="this resume may not be exact", detail=reason)
         try:
-            for batch in one:
+            for batch in loader_pass:
                 self._position += 1
                 yield batch
                 if self._trace is not None:
                     self._trace.add(self._position, self._probe.step, self._probe.last_loss)
-                if one.batches != last:
-                    self._between(again=call > 0)
+                if loader_pass.batches != last:
+                    self._take_snapshot_if_due(is_later_pass=call > 0)
         except GeneratorExit:
-            self._left_early = one
+            self._unfinished_pass = loader_pass
             raise
         finally:
             self._loaders.passed(place, loader)
             self._pass = None
 
-    def _last_of(self, loader):
-        """The batch after which none is taken: who goes on from there finds no batch left, and nothing in the variables that the loop fills. The
-        next epoch is as good a place, or the next pass where there are no epochs.
+    def _last_batch(self, loader):
+        """Return the number of the last batch, after which no snapshot is taken.
+
+        A run that resumed there would find no batch left, and the variables that the loop fills would be empty. The
+        start of the next epoch serves as well, or the next pass if there are no epochs.
         """
         count = batches_of(self._torch, loader)
         return None if count == 1 and self._epoch is None else count
 
     def snapshot(self):
-        """One at the end of this batch, whether it is due or not. Between two passes, at the next place from which a training can go on: what
-        the program did since the last pass would be done twice.
+        """Request a snapshot at the end of this batch, even if none is due.
+
+        Between two passes, it is taken at the next point that a training can resume from. Otherwise, whatever the
+        program did since the last pass would be done twice.
         """
-        self._asked = True
+        self._snapshot_requested = True
         if self._epoch is None and not self._call:
-            self._between()
+            self._take_snapshot_if_due()
 
     # --- between two batches -------------------------------------------------------------------------------------
 
-    def _between(self, again=False):
-        """With `again`, in a pass that is not its epoch's first: the passes before it would yield nothing to who goes on from here, so it is not
-        taken before more would be lost than may be.
-        """
-        if self._asked or (self._snapshots.due(self._position) and not (again and self._snapshots.may_wait())):
-            self._asked = False
-            self._take()
+    def _take_snapshot_if_due(self, is_later_pass=False):
+        """Take a snapshot if one is due or was requested.
 
-    def _take(self):
+        `is_later_pass` means that this pass is not the first of its epoch. If the run resumed here, the earlier passes
+        would yield nothing. So the snapshot waits until more work than allowed would be lost without it.
+        """
+        if self._snapshot_requested or (
+            self._snapshots.due(self._position) and not (is_later_pass and self._snapshots.may_wait())
+        ):
+            self._snapshot_requested = False
+            self._take_snapshot()
+
+    def _take_snapshot(self):
         step = self._probe.step if self._probe is not None and self._probe.awake else self._position
         began = time.monotonic()
-        self._snapshots.settle()  # one copy in memory at most
+        self._snapshots.settle()  # at most one copy in memory
         about = {"fingerprint": self._fingerprint, "settings": self._settings}
         self._snapshots.take(self._position, step, self._collect, about)
         if self._probe is not None:
             self._probe.paused(time.monotonic() - began)
 
     def _collect(self):
-        one = self._pass
+        loader_pass = self._pass
         place = {
             "loop": self._loops - 1,
             "epoch": self._epoch,
-            "call": self._call - 1 if one is not None else 0,
-            "pass": None if one is None else one.state(),
-            "rng": drawn_so_far(self._torch) if one is None else None,
+            "call": self._call - 1 if loader_pass is not None else 0,
+            "pass": None if loader_pass is None else loader_pass.state(),
+            "rng": drawn_so_far(self._torch) if loader_pass is None else None,
             "loaders": self._loaders.state(),
         }
         parts = self._objects.state()
         return {"parts": parts, "modes": self._objects.modes(), "place": place, "own": self.state}
 
-    def _give_back(self, snapshot):
-        with self._in_words(snapshot.path):
+    def _restore(self, snapshot):
+        with self._explain_errors(snapshot.path):
             self._objects.give_back(snapshot.state["parts"], on_the_way=True)
             self._loaders.go_on(snapshot.state["place"]["loaders"])
         self.state.update(own(self._torch, snapshot.state["own"]))
-        self._ahead = snapshot.state
+        self._resume_state = snapshot.state
         self._position = snapshot.position
         self.restored = snapshot.step
         if self._trace is not None:
             self._trace.goes_on_from(snapshot.position)
         if self._probe is not None:
-            self._probe.goes_on_from(snapshot.step)
-        other = self._what_differs(snapshot.header)
-        self._tell("restored", step=snapshot.step, path=snapshot.path, exact=not other, why="; ".join(other)[:500])
+            self._probe.set_resumed_step(snapshot.step)
+        changes = self._find_changes(snapshot.header)
+        self._emit("restored", step=snapshot.step, path=snapshot.path, exact=not changes, why="; ".join(changes)[:500])
 
-    def _what_differs(self, header):
-        set_otherwise = differences(header.get("settings", self._settings), self._settings)
-        if set_otherwise:
-            set_otherwise.append("it goes on as it was; to start with what is set now, remove %s" % self._store.folder)
-        return differences(header.get("fingerprint", {}), self._fingerprint) + set_otherwise
+    def _find_changes(self, header):
+        changed_settings = differences(header.get("settings", self._settings), self._settings)
+        if changed_settings:
+            changed_settings.append(
+                "the run resumes with the old settings; to start with the new ones, remove %s" % self._store.folder
+            )
+        return differences(header.get("fingerprint", {}), self._fingerprint) + changed_settings
 
-    def _arrive(self):
-        """At the place of the snapshot: what the program did on its way here, it had done before that was taken. Returns the pass to go on with."""
-        state, self._ahead = self._ahead, None
-        with self._in_words("the snapshot"):
+    def _finish_restore(self):
+        """Restore the state at the point where the snapshot was taken, and return the pass to resume.
+
+        Everything that the program did up to here was done before the snapshot was taken.
+        """
+        state, self._resume_state = self._resume_state, None
+        with self._explain_errors("the snapshot"):
             self._objects.give_back(state["parts"])
-        self._objects.set_modes(state.get("modes", {}))  # older snapshots have none
+        self._objects.set_modes(state.get("modes", {}))  # older snapshots do not contain modes
         fill(self._torch, self.state, state["own"], self._objects.memory())
         self._loaders.arrive()
         if state["place"]["pass"] is None:
@@ -254,73 +280,79 @@ class Guard(object):
         return state["place"]["pass"]
 
     @contextlib.contextmanager
-    def _in_words(self, snapshot):
+    def _explain_errors(self, snapshot):
         try:
             yield
         except GroupsDiffer as error:
             raise CannotResume(
-                "%s is good, but %s. Where the optimizer has as many groups as then when guard() is entered, it goes on."
-                % (snapshot, error)
+                "%s is valid, but %s. To resume, give the optimizer the same number of parameter groups before "
+                "entering guard()." % (snapshot, error)
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CannotResume(
-                "%s is of another training: %s. Start fresh with another folder, or remove %s."
+                "%s belongs to a different training: %s. To start fresh, use another folder or remove %s."
                 % (snapshot, error, self._store.folder)
             ) from None
 
-    def _torn(self, path, why, foreign):
+    def _report_skipped_snapshot(self, path, why, foreign):
         if foreign:
-            self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
+            self._emit("probe-note", what="a snapshot was skipped", detail="%s: %s" % (path, why))
         else:
-            self._tell("snapshot-corrupt", path=path, why=why)
+            self._emit("snapshot-corrupt", path=path, why=why)
 
-    def _tell(self, event, **fields):
+    def _emit(self, event, **fields):
         if self._probe is not None:
             self._probe.claim("guard")
             self._probe.emit(event, **fields)
         elif event != "snapshot":
-            said = ", ".join("%s %s" % item for item in fields.items() if item[1] not in ("", True))
+            details = ", ".join("%s %s" % item for item in fields.items() if item[1] not in ("", True))
             try:
-                print("holdfast: %s: %s" % (event.replace("-", " "), said), file=sys.stderr)
-            except (OSError, ValueError, AttributeError):  # nobody reads it
+                print("holdfast: %s: %s" % (event.replace("-", " "), details), file=sys.stderr)
+            except (OSError, ValueError, AttributeError):  # stderr is closed or missing
                 pass
 
 
 def guard(*, folder=None, max_lost_work=None, budget=BUDGET, **parts):
-    """Keeps the state of these objects, and gives it back after a death. Anything with a `state_dict` will do, by name.
+    """Save the state of these objects regularly, and restore it after a crash.
 
-    `folder` is where snapshots go (the run's own under Holdfast, else .holdfast/guard/<script>). `max_lost_work` bounds the seconds of
-    work that a death may cost; `budget` the part of the time that snapshots may take.
+    Pass any object that has a `state_dict` and a `load_state_dict`, as a keyword argument.
+
+    `folder` is where snapshots are stored (default: the run's own folder under Holdfast, otherwise
+    .holdfast/guard/<script>). `max_lost_work` limits how many seconds of work a crash may cost. `budget` limits the
+    fraction of the time that snapshots may take.
     """
     import torch
 
-    given = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(ALONE, _script())
-    return Guard(torch, parts, os.path.abspath(given), max_lost_work, budget)
+    chosen = folder or os.environ.get(protocol.SNAPSHOTS) or os.path.join(DEFAULT_FOLDER, _script_name())
+    return Guard(torch, parts, os.path.abspath(chosen), max_lost_work, budget)
 
 
-def _awake_probe():
+def _find_probe():
     module = sys.modules.get("holdfast_probe.probe")
     return getattr(module, "_probe", None)
 
 
-def _rank_and_world(torch):
+def _get_rank_and_world_size(torch):
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
 
 
-def _last_to_leave(torch, store):
-    """Whether the training is over on all ranks: while one may still die, all need what they go on from."""
+def _is_last_rank_to_exit(torch, store):
+    """Return True if all other ranks have finished.
+
+    As long as one rank may still crash, all of them need the snapshots.
+    """
     if store.world_size == 1:
         return True
     try:
-        meeting = torch.distributed.distributed_c10d._get_default_store()
-        return meeting.add("holdfast left " + store.folder, 1) % store.world_size == 0
-    except Exception:  # the ranks' group has ended before
+        shared_store = torch.distributed.distributed_c10d._get_default_store()
+        return shared_store.add("holdfast left " + store.folder, 1) % store.world_size == 0
+    except Exception:  # the process group has been destroyed
         return store.rank == 0
 
 
-def _script():
+def _script_name():
     name = os.path.splitext(os.path.basename(sys.argv[0] or ""))[0]
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "notebook"

@@ -1,10 +1,11 @@
-"""A small table that says where each process of a training is, and survives SIGKILL.
+"""A small table with the progress of each training process, which survives SIGKILL.
 
-The supervisor makes it (`create`), the probe writes its process's slot (`Heart`), anyone reads (`read`). Between two steps a
-system call costs 10 to 30 microseconds, writing into mapped memory 4. So on Linux the table lies in the memory's own file system
-and is mapped, and the run's file says where; nothing there can be cut or run out of room, which would be a SIGBUS in the training.
-Elsewhere the table is the run's file itself, and written. Either way it is left to the kernel, whatever happens to the process.
-A slot lies within one page and its numbers are aligned, so that a reader never sees half a number.
+The supervisor creates it (`create`), the probe writes the slot of its process (`Heart`), and anyone reads it (`read`).
+Between two steps a system call takes 10 to 30 microseconds, a write to mapped memory 4. So on Linux the table is a
+mapped file in /dev/shm, and the run's file contains its path. A file there cannot be truncated or run out of space,
+which would raise SIGBUS in the training. On other systems the table is the run's file itself, and it is written. In
+both cases the kernel has the data, regardless of what happens to the process. A slot lies within one page and its
+numbers are aligned, so that a reader never sees half a number.
 """
 
 import fcntl
@@ -34,23 +35,25 @@ _PID = struct.Struct("<I")
 _PULSE_AT, _SAVES_AT, _EPOCH_AT, _PID_AT, _PHASE_AT = 16, 48, 56, 64, 68
 
 FRESH_SECONDS = 0.002
-"""Between two steps, what is younger than this on file is not written again: short steps are one write each."""
+"""Between two steps, a heartbeat younger than this is not written again, so that short steps need one write each."""
 MARK = 0x48464842
-"""Where our descriptor stands. Nothing is read or written there: what is written says where."""
+"""File position of the probe's descriptor, used to recognize it. Nothing is read or written there, because all writes
+give an offset."""
 HIGH_DESCRIPTOR = 900
-"""New files get the lowest free number: up here ours is hardly ever anybody else's, also when a program closes it."""
-LOCK_TRIES = 50
-LOCK_SECONDS = 0.001
+"""New files get the lowest free number. A number this high is hardly ever reused, even if a program closes the
+descriptor."""
+MAX_LOCK_TRIES = 50
+LOCK_RETRY_SECONDS = 0.001
 
-MEMORY = "/dev/shm"  # noqa: S108 - our files there have random names and are ours alone
+MEMORY = "/dev/shm"  # noqa: S108 - Holdfast's files there have random names and are private
 ELSEWHERE = b"HFHB is in "
-_OURS = re.compile(re.escape(MEMORY) + r"/holdfast-[0-9]+-[0-9a-f]{16}")
-"""No other file is ever read or removed because a run's file names it."""
+_TABLE_PATH = re.compile(re.escape(MEMORY) + r"/holdfast-[0-9]+-[0-9a-f]{16}")
+"""No other path in a run's file is ever read or removed."""
 
 PHASES = ("starting", "training", "evaluating", "saving", "waiting for data", "ended")
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 IN_EVERY_STEP = ("training", "waiting for data")
-"""Phases that come and go with every step: they are written with the signs of life that come with them."""
+"""Phases that change with every step: they are written together with the heartbeats of the step."""
 
 Pulse = Tuple[float, float, int, int]
 """Monotonic time, the last loss, and how many backwards and fetches there were."""
@@ -64,56 +67,58 @@ class Beat(NamedTuple):
     step_at: float
     """Its wall time; 0 before the first."""
     active_mono: float
-    """Monotonic time of the last sign of life."""
+    """Monotonic time of the last heartbeat."""
     loss: float
-    """The last loss known, NaN when none."""
+    """The last known loss; NaN if there is none."""
     backwards: int
     fetches: int
     saves: int
     epoch: int
-    """-1 when none is known."""
+    """-1 if unknown."""
     pid: int
     phase: str
 
 
 def create(path: str, in_memory: bool = True, pid_space: str = "") -> None:
-    """A fresh table with every slot empty, in the place of the one that `path` had. Behind it, in memory, stands whose it is:
-    the boot and the PID namespace in which the pids in it hold, and the run's file.
+    """Create a table with empty slots, and replace the one that `path` referred to.
+
+    In memory, the owner is stored after the table: the boot and PID namespace in which its pids are valid, and the
+    run's file.
     """
-    before = where_it_lies(path)
+    before = find_table(path)
     table = _HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0") + b"\0" * (SLOTS * SLOT_SIZE)
     owner = pid_space.encode("ascii", "replace") + b"\0" + os.fsencode(os.path.abspath(path))
-    lies = _put_in_memory(table + owner) if in_memory else None
-    _replace(path, table if lies is None else ELSEWHERE + lies.encode("ascii"))
+    table_path = _write_to_memory(table + owner) if in_memory else None
+    _replace(path, table if table_path is None else ELSEWHERE + table_path.encode("ascii"))
     _remove_from_memory(before)
 
 
 def settle(path: str) -> None:
-    """Nobody writes any more: the table becomes the run's own file, and leaves the memory."""
-    lies = where_it_lies(path)
-    if lies == path:
+    """Move the table from memory to the run's own file, once nobody writes to it any more."""
+    table_path = find_table(path)
+    if table_path == path:
         return
-    table = _content(lies)
+    table = _read_table(table_path)
     if table is not None:
         _replace(path, table)
-    _remove_from_memory(lies)
+    _remove_from_memory(table_path)
 
 
-def where_it_lies(path: str) -> str:
-    """The file that holds the table which `path` stands for."""
-    said = _beginning(path, 256)
-    if said is None:
+def find_table(path: str) -> str:
+    """Return the path of the table: the run's file itself, or the file in memory that it refers to."""
+    content = _read_start(path, 256)
+    if content is None:
         return path
-    named = said[len(ELSEWHERE) :].decode("ascii", "replace") if said.startswith(ELSEWHERE) else ""
-    return named if _OURS.fullmatch(named) else path
+    table_path = content[len(ELSEWHERE) :].decode("ascii", "replace") if content.startswith(ELSEWHERE) else ""
+    return table_path if _TABLE_PATH.fullmatch(table_path) else path
 
 
 def read(path: str) -> Dict[int, Beat]:
-    """Every slot in use, slot -> Beat. An unreadable or foreign file has none.
+    """Return all slots in use, slot -> Beat. An unreadable or foreign file has none.
 
     The first process of rank r has slot r; further processes have slots from the upper end.
     """
-    data = _content(where_it_lies(path))
+    data = _read_table(find_table(path))
     if data is None:
         return {}
     beats = {}
@@ -125,14 +130,18 @@ def read(path: str) -> Dict[int, Beat]:
     return beats
 
 
-def _content(path: str) -> "bytes | None":
-    data = _beginning(path, SIZE)
-    whole = data is not None and len(data) == SIZE and _HEADER.unpack_from(data)[:2] == (MAGIC, VERSION)
-    return data if whole else None
+def _read_table(path: str) -> "bytes | None":
+    data = _read_start(path, SIZE)
+    is_valid = data is not None and len(data) == SIZE and _HEADER.unpack_from(data)[:2] == (MAGIC, VERSION)
+    return data if is_valid else None
 
 
-def _beginning(path: str, size: int) -> "bytes | None":
-    """None where there is no such file. Only of a regular one, and through no link: nothing is waited for, and nothing planted is read."""
+def _read_start(path: str, size: int) -> "bytes | None":
+    """Return the first bytes of a file, or None if it cannot be read.
+
+    Only regular files are read, and symbolic links are not followed: a pipe cannot block the reader, and a planted link
+    is not read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -158,7 +167,7 @@ def _replace(path: str, content: bytes) -> None:
         raise
 
 
-def _put_in_memory(table: bytes) -> "str | None":
+def _write_to_memory(table: bytes) -> "str | None":
     path = "%s/holdfast-%d-%s" % (MEMORY, os.getpid(), os.urandom(8).hex())
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -174,7 +183,7 @@ def _put_in_memory(table: bytes) -> "str | None":
 
 
 def _remove_from_memory(path: str) -> None:
-    if _OURS.fullmatch(path):
+    if _TABLE_PATH.fullmatch(path):
         try:
             os.unlink(path)
         except OSError:
@@ -182,18 +191,21 @@ def _remove_from_memory(path: str) -> None:
 
 
 class Heart(object):
-    """The probe's end: one slot, open for writing. Where it cannot be written the training goes on, and so do the tries."""
+    """The probe's side: one slot, open for writing.
+
+    If a write fails, the training continues and the next write tries again.
+    """
 
     def __init__(self, path: str, slot: "int | None", pid: int, step: int = 0, world_size: int = 1) -> None:
-        """Without a slot of its own a process takes a free one, above those of the ranks."""
+        """Open the given slot. Without one, take a free slot above those of the ranks."""
         if slot is not None and not 0 <= slot < SLOTS:
             raise ValueError("rank %d has no slot" % slot)
-        self._path = where_it_lies(path)
+        self._path = find_table(path)
         self._data = memoryview(bytearray(_SLOT.pack(step, 0.0, 0.0, float("nan"), 0, 0, 0, -1, pid, 0)))
         self.written_at = 0.0
         """Monotonic time of the last write."""
         self._map = None
-        self._descriptor = _opened(self._path)
+        self._descriptor = _open(self._path)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
         try:
@@ -202,31 +214,34 @@ class Heart(object):
             else:
                 self._base = HEADER_SIZE + slot * SLOT_SIZE
                 self._write()
-            self._map = self._mapped() if self._path != path else None
+            self._map = self._map_slot() if self._path != path else None
         except BaseException:
             self.close()
             raise
 
     def step(self, number: int, at: float, pulse: "Pulse", phase: str) -> None:
-        """A step is done: on file before anything else happens."""
+        """Record a finished step in the file before anything else happens."""
         _STEP.pack_into(self._data, 0, number, at, *pulse)
         self._data[_PHASE_AT] = _PHASE_NUMBERS[phase]
         if self._map is not None:
             self.written_at = pulse[0]
             return
-        sure = pulse[0] - self.written_at < FRESH_SECONDS
+        is_fresh = pulse[0] - self.written_at < FRESH_SECONDS
         self.written_at = pulse[0]
-        self._write(sure)
+        self._write(is_fresh)
 
-    def in_short(self) -> "Callable[[int, float, float, float, int, int], None]":
-        """`step` without its phase, for steps between which it does not change. `written_at` is left to the caller."""
+    def make_step_writer(self) -> "Callable[[int, float, float, float, int, int], None]":
+        """Return a faster `step` that keeps the phase, for steps between which it does not change.
+
+        The caller sets `written_at`.
+        """
         if self._map is not None:
             return functools.partial(_STEP.pack_into, self._data, 0)
         phase = PHASES[self._data[_PHASE_AT]]
         return lambda number, at, *pulse: self.step(number, at, pulse, phase)
 
     def beat(self, pulse: "Pulse", phase: str) -> None:
-        """A sign of life. Between steps it is for the caller to leave out what would come too soon after the last one."""
+        """Write a heartbeat. Between steps, the caller skips those that would follow the last one too soon."""
         _PULSE.pack_into(self._data, _PULSE_AT, *pulse)
         self.written_at = pulse[0]
         self.phase(phase)
@@ -249,12 +264,12 @@ class Heart(object):
             self._data, self._map = memoryview(bytearray(slot)), None
             slot.release()
             mapped.close()
-        if self._is_ours():
+        if self._is_own_file():
             os.close(self._descriptor)
         self._descriptor = -1
 
-    def _mapped(self) -> "mmap.mmap | None":
-        """From here on, what is set in `_data` is in the file."""
+    def _map_slot(self) -> "mmap.mmap | None":
+        """Map the slot, so that from now on every change of `_data` is in the file."""
         try:
             mapped = mmap.mmap(self._descriptor, SIZE)
         except (OSError, ValueError):
@@ -262,28 +277,30 @@ class Heart(object):
         self._data = memoryview(mapped)[self._base : self._base + _SLOT.size]
         return mapped
 
-    def _write(self, sure: bool = False) -> None:
+    def _write(self, is_fresh: bool = False) -> None:
         if self._map is not None:
             return
         try:
-            if sure or self._is_ours() or self._opened_again():
+            if is_fresh or self._is_own_file() or self._reopen():
                 os.pwrite(self._descriptor, self._data, self._base)
         except OSError:
             pass
 
-    def _is_ours(self) -> bool:
-        """A program that closes descriptors it did not open may have given our number to a file of its own. Ours stands at a
-        position where no other file does; asking for its identity would cost four times as much. Within two milliseconds it
-        is not asked again: that is a system call for every very short step.
+    def _is_own_file(self) -> bool:
+        """Return True if the descriptor still refers to the table.
+
+        A program that closes descriptors it did not open may have reused the number for its own file. The probe's
+        descriptor has a file position that no other file has; comparing the file's identity would take four times as
+        long. Within two milliseconds this is not checked again, which saves a system call in every very short step.
         """
         try:
             return os.lseek(self._descriptor, 0, os.SEEK_CUR) == MARK
         except OSError:
             return False
 
-    def _opened_again(self) -> bool:
-        """By now the path may be another attempt's file, which is not for us."""
-        descriptor = _opened(self._path)
+    def _reopen(self) -> bool:
+        """Open the table again. Return False if the path now belongs to another attempt's file."""
+        descriptor = _open(self._path)
         status = os.fstat(descriptor)
         if (status.st_dev, status.st_ino) != self._identity:
             os.close(descriptor)
@@ -292,14 +309,14 @@ class Heart(object):
         return True
 
     def _take_free_slot(self, pid: int, world_size: int) -> None:
-        """The highest slot that nobody has, or whose process is gone. Others may be looking for one right now."""
+        """Take the highest slot that is free or whose process is gone. Other processes may be doing the same."""
         locked = self._lock()
         try:
             for slot in range(SLOTS - 1, world_size - 1, -1):
                 self._base = HEADER_SIZE + slot * SLOT_SIZE
-                held = os.pread(self._descriptor, _PID.size, self._base + _PID_AT)
-                holder = _PID.unpack(held)[0] if len(held) == _PID.size else 0
-                if holder in (0, pid) or not lives(holder):
+                data = os.pread(self._descriptor, _PID.size, self._base + _PID_AT)
+                owner = _PID.unpack(data)[0] if len(data) == _PID.size else 0
+                if owner in (0, pid) or not process_exists(owner):
                     self._write()
                     return
         finally:
@@ -308,30 +325,33 @@ class Heart(object):
         raise ValueError("every slot is taken")
 
     def _lock(self) -> bool:
-        """Where no lock is to be had, two processes may end up with one slot: signs of life all the same."""
-        for _ in range(LOCK_TRIES):
+        """Lock the table, and return False if that fails.
+
+        Then two processes may share a slot, which still shows that they are alive.
+        """
+        for _ in range(MAX_LOCK_TRIES):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except BlockingIOError:
-                time.sleep(LOCK_SECONDS)
+                time.sleep(LOCK_RETRY_SECONDS)
             except OSError:
                 return False
         return False
 
 
-def _opened(path: str) -> int:
+def _open(path: str) -> int:
     low = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.lseek(low, MARK, os.SEEK_SET)
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
-    except OSError:  # so high a number is not allowed here
+    except OSError:  # such a high number is not allowed here
         return os.dup(low)
     finally:
         os.close(low)
 
 
-def lives(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

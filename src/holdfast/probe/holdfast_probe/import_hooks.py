@@ -1,8 +1,8 @@
-"""Calls a function once a module has been imported, without importing it.
+"""Callbacks that run once a module has been imported, without importing it.
 
-One finder stands at the front of `sys.meta_path` for as long as something is waited for. It asks the other finders and
-replaces `exec_module` on the loader that they return for that one import only: the module's loader stays the one it would
-have had.
+One finder stays at the front of `sys.meta_path` while callbacks are pending. It delegates to the other finders and
+replaces `exec_module` on the loader that they return, for that one import only. The module keeps the loader that it
+would have had.
 """
 
 import sys
@@ -13,7 +13,10 @@ _finder = None
 
 
 def after_import(name, function, before=None):
-    """Calls `function(module)` once `name` is imported: now, if it already is; and `before()` as that begins. Their errors are swallowed."""
+    """Call `function(module)` once `name` is imported, or now if it already is, and `before()` when the import begins.
+
+    Ignore their errors.
+    """
     global _finder
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -35,7 +38,7 @@ def _call(function, *args):
         pass
 
 
-def _imported(name):
+def _run_callbacks(name):
     functions = _waiting.pop(name, ())
     module = sys.modules.get(name)
     if module is not None:
@@ -49,13 +52,13 @@ class _Finder(object):
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting:
             return None
-        spec = _ask_the_others(self, name, path, target)
+        spec = _find_spec_elsewhere(self, name, path, target)
         if spec is not None and spec.loader is not None:
-            _watch_loader(spec.loader, name)
+            _wrap_loader(spec.loader, name)
         return spec
 
 
-def _ask_the_others(finder, name, path, target):
+def _find_spec_elsewhere(finder, name, path, target):
     for other in list(sys.meta_path):
         find_spec = None if other is finder else getattr(other, "find_spec", None)
         spec = None if find_spec is None else find_spec(name, path, target)
@@ -64,21 +67,21 @@ def _ask_the_others(finder, name, path, target):
     return None
 
 
-def _watch_loader(loader, name):
-    """The loader's next `exec_module` (or `load_module`, where a loader has only that) tells us that it is done."""
+def _wrap_loader(loader, name):
+    """Make the loader run the callbacks after its next `exec_module` (or `load_module`, if it has only that)."""
     method = "exec_module" if hasattr(loader, "exec_module") else "load_module"
     original = getattr(loader, method, None)
     if original is None:
         return
 
-    def watched(*args, **kwargs):
+    def wrapper(*args, **kwargs):
         vars(loader).pop(method, None)
         for function in _before.pop(name, ()):
             _call(function)
         result = original(*args, **kwargs)
-        _imported(name)
+        _run_callbacks(name)
         return result
 
-    # A loader that is a class, or has no attributes of its own, cannot be watched: its import goes on as ever.
+    # A loader that is a class, or has no instance attributes, cannot be wrapped: its import proceeds as usual.
     if isinstance(getattr(loader, "__dict__", None), dict):
-        vars(loader)[method] = watched
+        vars(loader)[method] = wrapper

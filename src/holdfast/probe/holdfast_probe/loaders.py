@@ -1,7 +1,7 @@
-"""Reading of data: how long the training waits for it, what it gets, and where epochs and evaluations begin and end.
+"""Data loading: how long the training waits for data, what it gets, and where epochs and evaluations begin and end.
 
-An iteration over a DataLoader trains if gradients are enabled while it is read; if it reaches its end without a single
-backward in between, it was an evaluation all the same (many loops disable gradients only around the model).
+An iteration over a DataLoader counts as training if gradients are enabled while it is read. If it ends without a single
+backward, it was an evaluation after all (many loops disable gradients only around the model).
 """
 
 import weakref
@@ -11,18 +11,18 @@ from .batch_info import batch_hash, batch_size
 
 HASH_EVERY_STEP_ABOVE = 0.05
 HASHED_AT_FIRST = 64
-"""Where steps are shorter than this many seconds, and after the first few, one batch in sixteen is hashed."""
+"""If steps are shorter than this many seconds, only one batch in sixteen is hashed after the first ones."""
 
 
-NOTHING_YET = (lambda: None, None)
-OWN_SAMPLERS = frozenset(("torch.utils.data.sampler", "torch.utils.data.distributed"))
+NO_ITERATION = (lambda: None, None)
+TORCH_SAMPLERS = frozenset(("torch.utils.data.sampler", "torch.utils.data.distributed"))
 
 
-def _weakly(thing):
+def _weak_reference(value):
     try:
-        return weakref.ref(thing)
+        return weakref.ref(value)
     except TypeError:  # a list, for instance
-        return lambda: thing
+        return lambda: value
 
 
 class _Iteration(object):
@@ -41,54 +41,55 @@ class Loaders(object):
         self.probe = probe
         self.evaluating = False
         self.epochs_known_by = None
-        """The adapter that tells epochs, if one does."""
+        """The adapter that reports epochs, if there is one."""
         self.instances_of = None
-        """An adapter's function from a batch to its number of labelled objects, or None where it cannot tell."""
+        """An adapter's function that returns the number of labelled objects in a batch, or None if it is unknown."""
         self.fetches = 0
         self._epoch = 0
         self._iterations = weakref.WeakKeyDictionary()
-        self._latest = NOTHING_YET
-        """A weak reference to the iterator read last, and its iteration: nearly always the one read next."""
+        self._latest = NO_ITERATION
+        """A weak reference to the iterator that was read last, and its iteration. The next read nearly always uses the
+        same one."""
         self._training_dataset = None
         self._other_exhaustions = 0
         self.interrupted = 0.0
-        """Seconds of saving and of snapshots within the evaluation at hand."""
+        """Seconds spent on saving and snapshots during the current evaluation."""
         self._evaluation_began = 0.0
         self._evaluation_fetches = 0
-        self._batches_seen = self._length_told = False
+        self._batches_seen = self._length_emitted = False
         self._usual_size = 0
         self._grad_enabled = probe.torch.is_grad_enabled
 
-    def usual_fetches(self, count, record, waited):
-        """So many like the last that was looked at, for this step."""
+    def count_usual_fetches(self, count, record, waited):
+        """Count fetches of batches that are like the last inspected one, for this step."""
         self.fetches += count
         record.data_wait += waited
         record.samples += count * self._usual_size
         iteration = self._latest[1]
-        if iteration is not None:  # a dataset may read another loader itself, and that may have come to its end
+        if iteration is not None:  # a dataset may read another loader itself, and that loader may have reached its end
             iteration.fetches += count
 
-    def usual_exhausted(self, iterator):
-        """The loader that is read as ever came to its end."""
+    def usual_loader_exhausted(self, iterator):
+        """Handle the end of the loader that is read on the fast path."""
         iteration = self._latest[1]
         if iteration is not None:
             self.exhausted(iterator, (iteration, True, 0.0, "training"))
 
     def latest_reference(self):
-        """The iterator that was read last, weakly."""
+        """Return a weak reference to the iterator that was read last."""
         return self._latest[0]
 
-    # --- the door ------------------------------------------------------------------------------------------------
+    # --- called from torch_patches -------------------------------------------------------------------------------
 
-    def fetch_begins(self, iterator):
-        """A token for `fetched`, `exhausted` or `fetch_failed`; None when nothing is to be recorded."""
+    def begin_fetch(self, iterator):
+        """Return a token for `end_fetch`, `exhausted` or `fetch_failed`, or None if nothing is recorded."""
         probe = self.probe
         if not probe.awake and not probe.claim("fetch"):
             return None
         now = monotonic()
         try:
             latest = self._latest
-            iteration = latest[1] if latest[0]() is iterator else self._iteration(iterator, now)
+            iteration = latest[1] if latest[0]() is iterator else self._get_iteration(iterator, now)
             training = self._grad_enabled()
             if training:
                 if self.evaluating:
@@ -97,16 +98,16 @@ class Loaders(object):
                 probe.pulse(now)
             else:
                 if not self.evaluating:
-                    self._evaluation_begins(now)
+                    self._begin_evaluation(now)
                 phase = "evaluating"
             began = monotonic()
             probe.budget.base += began - now
             return iteration, training, began, phase
         except Exception as error:
-            probe.failed("the beginning of a fetch", error)
+            probe.failed("the start of a fetch", error)
             return None
 
-    def fetched(self, token, batch):
+    def end_fetch(self, token, batch):
         probe = self.probe
         now = monotonic()
         try:
@@ -116,7 +117,7 @@ class Loaders(object):
             probe.pulse(now)
             if training:
                 probe.phase("training" if phase == "waiting for data" else phase)
-                self._training_batch(batch, now - fetch_began)
+                self._record_batch(batch, now - fetch_began)
             else:
                 self._evaluation_fetches += 1
             if now >= probe.memory.next_at:
@@ -129,12 +130,12 @@ class Loaders(object):
     def exhausted(self, iterator, token):
         probe = self.probe
         try:
-            if probe.quick.on:
-                probe.quick.leave()  # workers that outlive a pass are read through the same iterator again
+            if probe.fast_path.on:
+                probe.fast_path.leave()  # with persistent workers, the next pass uses the same iterator again
             iteration, training, _, phase = token
             now = monotonic()
             self._iterations.pop(iterator, None)
-            self._latest = NOTHING_YET
+            self._latest = NO_ITERATION
             if not training:
                 return
             probe.phase("training" if phase == "waiting for data" else phase)
@@ -151,7 +152,7 @@ class Loaders(object):
 
     # --- training ------------------------------------------------------------------------------------------------
 
-    def _iteration(self, iterator, now):
+    def _get_iteration(self, iterator, now):
         iteration = self._iterations.get(iterator)
         if iteration is None:
             iteration = _Iteration(now, self.probe.losses.total, self.probe.steps.record)
@@ -159,7 +160,7 @@ class Loaders(object):
         self._latest = (weakref.ref(iterator), iteration)
         return iteration
 
-    def _training_batch(self, batch, waited):
+    def _record_batch(self, batch, waited):
         probe = self.probe
         record = probe.steps.record
         record.data_wait += waited
@@ -172,9 +173,9 @@ class Loaders(object):
         if not self._batches_seen:
             self._batches_seen = True
             probe.see("batches")
-        if not self._length_told and probe.steps.source == "optimizer":
-            self._length_told = True
-            self._tell_length(self._latest[0]())
+        if not self._length_emitted and probe.steps.source == "optimizer":
+            self._length_emitted = True
+            self._emit_length(self._latest[0]())
         if record.batch is None and (
             self.fetches <= HASHED_AT_FIRST
             or probe.budget.step_seconds > HASH_EVERY_STEP_ABOVE
@@ -182,30 +183,36 @@ class Loaders(object):
         ):
             record.batch = batch_hash(probe.torch, batch)
 
-    def _tell_length(self, iterator):
-        """Where torch's own sampler knows it: one of the user's may draw random numbers to count its batches."""
+    def _emit_length(self, iterator):
+        """Emit the number of batches, if the samplers are torch's own.
+
+        A user's sampler may draw random numbers to count its batches.
+        """
         sampler = getattr(iterator, "_index_sampler", None)
         inner = getattr(sampler, "sampler", sampler)
-        if not all(type(part).__module__ in OWN_SAMPLERS for part in (sampler, inner)):
+        if not all(type(part).__module__ in TORCH_SAMPLERS for part in (sampler, inner)):
             return
         try:
             batches = len(sampler)
-        except (TypeError, AttributeError, NotImplementedError):  # a stream: nobody knows
+        except (TypeError, AttributeError, NotImplementedError):  # a stream of unknown length
             return
         self.probe.emit("loader", step=self.probe.step, batches=batches, samples=self._usual_size)
 
     def _training_exhausted(self, iterator, iteration, now):
-        """One dataset's exhaustions are the epochs: the first that was exhausted, until another takes over for good."""
+        """Count an epoch when the training dataset is exhausted.
+
+        That is the first dataset to be exhausted, until another one replaces it permanently.
+        """
         if self.epochs_known_by is not None:
             return
         dataset = getattr(iterator, "_dataset", None)
         before = self._training_dataset
         another = before is not None and before() is not None and before() is not dataset
-        if another:  # one that is gone was replaced: many make dataset and loader anew for each epoch
+        if another:  # a deleted dataset was replaced: many programs recreate dataset and loader for each epoch
             self._other_exhaustions += 1
             if self._other_exhaustions <= 2:
                 return
-        self._training_dataset = _weakly(dataset)
+        self._training_dataset = _weak_reference(dataset)
         self._other_exhaustions = 0
         self._epoch += 1
         self.epoch_ended(self._epoch, now - iteration.began, iteration.fetches, "loader")
@@ -229,7 +236,7 @@ class Loaders(object):
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
-    def _evaluation_begins(self, now):
+    def _begin_evaluation(self, now):
         self.evaluating = True
         self._evaluation_began = now
         self._evaluation_fetches = 0
@@ -237,19 +244,22 @@ class Loaders(object):
         self.probe.phase("evaluating")
 
     def training_resumed(self, now):
-        """A training fetch, a backward or a step ends an evaluation."""
+        """End an evaluation, because of a training fetch, a backward or a step."""
         self.evaluating = False
         self.probe.phase("training")
-        self._evaluated(max(0.0, now - self._evaluation_began - self.interrupted), self._evaluation_fetches)
+        self._emit_evaluation(max(0.0, now - self._evaluation_began - self.interrupted), self._evaluation_fetches)
 
     def _evaluation_exhausted(self, iteration, now):
-        """Read to the end with gradients enabled, and no backward: what it added to the step at hand is taken back."""
+        """Record an evaluation that ran with gradients enabled but without a backward.
+
+        Undo what it added to the current step.
+        """
         record = iteration.record
         if record is self.probe.steps.record:
             record.data_wait, record.samples, record.batch, record.instances = iteration.record_before
-        self._evaluated(now - iteration.began, iteration.fetches)
+        self._emit_evaluation(now - iteration.began, iteration.fetches)
 
-    def _evaluated(self, seconds, fetches):
+    def _emit_evaluation(self, seconds, fetches):
         probe = self.probe
         probe.paused(seconds)
         probe.see("evaluations")

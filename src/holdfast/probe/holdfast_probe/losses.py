@@ -1,51 +1,51 @@
-"""Reads losses where they are made: at the entry of an outermost backward.
+"""Losses, read at the start of an outermost backward.
 
-`Tensor.backward` calls `torch.autograd.backward`, so that one is the only door. A `torch.autograd.grad` counts as the
-backward of a step only where parameters are asked for, no graph of the gradient is built (gradient penalties and inner
-loops do that), and this process has never called a real backward.
+`Tensor.backward` calls `torch.autograd.backward`, so only that function is patched. A `torch.autograd.grad` counts as
+the backward of a step only if it computes gradients of parameters, builds no graph of the gradient (gradient penalties
+and inner loops do that), and this process has never called a real backward.
 """
 
 from threading import get_ident
 from time import monotonic
 
-GRAD_INPUTS_LOOKED_AT = 8
+MAX_INPUTS_CHECKED = 8
 
 
 class Losses(object):
     def __init__(self, probe):
         self.probe = probe
         self.total = 0
-        """Outermost backwards so far."""
+        """Number of outermost backwards so far."""
         self._inside = set()
-        """Threads that are in one."""
+        """Threads that are inside a backward."""
         self._from_grad = False
-        """The losses of the step at hand come from `autograd.grad`."""
+        """Whether the losses of the current step come from `autograd.grad`."""
         self._backward_ever = False
         self._seen = False
         self._tensor = probe.torch.Tensor
         self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", lambda: -1)
 
-    # --- the doors -----------------------------------------------------------------------------------------------
+    # --- called from torch_patches -------------------------------------------------------------------------------
 
-    def backward_begins(self, args, kwargs):
-        """True when this is an outermost backward, whose end is to be told."""
+    def begin_backward(self, args, kwargs):
+        """Return True if this is an outermost backward. Then `end_backward` must be called."""
         if self._graph_task() != -1:
             return False
-        return self._begins(args[0] if args else kwargs.get("tensors"), real=True)
+        return self._begin(args[0] if args else kwargs.get("tensors"), real=True)
 
-    def grad_begins(self, args, kwargs):
+    def begin_grad(self, args, kwargs):
         if self._backward_ever or self._graph_task() != -1:
             return False
         create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)
         inputs = args[1] if len(args) > 1 else kwargs.get("inputs", ())
-        inputs = tuple(inputs.values()) if isinstance(inputs, dict) else _as_tuple(inputs)
+        inputs = tuple(inputs.values()) if isinstance(inputs, dict) else _to_tuple(inputs)
         parameter = self.probe.torch.nn.Parameter
-        if create_graph or not any(isinstance(item, parameter) for item in inputs[:GRAD_INPUTS_LOOKED_AT]):
+        if create_graph or not any(isinstance(item, parameter) for item in inputs[:MAX_INPUTS_CHECKED]):
             return False
-        return self._begins(args[0] if args else kwargs.get("outputs"), real=False)
+        return self._begin(args[0] if args else kwargs.get("outputs"), real=False)
 
-    def ended(self, succeeded):
-        """The backward that `backward_begins` or `grad_begins` said True for is over."""
+    def end_backward(self, succeeded):
+        """Handle the end of a backward for which `begin_backward` or `begin_grad` returned True."""
         began = monotonic()
         probe = self.probe
         self._inside.discard(get_ident())
@@ -60,28 +60,28 @@ class Losses(object):
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def _begins(self, losses, real):
+    def _begin(self, losses, real):
         probe = self.probe
         thread = get_ident()
         if thread in self._inside or (not probe.awake and not probe.claim("backward")):
             return False
         began = monotonic()
         try:
-            losses = (losses,) if type(losses) is self._tensor else _as_tuple(losses)
-            if not losses or (type(losses[0]) is not self._tensor and self._is_stand_in(losses[0])):
+            losses = (losses,) if type(losses) is self._tensor else _to_tuple(losses)
+            if not losses or (type(losses[0]) is not self._tensor and self._is_not_a_loss(losses[0])):
                 return False
             self._inside.add(thread)
             self.total += 1
             if probe.phase_now != "training":
-                self._training_again(began)
+                self._resume_training_phase(began)
             if self._from_grad or not real:
-                self._forget_grad(real)
+                self._update_from_grad(real)
             self._backward_ever = self._backward_ever or real
             record = probe.steps.record
             if probe.steps.evaluates:
-                record.forget_losses()
+                record.discard_losses()
             first = not record.backwards
-            if first or not probe.steps.within():
+            if first or not probe.steps.is_inside_step():
                 record.backwards += 1
                 self._read(losses, record)
             if probe.watching and probe.inspectors:
@@ -89,24 +89,24 @@ class Losses(object):
                 probe.inspect("backward_begins", losses[0], first)
                 began = monotonic()
         except Exception as error:
-            probe.failed("the beginning of a backward", error)
+            probe.failed("the start of a backward", error)
         finally:
             probe.budget.base += monotonic() - began
         return thread in self._inside
 
-    def _training_again(self, now):
+    def _resume_training_phase(self, now):
         if self.probe.loaders.evaluating:
             self.probe.loaders.training_resumed(now)
         self.probe.phase("training")
 
-    def _forget_grad(self, real):
-        """A real backward of the same step outweighs what `autograd.grad` gave."""
+    def _update_from_grad(self, real):
+        """Discard the losses from `autograd.grad` if the same step has a real backward."""
         if real:
-            self.probe.steps.record.forget_losses()
+            self.probe.steps.record.discard_losses()
         self._from_grad = not real
 
     def _read(self, losses, record):
-        """The losses of one backward: their sum, which is what is minimised."""
+        """Read the losses of one backward and record their sum, which is what the training minimizes."""
         if not self._seen:
             self._seen = True
             self.probe.see("losses")
@@ -124,25 +124,25 @@ class Losses(object):
             if all(mean.is_cpu for mean in means):
                 record.add_loss(sum(mean.item() for mean in means))
             else:
-                scalars.later(sum(means[1:], means[0]), self._arriving(record.expect_loss()))
+                scalars.later(sum(means[1:], means[0]), self._make_callback(record.expect_loss()))
 
-    def _arriving(self, add):
-        def arrived(values):
+    def _make_callback(self, add):
+        def on_values(values):
             add(values)
             if values:
                 self.probe.last_loss = values[0]
 
-        return arrived
+        return on_values
 
-    def _is_stand_in(self, loss):
-        """What a compiler traces with, and a graph edge, are no losses."""
+    def _is_not_a_loss(self, loss):
+        """Return True for graph edges and for the fake tensors that a compiler traces with."""
         return type(loss).__module__.startswith("torch._subclasses") or not isinstance(loss, self._tensor)
 
-    # --- what else is known of a step's loss and gradient --------------------------------------------------------
+    # --- other information about a step's loss and gradient ------------------------------------------------------
 
     def parts(self, values):
-        if self.probe.quick.on:
-            self.probe.quick.leave()
+        if self.probe.fast_path.on:
+            self.probe.fast_path.leave()
         record = self.probe.steps.record
         for name, value in values.items():
             if isinstance(value, (int, float)):
@@ -150,14 +150,14 @@ class Losses(object):
             else:
                 self.probe.scalars.later(value, record.expect_part(name))
 
-    def clipped(self, norm):
-        """`clip_grad_norm_` returned the norm that the gradients had."""
+    def add_norm(self, norm):
+        """Record the gradient norm that `clip_grad_norm_` returned."""
         probe = self.probe
         if not probe.awake:
             return
         began = monotonic()
         try:
-            if probe.quick.on and probe.quick.clipped(norm):
+            if probe.fast_path.on and probe.fast_path.add_norm(norm):
                 return
             probe.see("gradient norms")
             record = probe.steps.record
@@ -171,7 +171,7 @@ class Losses(object):
             probe.budget.base += monotonic() - began
 
 
-def _as_tuple(values):
+def _to_tuple(values):
     if isinstance(values, (tuple, list)):
         return tuple(values)
     return () if values is None else (values,)

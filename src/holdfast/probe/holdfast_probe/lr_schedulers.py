@@ -1,41 +1,44 @@
-"""Learning-rate schedulers: which were made, for how many of their steps, and how many they did."""
+"""Learning-rate schedulers: which were created, how many steps each was created for, and how many it has done."""
 
 import weakref
 
 MAX_SCHEDULERS = 16
-TOTALS = ("total_steps", "T_max", "total_iters")
+TOTAL_ATTRIBUTES = ("total_steps", "T_max", "total_iters")
 
 
 class LrSchedulers(object):
     def __init__(self, probe):
         self.probe = probe
-        self.unsaid = False
-        """A scheduler was made and no event says so yet."""
-        self._made = []
-        self._said = 0
+        self.has_new = False
+        """Whether a scheduler was created for which no event was emitted yet."""
+        self._schedulers = []
+        self._emitted = 0
 
-    def made(self, scheduler):
-        """Called at the end of `LRScheduler.__init__`; what a subclass sets after that is read at the next step."""
-        if len(self._made) < MAX_SCHEDULERS:
-            self._made.append(weakref.ref(scheduler))
-            self.unsaid = True
+    def add(self, scheduler):
+        """Add a scheduler at the end of `LRScheduler.__init__`.
 
-    def say(self):
-        self.unsaid = False
+        Attributes that a subclass sets later are read at the next step.
+        """
+        if len(self._schedulers) < MAX_SCHEDULERS:
+            self._schedulers.append(weakref.ref(scheduler))
+            self.has_new = True
+
+    def emit_new(self):
+        self.has_new = False
         self.probe.see("schedules")
-        for reference in self._made[self._said :]:
+        for reference in self._schedulers[self._emitted :]:
             self._emit(reference())
-        self._said = len(self._made)
+        self._emitted = len(self._schedulers)
 
     def end(self):
-        for reference in self._made:
+        for reference in self._schedulers:
             self._emit(reference())
 
     def _emit(self, scheduler):
         if scheduler is None:
             return
         fields = {"step": self.probe.step, "scheduler": type(scheduler).__name__}
-        planned = _planned(scheduler)
+        planned = _get_planned_steps(scheduler)
         if planned is not None:
             fields["planned"] = planned
         done = getattr(scheduler, "last_epoch", None)
@@ -44,14 +47,14 @@ class LrSchedulers(object):
         self.probe.emit("schedule", **fields)
 
 
-def _planned(scheduler):
-    """Scheduler steps that it was made for."""
-    for name in TOTALS:
+def _get_planned_steps(scheduler):
+    """Return the number of scheduler steps that it was created for, or None if it is unknown."""
+    for name in TOTAL_ATTRIBUTES:
         total = getattr(scheduler, name, None)
         if isinstance(total, int) and total > 0:
             return total
     for function in getattr(scheduler, "lr_lambdas", None) or ():
-        # The schedules of transformers are partial functions of the total.
+        # The schedules of transformers are functools.partial objects that contain the total.
         total = (getattr(function, "keywords", None) or {}).get("num_training_steps")
         if isinstance(total, int) and total > 0:
             return total

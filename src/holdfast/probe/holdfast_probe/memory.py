@@ -1,13 +1,12 @@
-"""Memory as the training's own process sees it: what the device's allocator holds, and the resident set where that is
-a plain read.
-"""
+"""Memory as the training process sees it: the device's allocator and, on Linux, the resident set size."""
 
 import os
 
 SECONDS = 2.0
 STEPS_BETWEEN = 32
-"""After the first thousand steps, a sample needs this many steps too: a million steps stay small at any speed."""
-FREE_STEPS = 1000
+"""After the first thousand steps, samples are also at least this many steps apart: the file of a million steps stays
+small at any speed."""
+FIRST_STEPS = 1000
 
 
 class Memory(object):
@@ -19,12 +18,15 @@ class Memory(object):
         self._limit = None
 
     def sample(self, now):
-        """At a step or a loader fetch, once `next_at` is reached. Before the first step the device is unknown."""
+        """Emit a sample at a step or a loader fetch, once `next_at` is reached.
+
+        Before the first step the device is unknown.
+        """
         probe = self.probe
         if (probe.step < self._next_step and not probe.loaders.evaluating) or probe.step == probe.first_step:
             return
         self.next_at = now + SECONDS
-        if probe.step - probe.first_step >= FREE_STEPS:
+        if probe.step - probe.first_step >= FIRST_STEPS:
             self._next_step = probe.step + STEPS_BETWEEN
         try:
             self._emit()
@@ -35,20 +37,20 @@ class Memory(object):
 
     def _emit(self):
         probe = self.probe
-        device = self._device_of_training()
+        device = self._find_device()
         fields = {"step": probe.step, "device": str(device)}
-        fields.update(_device_memory(probe.torch, device))
+        fields.update(_read_device_memory(probe.torch, device))
         if len(fields) > 2 and self._limit is None:
-            self._limit = _device_limit(probe.torch, device)
+            self._limit = _read_device_limit(probe.torch, device)
         if self._limit:
             fields["limit"] = self._limit
-        resident = _resident()
-        if resident is not None:
-            fields["rss"] = resident
+        rss = _read_rss()
+        if rss is not None:
+            fields["rss"] = rss
         probe.see("memory")
         probe.emit("memory", **fields)
 
-    def _device_of_training(self):
+    def _find_device(self):
         if self._device is None or self._device.type == "cpu":
             for optimizer in self.probe.optimizers:
                 for group in optimizer.param_groups:
@@ -58,7 +60,7 @@ class Memory(object):
         return self._device or self.probe.torch.device("cpu")
 
 
-def _device_memory(torch, device):
+def _read_device_memory(torch, device):
     if device.type in ("cpu", "meta"):
         return {}
     module = getattr(torch, device.type, None)
@@ -68,8 +70,8 @@ def _device_memory(torch, device):
     return {name: getattr(module, reader)(device) for name, reader in readers.items() if hasattr(module, reader)}
 
 
-def _device_limit(torch, device):
-    """What the device can hold in all; 0 where it does not say. Asked once."""
+def _read_device_limit(torch, device):
+    """Return the device's total memory, or 0 if it is unknown. Called once."""
     module = getattr(torch, device.type, None)
     try:
         if device.type == "mps":
@@ -79,8 +81,8 @@ def _device_limit(torch, device):
         return 0
 
 
-def _resident():
-    """Linux only: elsewhere the supervisor samples it from outside."""
+def _read_rss():
+    """Return the resident set size, on Linux only. On other systems the supervisor samples it from outside."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

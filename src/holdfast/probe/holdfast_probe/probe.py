@@ -1,7 +1,7 @@
-"""The probe: one a process, asleep until the process trains.
+"""The probe: one per process, inactive until the process trains.
 
-It owns what the parts share: the file of events, the heartbeat, the budget, the looks. Each part (steps, losses, loaders,
-...) is a file of its own and reaches the others through the probe.
+It owns what its components share: the event file, the heartbeat, the budget and the inspectors. Each component (steps,
+losses, loaders, ...) has its own file and reaches the others through the probe.
 """
 
 import os
@@ -26,40 +26,43 @@ from .supervisor_watch import SupervisorWatch
 
 MAX_NOTES = 50
 MAX_FAILURES = 20
-"""A probe that keeps failing stops trying."""
-OBSERVED_SECONDS = 1.0
+"""After this many errors the probe turns itself off."""
+COVERAGE_SECONDS = 1.0
 FETCH_SECONDS = 1.0
 FETCH_SECONDS_AT_FIRST = 0.2
-"""How long values may wait on a device; shorter while every step gets a line of its own."""
+"""How long values may wait on a device. The wait is shorter while every step gets its own line."""
 FETCHED_AT_ONCE = 16
-"""In so many first steps they do not wait at all: what is wrong from the start is known at once."""
+"""In this many first steps values do not wait at all, so that problems from the start are known immediately."""
 DUE_SECONDS = 0.25
 
-UNOBSERVED_AT_FIRST = {
+INITIAL_COVERAGE = {
     "steps": "not seen: no optimizer has stepped",
     "losses": "not seen: no backward has run",
     "gradient norms": "not seen: clip_grad_norm_ has not been called",
     "learning rates": "not seen: no optimizer has stepped",
     "batches": "not seen: no DataLoader has been read",
     "epochs": "not seen: no DataLoader has been read to its end",
-    "evaluations": "not seen: no DataLoader has been read without gradients",
-    "schedules": "not seen: no learning-rate scheduler has been made",
-    "memory": "not seen: it has not been sampled so far (every two seconds, between steps)",
+    "evaluations": "not seen: no DataLoader has been read with gradients disabled",
+    "schedules": "not seen: no learning-rate scheduler has been created",
+    "memory": "not seen: it has not been sampled yet (every two seconds, between steps)",
     "snapshots": "not seen: holdfast.guard is not used",
-    "torch.func": "not seen: gradients taken by torch.func never pass through autograd's backward",
+    "torch.func": "not seen: gradients computed by torch.func do not go through autograd's backward",
 }
 
 _probe = None
 _parked = []  # type: ignore[var-annotated]
-"""What a fork inherited and must never free: it may lie on a device that the forked process cannot reach."""
+"""Objects that a forked process inherited and must never free: they may be on a device that it cannot access."""
 
 
-def install(torch, attempt_dir, start=None):
-    """Hooks torch, once a process. The probe stays asleep until something trains; that is when `start` has ended."""
+def install(torch, attempt_dir, gc_pause=None):
+    """Install the hooks in torch, once per process.
+
+    The probe stays inactive until the process trains; then it ends `gc_pause`.
+    """
     global _probe
     if _probe is not None:
         return
-    _probe = Probe(torch, attempt_dir, start or GcPause())
+    _probe = Probe(torch, attempt_dir, gc_pause or GcPause())
     from . import torch_patches
 
     torch_patches.install(_probe)
@@ -68,51 +71,51 @@ def install(torch, attempt_dir, start=None):
 
 
 def current():
-    """The probe of this process, once it is installed."""
+    """Return the probe of this process, or None if it is not installed."""
     return _probe
 
 
 class Probe(object):
-    def __init__(self, torch, attempt_dir, start):
+    def __init__(self, torch, attempt_dir, gc_pause):
         self.torch = torch
-        self._start = start
+        self._gc_pause = gc_pause
         self.attempt_dir = attempt_dir
         self.inspectors = []
         self._inspector_calls = {}
         self._forked = False
-        self._cuda = _cuda_that_captures(torch)
+        self._cuda = _find_capturing_cuda(torch)
         self._begin()
 
     def _begin(self):
         self.awake = False
-        """Whether this process records. Hooks look at it first."""
+        """Whether this process records events. Hooks check it first."""
         self.silent = False
-        """Set for good in a process that must not record: a loader's worker, or a probe that failed too often."""
+        """Set permanently in a process that must not record: a DataLoader worker, or after too many probe errors."""
         self.ended = False
         self.rank, self.world_size, self.primary = 0, 1, True
-        self.first_step = _as_int(os.environ.get(protocol.FIRST_STEP), 0)
+        self.first_step = _to_int(os.environ.get(protocol.FIRST_STEP), 0)
         self.step = self.first_step
-        """The last finished step of the clock."""
+        """The last finished step of the primary optimizer."""
         self.heart = None
         self.writer = None
         self.pause_seconds = 0.0
-        """Time since the last step that was not training."""
+        """Seconds since the last step that were not spent training."""
         self.stack_signal = None
         self._notes = set()
         self._early_notes = []
-        """Those from before this process records."""
+        """Notes from before this process started recording."""
         self._failures = 0
-        self._kinds = dict(UNOBSERVED_AT_FIRST)
-        self._observed_dirty = True
-        self._observed_at = 0.0
+        self._coverage = dict(INITIAL_COVERAGE)
+        self._coverage_changed = True
+        self._coverage_at = 0.0
         self._fetched_at = 0.0
         self.due_at = 0.0
         self.phase_now = "starting"
         self.last_loss = float("nan")
-        self.told_models = []
-        """Weak references to models that an adapter knows to be trained: they need not be searched for."""
+        self.registered_models = []
+        """Weak references to models that an adapter knows are trained, so that the probe need not search for them."""
         self.watching = True
-        """Whether looks want to see the step at hand. Where they do not, hooks spare themselves the way to them."""
+        """Whether inspectors want to see the current step. If not, hooks do not call them."""
         self._claim_lock = threading.Lock()
         self.budget = Budget(self.note)
         self.scalars = DeferredScalars(self.torch, self.note)
@@ -122,51 +125,51 @@ class Probe(object):
         self.loaders = Loaders(self)
         self.schedules = LrSchedulers(self)
         self.memory = Memory(self)
-        self.orphan = SupervisorWatch(self)
-        self.quick = FastPath(self)
+        self.supervisor_watch = SupervisorWatch(self)
+        self.fast_path = FastPath(self)
 
-    # --- what looks and adapters use -----------------------------------------------------------------------------
+    # --- interface for inspectors and adapters -------------------------------------------------------------------
 
     @property
     def optimizers(self):
-        """Every live optimizer that has stepped, in the order of their first steps."""
+        """All live optimizers that have stepped, in the order of their first steps."""
         return self.steps.optimizers()
 
     @property
-    def clock(self):
-        """The optimizer whose steps are the run's steps; None before the first step and when it is gone."""
-        return self.steps.clock()
+    def primary_optimizer(self):
+        """The optimizer whose steps are the run's steps. None before the first step and after it was deleted."""
+        return self.steps.primary()
 
     def emit(self, event, **fields):
-        """Writes one event, if this process records. Never raises."""
+        """Write one event, if this process records. Never raises."""
         if self.writer is None:
             return
         try:
             if event != "step":
-                if self.quick.on and self.scalars.on_training_thread():
-                    self.quick.settle()
-                self.steps.recorder.write_held()
+                if self.fast_path.on and self.scalars.on_training_thread():
+                    self.fast_path.settle()
+                self.steps.recorder.write_pending()
             self.writer.write(event, fields, self.step)
         except Exception as error:
             self.failed("writing %s" % event, error)
 
-    def emit_all(self, event, several):
-        """The same for several of one kind, each a dictionary of fields."""
+    def emit_all(self, event, fields_list):
+        """Write several events of one kind, each given as a dictionary of fields."""
         if self.writer is None:
             return
         try:
-            self.writer.write_all(event, several)
+            self.writer.write_all(event, fields_list)
         except Exception as error:
             self.failed("writing %s" % event, error)
 
     def see(self, kind, text="seen"):
-        """A kind of evidence is seen, or is not and why ("not seen: ...")."""
-        if self._kinds.get(kind) != text:
-            self._kinds[kind] = text
-            self._observed_dirty = True
+        """Record that a kind of evidence is seen, or is not seen and why ("not seen: ...")."""
+        if self._coverage.get(kind) != text:
+            self._coverage[kind] = text
+            self._coverage_changed = True
 
     def note(self, what, detail=""):
-        """Something that a reader of the run should know about the probe itself; the same text is written once."""
+        """Write a note about the probe itself for readers of the run. Each text is written once."""
         if (what, detail) in self._notes or len(self._notes) >= MAX_NOTES:
             return
         self._notes.add((what, detail))
@@ -175,15 +178,16 @@ class Probe(object):
         self.emit("probe-note", what=what, detail=detail)
 
     def paused(self, seconds):
-        """This much of the time since the last step was not training (saving, evaluating): the step leaves it out. And so does an
-        evaluation that it falls into: every second is told once.
+        """Subtract time that was not spent training (saving, evaluating) from the current step.
+
+        If it falls into an evaluation, subtract it there too, so that every second is reported once.
         """
         self.pause_seconds += seconds
         if self.loaders.evaluating:
             self.loaders.interrupted += seconds
 
     def phase(self, name):
-        """What the process is doing, for the heartbeat: one of `heartbeat.PHASES`. Returns the phase before."""
+        """Set what the process is doing, for the heartbeat: one of `heartbeat.PHASES`. Return the previous phase."""
         before = self.phase_now
         if name != before:
             self.phase_now = name
@@ -192,36 +196,39 @@ class Probe(object):
         return before
 
     def pulse(self, now):
-        """A sign of life for the heartbeat, where it has none for longer than a step takes. `now` is monotonic."""
+        """Write a heartbeat if the last one is older than a typical step takes. `now` is monotonic."""
         heart = self.heart
         if heart is not None and now - heart.written_at >= max(FRESH_SECONDS, self.budget.step_seconds):
             heart.beat((now, self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
 
     def parts(self, values):
-        """Loss components of the backward at hand, name -> float or tensor of one element: they go into the next step."""
+        """Record loss components of the current backward, name -> float or one-element tensor.
+
+        They belong to the next step.
+        """
         self.losses.parts(values)
 
     def epoch_ended(self, epoch, seconds, batches, source, planned=None):
-        """An adapter knows epochs: from now on, exhausted loaders do not count as such."""
+        """Record an epoch that an adapter reports. From now on, exhausted loaders do not count as epochs."""
         self.loaders.epochs_known_by = source
         self.loaders.epoch_ended(epoch, seconds, batches, source, planned)
 
     def failed(self, where, error):
-        """Something of ours raised. The training never hears of it; the run's record does."""
+        """Record an error inside the probe. It never reaches the training, only the run's record."""
         try:
             self._failures += 1
             self.note("the probe failed in %s" % where, "%s: %s" % (type(error).__name__, str(error)[:300]))
             if self._failures >= MAX_FAILURES and not self.silent:
-                self.note("the probe failed too often and is off")
+                self.note("the probe failed too often and turned itself off")
                 self.silent, self.awake = True, False
-                self.quick.on = False
+                self.fast_path.on = False
         except Exception:
             pass
 
-    # --- looks ---------------------------------------------------------------------------------------------------
+    # --- inspectors ----------------------------------------------------------------------------------------------
 
     def load_extensions(self):
-        """Looks and adapters: each may be missing, none may stop the training."""
+        """Load inspectors and adapters. Any of them may be missing, and none may stop the training."""
         try:
             from .inspectors import all_inspectors
 
@@ -238,50 +245,50 @@ class Probe(object):
             self.failed("adapters", error)
 
     def inspect(self, moment, *args):
-        """Every look at one moment: "backward_begins", "step_begins", "step_ended" or "ends".
+        """Call all inspectors for one event: "backward_begins", "step_begins", "step_ended" or "ends".
 
-        Not while a CUDA graph is captured: what looks read would become part of the graph, or break it.
+        Skip them while a CUDA graph is captured: their reads would become part of the graph, or break it.
         """
         cuda = self._cuda
         if cuda is not None and cuda._initialized and cuda.is_current_stream_capturing():
             return
         calls = self._inspector_calls.get(moment)
         if calls is None:
-            calls = self._inspector_calls[moment] = self._calls_at(moment)
+            calls = self._inspector_calls[moment] = self._find_calls(moment)
         if not calls:
             return
-        began = self.budget.inspection_begins()
+        began = self.budget.begin_inspection()
         for inspector, call in calls:
             try:
                 call(*args)
             except Exception as error:
-                self._switch_off(inspector, error)
-        self.budget.inspection_ended(began)
+                self._disable(inspector, error)
+        self.budget.end_inspection(began)
 
-    def _calls_at(self, moment):
-        """Looks that do something at this moment; most do nothing at most moments."""
+    def _find_calls(self, moment):
+        """Return the inspectors that implement this method; most implement only a few."""
         from .inspectors import Inspector
 
         calls = [(inspector, getattr(inspector, moment, None)) for inspector in self.inspectors]
-        idle = getattr(Inspector, moment)
+        default = getattr(Inspector, moment)
         return [
             (inspector, call)
             for inspector, call in calls
-            if call is not None and getattr(call, "__func__", call) is not idle
+            if call is not None and getattr(call, "__func__", call) is not default
         ]
 
-    def _switch_off(self, inspector, error):
+    def _disable(self, inspector, error):
         self._inspector_calls = {}
         if inspector in self.inspectors:
             self.inspectors.remove(inspector)
-        self.failed("the look %r, which is off from here on" % inspector.name, error)
+        self.failed("the inspector %r, which is now disabled" % inspector.name, error)
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- life cycle ----------------------------------------------------------------------------------------------
 
     def claim(self, by):
-        """Takes this process's place among the ranks, at the first sign that it trains. True when it records.
+        """Claim a rank for this process on the first sign of training. Return True if this process records events.
 
-        A forked process has to show more than a loader fetch: forked loader workers fetch too.
+        In a forked process a loader fetch is not enough, because forked loader workers fetch too.
         """
         if self.silent or self.ended or (self._forked and by == "fetch"):
             return False
@@ -308,16 +315,16 @@ class Probe(object):
     def _claim(self):
         import atexit
 
-        self._start.ended()
+        self._gc_pause.end()
         pid = os.getpid()
-        self.rank, self.world_size = self._rank_and_world()
+        self.rank, self.world_size = self._get_rank_and_world_size()
         self.writer = EventWriter(self.attempt_dir, self.rank, pid)
         self.primary = self.writer.primary
-        os.environ.pop(protocol.FIRST_STEP, None)  # not for what this process starts
+        os.environ.pop(protocol.FIRST_STEP, None)  # processes started by this one must not inherit it
         if not self.primary:
             self.first_step = self.step = 0
         self._open_heart(pid)
-        self.orphan.watch(os.environ.get(protocol.LOCK))
+        self.supervisor_watch.watch(os.environ.get(protocol.LOCK))
         self.stack_signal, stack_file = stack_dumps.register(self.attempt_dir, pid)
         self.emit(
             "probe-attached",
@@ -337,13 +344,13 @@ class Probe(object):
         )
         for what, detail in self._early_notes:
             self.emit("probe-note", what=what, detail=detail)
-        self.steps.claimed()
+        self.steps.start_timing()
         self._fetched_at = time.monotonic()
-        self._emit_observed()
+        self._emit_coverage()
         atexit.register(self.end)
         util = sys.modules.get("multiprocessing.util")
         if self._forked and util is not None:
-            # A forked multiprocessing.Process leaves through os._exit and runs these, not atexit's.
+            # A forked multiprocessing.Process exits through os._exit, which runs these finalizers but not atexit's.
             util.Finalize(None, self.end, exitpriority=0)
 
     def _open_heart(self, pid):
@@ -356,42 +363,44 @@ class Probe(object):
         except (OSError, ValueError) as error:
             self.note("this process has no heartbeat", str(error))
 
-    def goes_on_from(self, step):
-        """The training has the state that it had at this step, whatever it was to go on from."""
+    def set_resumed_step(self, step):
+        """Number steps from `step`: the training has the state of that step, even if it was to resume elsewhere."""
         os.environ.pop(protocol.FIRST_STEP, None)
         if self.awake and self.step != self.first_step:
-            self.note("steps are numbered on from step %d although it goes on from step %d" % (self.step, step))
+            self.note(
+                "step numbers continue from step %d although the training resumes from step %d" % (self.step, step)
+            )
             return
         self.first_step = self.step = step
 
-    def starts_over(self):
-        """The training does not go on from the step that it was to go on from."""
+    def set_fresh_start(self):
+        """Number steps from 0: the training starts over instead of resuming."""
         os.environ.pop(protocol.FIRST_STEP, None)
         if not self.first_step:
             return
         if self.awake:
-            self.note("steps are numbered on from step %d although the training starts over" % self.first_step)
+            self.note("step numbers continue from step %d although the training starts over" % self.first_step)
             return
         self.first_step = self.step = 0
 
-    def _rank_and_world(self):
+    def _get_rank_and_world_size(self):
         distributed = sys.modules.get("torch.distributed")
         try:
             if distributed is not None and distributed.is_available() and distributed.is_initialized():
                 return distributed.get_rank(), distributed.get_world_size()
         except Exception as error:
-            self.note("the process group does not say its rank", str(error)[:200])
-        return _as_int(os.environ.get("RANK"), 0), _as_int(os.environ.get("WORLD_SIZE"), 1)
+            self.note("the rank could not be read from the process group", str(error)[:200])
+        return _to_int(os.environ.get("RANK"), 0), _to_int(os.environ.get("WORLD_SIZE"), 1)
 
     def forked(self):
-        """In the child of a fork: everything that was opened belongs to the parent."""
+        """Reset the probe in the child of a fork: everything that was opened belongs to the parent."""
         try:
-            self._start.ended()
+            self._gc_pause.end()
             if self.writer is not None:
-                self.writer.forget()
+                self.writer.detach()
             if self.heart is not None:
                 self.heart.close()
-            self.orphan.forget()
+            self.supervisor_watch.close()
             stack_dumps.unregister(self.stack_signal)
             _parked.append(
                 (self.scalars, self.steps, self.scaler, [inspector.forked() for inspector in self.inspectors])
@@ -404,13 +413,13 @@ class Probe(object):
             self.silent = True
 
     def periodic(self, now):
-        """After a step of the clock, once `due_at` is reached: what is done now and then. `now` is monotonic."""
+        """Run the periodic work after a step of the primary optimizer, once `due_at` is reached. `now` is monotonic."""
         early = self.step - self.first_step < FETCHED_AT_ONCE
         if not early:
             self.due_at = now + (FETCH_SECONDS_AT_FIRST if self.steps.recorder.writes_each else DUE_SECONDS)
-        if self._observed_dirty and now - self._observed_at >= OBSERVED_SECONDS:
-            self._observed_at = now
-            self._emit_observed()
+        if self._coverage_changed and now - self._coverage_at >= COVERAGE_SECONDS:
+            self._coverage_at = now
+            self._emit_coverage()
         queue = self.steps.recorder
         if self.scalars.count or len(queue):
             wait = FETCH_SECONDS_AT_FIRST if queue.writes_each else FETCH_SECONDS
@@ -425,43 +434,49 @@ class Probe(object):
             if self.scalars.fetch():
                 self.steps.recorder.give_up_waiting(now)
 
-    def _emit_observed(self):
-        self._observed_dirty = False
-        self.emit("coverage", kinds=self._kinds, step_source=self.steps.source, optimizers=self.steps.names()[:32])
+    def _emit_coverage(self):
+        self._coverage_changed = False
+        self.emit("coverage", kinds=self._coverage, step_source=self.steps.source, optimizers=self.steps.names()[:32])
 
     def end(self, reason="exit"):
-        """The process is about to end in an orderly way. Runs once."""
+        """Write everything that is still pending before the process exits normally. Runs once."""
         if self.ended or not self.awake:
             return
         self.ended = True
         self.awake = False
-        for part in (self._end_values, self.loaders.end, self._end_looks, self.schedules.end, self._emit_observed):
+        for finish in (
+            self._end_values,
+            self.loaders.end,
+            self._end_inspectors,
+            self.schedules.end,
+            self._emit_coverage,
+        ):
             try:
-                part()
+                finish()
             except Exception as error:
-                self.failed("ending", error)
+                self.failed("shutdown", error)
         self.phase_now = "ended"
         if self.heart is not None:
             self.heart.beat((time.monotonic(), self.last_loss, self.losses.total, self.loaders.fetches), "ended")
         self.emit("process-exiting", step=self.step, reason=reason)
 
     def _end_values(self):
-        if self.quick.is_ahead():
-            self.quick.leave()
+        if self.fast_path.has_pending():
+            self.fast_path.leave()
         self.scalars.fetch()
         self.steps.end()
 
-    def _end_looks(self):
+    def _end_inspectors(self):
         self.inspect("ends")
 
 
-def _cuda_that_captures(torch):
-    """torch.cuda, where this torch can say whether a graph is being captured."""
+def _find_capturing_cuda(torch):
+    """Return torch.cuda if this torch can report whether a graph is being captured, otherwise None."""
     cuda = getattr(torch, "cuda", None)
     return cuda if hasattr(cuda, "is_current_stream_capturing") and hasattr(cuda, "_initialized") else None
 
 
-def _as_int(text, default):
+def _to_int(text, default):
     try:
         return int(text)
     except (TypeError, ValueError):

@@ -1,6 +1,7 @@
-"""What the supervisor and the probe have agreed on: the names of variables and files, and the version of it all.
+"""The protocol between the supervisor and the probe: names of environment variables and files, and the schema version.
 
-Both sides import this file. Python 3.9 syntax, and no import: every Python process under the supervisor reads it.
+Both sides import this file. It uses Python 3.9 syntax and imports nothing, because every Python process under the
+supervisor loads it.
 """
 
 from __future__ import annotations
@@ -8,45 +9,46 @@ from __future__ import annotations
 SCHEMA = 1
 
 ATTEMPT_DIR = "HOLDFAST_ATTEMPT_DIR"
-"""Where this attempt's files go. Without it the probe stays asleep."""
+"""The folder for this attempt's files. If it is not set, the probe does nothing."""
 HEARTBEAT = "HOLDFAST_HEARTBEAT"
 LOCK = "HOLDFAST_LOCK"
-"""A file that the supervisor holds an exclusive flock on for as long as it lives."""
+"""A file that the supervisor keeps an exclusive flock on while it runs."""
 FIRST_STEP = "HOLDFAST_FIRST_STEP"
-"""The step that the resumed checkpoint was saved at: numbering goes on from there."""
+"""The step at which the resumed checkpoint was saved: numbering continues from there."""
 OBSERVE_ONLY = "HOLDFAST_OBSERVE_ONLY"
-"""Set to 1: nothing in the child may act, so an orphaned child is not stopped and nothing is resumed."""
+"""If 1, the probe only observes: it does not stop an orphaned training and does not resume anything."""
 RESUME = "HOLDFAST_RESUME"
-"""How this attempt goes on: from a "snapshot", or from a checkpoint of "ultralytics" where the adapter has to do it."""
+"""How this attempt resumes: from a "snapshot", or from an "ultralytics" checkpoint if the adapter has to load it."""
 PROBE_PATH = "HOLDFAST_PROBE_PATH"
-"""The folder that was put on PYTHONPATH, so that the bootstrap can tell its own entry from others."""
+"""The folder that was put on PYTHONPATH, so that the bootstrap can tell its own entry from the others."""
 
 SNAPSHOTS = "HOLDFAST_SNAPSHOTS"
 """The folder of this run's snapshots."""
 SNAPSHOT_NOW = "HOLDFAST_SNAPSHOT_NOW"
-"""A file that the supervisor touches when it wants a snapshot at once."""
+"""A file that the supervisor touches to request a snapshot immediately."""
 MAX_LOST_WORK = "HOLDFAST_MAX_LOST_WORK"
-"""Seconds of work that a death may cost, where the user set them."""
+"""Seconds of work that a crash may cost, if the user set a limit."""
 MTBF = "HOLDFAST_MTBF"
-"""How many seconds an attempt of this run lives, as far as is known."""
+"""How many seconds an attempt of this run lasts until it fails, as far as is known."""
 
 ATTEMPT = "HOLDFAST_ATTEMPT"
 CHECKPOINT = "HOLDFAST_CHECKPOINT"
 FALLBACK = "HOLDFAST_FALLBACK"
-"""A checkpoint to go on from should no snapshot be of use."""
+"""The checkpoint to resume from if no snapshot is usable."""
 
 ULTRALYTICS = "HOLDFAST_ULTRALYTICS"
-"""JSON: what a training of Ultralytics is to do otherwise than its command says, and what Ultralytics has no setting for."""
+"""JSON: overrides of an Ultralytics training's command, and options that Ultralytics has no setting for."""
 
 CHECK = "HOLDFAST_CHECK"
-"""JSON: what the first steps are looked at for before a training is worth its hours; the process ends after them. See `op_check`."""
+"""JSON: what to check in the first steps of a training before it runs for hours. The process exits after these steps.
+See `op_check`."""
 
 INTERPRETERS_FILE = "interpreters.jsonl"
-"""One line for each Python that started under the probe, and for each that imported torch."""
+"""One line for each Python process that started under the probe, and one for each that imported torch."""
 
 
 def rank_file(rank: int, pid: int | None = None) -> str:
-    """The name of a rank's events; a further process under the same rank adds its pid."""
+    """Return the name of a rank's event file. Further processes with the same rank add their pid."""
     return "rank-%d.jsonl" % rank if pid is None else "rank-%d-pid-%d.jsonl" % (rank, pid)
 
 

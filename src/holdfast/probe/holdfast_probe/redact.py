@@ -1,7 +1,8 @@
-"""Find secrets in text, and replace them: by the name that a value has, by its shape, and wherever a known value comes up again.
+"""Redaction of secrets in text: by the name of a value, by its format, and wherever a known value occurs again.
 
-The probe redacts with this what it writes; the supervisor redacts its record, its plans and its reports with the same code.
-Every pattern needs time in proportion to the length of the text: a name begins only where a word begins, and is bounded.
+The probe redacts what it writes with this module. The supervisor uses the same code for its record, its plans and its
+reports. Every pattern takes time proportional to the length of the text: a name begins only where a word begins, and
+its length is limited.
 """
 
 import json
@@ -9,16 +10,16 @@ import os
 import re
 
 from . import secret_programs
-from .secret_names import is_plural, is_weak, may_name, names_a_secret, names_one_in_address
+from .secret_names import is_plural, is_weak, may_name, names_a_secret, names_a_url_secret
 from .secret_shapes import SHAPES, looks_random
 
 MASK = "***"
 MIN_LENGTH = 6
-"""A shorter value is replaced where its name stands, and nowhere else: it would be found in innocent text."""
+"""A shorter value is replaced only next to its name: elsewhere it would match ordinary text."""
 MAX_SCANNED = 200000
-"""Characters of one text that are searched. What lies beyond is cut off."""
+"""Maximum number of characters of one text. The rest is cut off."""
 MAX_PARTS = 16
-"""`--set=a=b=c`: names in front of a value."""
+"""Maximum number of names in front of a value, as in `--set=a=b=c`."""
 MAX_VALUE = 4000
 
 _HARMLESS = re.compile(
@@ -26,7 +27,7 @@ _HARMLESS = re.compile(
     r"|\$\(.{0,400}|\{[\w.]{1,100}\}|[\[\](){}<>,.:;*|]{0,8}|",
     re.IGNORECASE,
 )
-"""`--num-key-value-heads 8` is no secret, and `$TOKEN` only names one."""
+"""`--num-key-value-heads 8` is not a secret, and `$TOKEN` is only the name of one."""
 _COUNT = re.compile(r"[\d,._]{1,20}[kmbt]?", re.IGNORECASE)
 """`--tokens 300B`."""
 _CODE_OR_PROSE = re.compile(
@@ -35,15 +36,15 @@ _CODE_OR_PROSE = re.compile(
     r"|is|was|are|or|and|to|for|not|must|can|cannot|expected|required|missing|invalid|incorrect|wrong|failed|denied|<[\w -]{1,60}>",
     re.IGNORECASE,
 )
-"""What stands after such a name in a line of code or in a sentence, where it is no value."""
+"""Text after the name of a secret, in a line of code or in a sentence, that is not a value."""
 
 _RUNS_A_PROGRAM = re.compile(r"-[a-z]{0,8}c")
-"""`bash -lc`, `python -c`: the next argument is a program of its own."""
+"""`bash -lc`, `python -c`: the next argument is a program."""
 _NAME = re.compile(r"[-+~]{0,2}[A-Za-z_][\w.\-/@]{0,99}")
 _SLASHED = re.compile(r"/([A-Za-z][\w.\-]{0,60})[:=](?!/)(.+)", re.DOTALL)
-"""`/password:...`, as programs of Windows have it; `/secrets:/run/secrets` is a mount."""
+"""`/password:...`, as in Windows programs. `/secrets:/run/secrets` is a mount."""
 
-# A name begins where a word begins: without that, a long word would be tried from each of its letters.
+# A name begins where a word begins. Otherwise a match would be tried from each letter of a long word.
 _PAIR = re.compile(
     r"""(?P<before>[?&]|(?<![\w.\-]))(?P<name>-{0,2}[A-Za-z_][\w.\-]{0,99})"""
     r"""(?P<sep>(?P<assign>\\?["']?\]?(?:[ \t]\[[^\[\]\n]{0,60}\](?=:))?[ \t]{0,30}(?:=>|:=|<<<|\?=|[=!]=(?=[ \t]{0,3}["'])|=(?!=)|:(?!//)|%3D|%3A))"""
@@ -57,14 +58,15 @@ _PAIR = re.compile(
     r"""|(?P<blank>(?:\\\n|\s){1,40}(?P<item>(?<=[\n \t])-[ \t]{1,4}(?=[^\s-]))?))""",
     re.IGNORECASE,
 )
-"""NAME=, "name": , name: , name: !!str , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value follows."""
+"""NAME=, "name": , name: , name: !!str , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value
+follows."""
 _QUOTED = re.compile(
     r"""\$?[bru]{0,2}(?:\\"((?:\\\\\\"|\\\\|\\[^"\\]|[^"\\]){0,4000})\\"|\\'([^'\\]{0,4000})\\'"""
     r"""|"((?:[^"\\]|\\[\s\S]){0,4000})"|'((?:[^'\\]|\\[\s\S]){0,4000})'|"([^"]{0,4000})"|'([^']{0,4000})')""",
     re.IGNORECASE,
 )
 _OPEN = re.compile(r"""\$?[bru]{0,2}\\?["']([^\n]{1,4000})""", re.IGNORECASE)
-"""A quote that is not closed: a line that was cut, or a mistake."""
+"""An unclosed quote: a truncated line, or a mistake."""
 _GROUP = re.compile(r"\[[^\[\]]{1,1000}\]|\([^()\n]{1,1000}\)|\{[^{}]{1,1000}\}")
 _ITEM = re.compile(r"""[^\s"',:=()\[\]{}]{8,}""")
 _PLAIN = re.compile(r"""(?:[^\s"';&|]|(?<=\\)[ ;&|])+""")
@@ -74,14 +76,15 @@ _NAMED_VALUE = re.compile(
     r"""\\?["']?(?P<name>[A-Za-z_][\w.\-]{0,99})\\?["']?\s{0,40}[,;]?\s{0,40}\\?["']?value\\?["']?[ \t]{0,3}[:=][ \t]{0,3}""",
     re.IGNORECASE,
 )
-"""`{"name": "API_KEY", "value": ...}`, `<add key="ApiKey" value=...>`: behind `name` or `key`."""
-_NAMING = frozenset(("name", "key", "id", "field", "variable"))
-_COMPANY = re.compile(
+"""`{"name": "API_KEY", "value": ...}`, `<add key="ApiKey" value=...>`: the text after `name` or `key`."""
+_NAME_FIELDS = frozenset(("name", "key", "id", "field", "variable"))
+_QUALIFIER = re.compile(
     r"(?:api|access|secret|private|auth|client|signing|encryption|account|bot|hub)[ \t]{1,3}\Z", re.IGNORECASE
 )
 """`API key: ...` is one name in two words."""
-_SAID = re.compile(r"(?:(?:is|was|used|given|of)[ \t]{1,3})?", re.IGNORECASE)
-_BY_ITS_LOOK = frozenset(("token", "tokens", "secret"))
+_VERB = re.compile(r"(?:(?:is|was|used|given|of)[ \t]{1,3})?", re.IGNORECASE)
+_PROSE_NAMES = frozenset(("token", "tokens", "secret"))
+"""Weak names whose value is replaced in prose if it looks random."""
 
 _SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30}://)"
 _DATABASE = re.compile(
@@ -89,7 +92,7 @@ _DATABASE = re.compile(
     r"(?:\+\w{1,20})?://)([^/\s:@]{0,300}):([^\s\"'<>]{1,2000})@",
     re.IGNORECASE,
 )
-"""Nothing but a password can have an @ or a / in front of the last @."""
+"""Only a password can contain an @ or a / before the last @."""
 _URL_PASSWORD = re.compile(_SCHEME + r"([^/\s:@]{0,300})(:[^/\s]{0,2000})?@(?!sha256:)")
 _URL_SLASHED = re.compile(
     _SCHEME + r"([^/\s:@\[]{1,300}):(?!\d{1,5}(?:[/?#]|$)|[{$<*])([^\s\"'<>@/]{1,300}/[^\s\"'<>@]{0,300})@"
@@ -122,8 +125,11 @@ _WRAPPER = re.compile(
 _PUNCTUATION = ",.;:!?)]}"
 
 
-def _is_place(value):
-    """PWD, SSH_AUTH_SOCK and `--ssh-key ~/.ssh/id` sound like secrets, and are places."""
+def _is_path(value):
+    """Return True for an existing path.
+
+    PWD, SSH_AUTH_SOCK and `--ssh-key ~/.ssh/id` look like secrets, but contain paths.
+    """
     if "/" not in value or len(value) > 4096 or "\0" in value:
         return False
     try:
@@ -133,11 +139,14 @@ def _is_place(value):
 
 
 def _is_secret(value):
-    return not _HARMLESS.fullmatch(value.rstrip(",)]}")) and not _is_place(value)
+    return not _HARMLESS.fullmatch(value.rstrip(",)]}")) and not _is_path(value)
 
 
 def _as_printed(value):
-    """The forms that a value with quotes, backslashes or other letters takes in a printed list, in JSON and in an address."""
+    """Return the forms that a value may take in a printed list, in JSON and in a URL.
+
+    They differ if it contains quotes, backslashes or non-ASCII letters.
+    """
     if value.isalnum() and value.isascii():
         return ()
     import urllib.parse
@@ -154,14 +163,14 @@ def _is_mixed(value):
     return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
 
 
-def _says_itself(name, value):
-    """`password=args.password`, `[--api-key API_KEY]`."""
+def _repeats_name(name, value):
+    """Return True if the value only repeats the name: `password=args.password`, `[--api-key API_KEY]`."""
     last = re.split(r"[.\[\]]", value.strip("[]<>(){},;:\"'"))[-1]
     return last.replace("-", "_").lower() == name.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
 
 
 def readable(text: str) -> str:
-    """Text that can be encoded: bytes in a name that are no UTF-8 become U+FFFD."""
+    """Return text that can be encoded as UTF-8: undecodable bytes in a name become U+FFFD."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -174,12 +183,12 @@ def _is_escaped(text):
 
 
 class Redactor(object):
-    """Knows the values that are secrets: those of the environment and of the command, by name and by shape."""
+    """Replaces secrets. It knows those of the environment and of the command, by name and by format."""
 
     def __init__(self, commands=(), environ=None, places=()) -> None:
-        self._found: set[str] = set()
+        self._secrets: set[str] = set()
         self._forms: set[str] = set()
-        self._known = None
+        self._known_patterns = None
         self._places = [place for place in places if place]
         for name, value in dict(environ or {}).items():
             if names_a_secret(name) and _is_secret(value):
@@ -190,25 +199,25 @@ class Redactor(object):
         for command in commands:
             self.command(command)
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- known secrets ------------------------------------------------------------------------------------------------
 
     @property
     def secrets(self) -> frozenset[str]:
-        return frozenset(value for value in self._found if len(value) >= MIN_LENGTH)
+        return frozenset(value for value in self._secrets if len(value) >= MIN_LENGTH)
 
     def _note(self, value):
-        """Returns the mask, so that it can stand in an expression."""
+        """Remember a secret, and return the mask that replaces it."""
         value = readable(value)
-        if value not in self._found:
-            self._found.add(value)
+        if value not in self._secrets:
+            self._secrets.add(value)
             self._forms.update(_as_printed(value))
-            if "\n" in value:  # a key of several lines is printed line by line
-                self._found.update(line.strip() for line in value.split("\n") if len(line.strip()) >= 20)
-            self._known = None
+            if "\n" in value:  # a key with several lines is printed line by line
+                self._secrets.update(line.strip() for line in value.split("\n") if len(line.strip()) >= 20)
+            self._known_patterns = None
         return MASK
 
     def _note_all(self, value):
-        """A list or a table as a value: what is in it is known from then on, one by one."""
+        """Remember a secret. If the value is a list or a table, remember each item."""
         if _GROUP.fullmatch(value) is None:
             return self._note(value)
         for item in _ITEM.findall(value):
@@ -216,34 +225,40 @@ class Redactor(object):
                 self._note(item)
         return MASK
 
-    def _patterns(self):
-        """Two patterns: values that occur nowhere by chance, and ordinary words, which are replaced in sentences only."""
-        if self._known is None:
+    def _get_patterns(self):
+        """Return two patterns: one for values that do not occur by chance, one for ordinary words.
+
+        Ordinary words are replaced in sentences only.
+        """
+        if self._known_patterns is None:
             forms = frozenset(form for form in self._forms if len(form) >= MIN_LENGTH)
             values = sorted(self.secrets | forms, key=lambda value: (-len(value), value))
             distinct = [value for value in values if self._is_distinct(value)]
             ordinary = [value for value in values if value not in frozenset(distinct)]
-            self._known = (
+            self._known_patterns = (
                 re.compile("|".join(map(re.escape, distinct))) if distinct else None,
                 re.compile("|".join(r"(?<!\w)%s(?!\w)" % re.escape(value) for value in ordinary)) if ordinary else None,
             )
-        return self._known
+        return self._known_patterns
 
     def _is_distinct(self, value):
-        """`python`, `holdfast` and `experiment1` in the path of the run are somebody's passwords, and also words that we need."""
+        """Return False for values that are also ordinary words.
+
+        `python`, `holdfast` or a folder of the run may be somebody's password.
+        """
         if value.isdigit() or any(value in place for place in self._places):
             return False
         mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
         return len(value) >= 20 or (len(value) >= 8 and mixed)
 
-    # --- what is replaced ---------------------------------------------------------------------------------------------
+    # --- replacement --------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """A sentence, a line of output, a traceback."""
-        return self._scan(self._replace_known(_bounded(readable(text))), strict=False)
+        """Redact a sentence, a line of output or a traceback."""
+        return self._scan(self._replace_known(_truncate(readable(text))), strict=False)
 
     def _replace_known(self, text):
-        distinct, ordinary = self._patterns()
+        distinct, ordinary = self._get_patterns()
         if distinct is not None:
             text = distinct.sub(MASK, text)
         if ordinary is not None:
@@ -251,22 +266,25 @@ class Redactor(object):
         return text
 
     def lines(self, lines: list[str]) -> list[str]:
-        """Lines that belong together: a private key spans several, and a value may stand on the line after its name."""
-        together = "\n".join(lines)
-        if len(together) <= MAX_SCANNED and together.count("\n") == max(len(lines) - 1, 0):
-            lines = self._scan(self._replace_known(readable(together)), strict=False).split("\n") if lines else []
+        """Redact lines that belong together.
+
+        A private key spans several lines, and a value may be on the line after its name.
+        """
+        joined = "\n".join(lines)
+        if len(joined) <= MAX_SCANNED and joined.count("\n") == max(len(lines) - 1, 0):
+            lines = self._scan(self._replace_known(readable(joined)), strict=False).split("\n") if lines else []
         return [self.text(line) for line in lines]
 
     def name(self, text: str) -> str:
-        """A path, a name or a value: ordinary words stay, so that it remains what it is."""
-        text = _bounded(readable(text))
-        distinct, _ = self._patterns()
+        """Redact a path, a name or a value. Ordinary words are kept, so that it stays valid."""
+        text = _truncate(readable(text))
+        distinct, _ = self._get_patterns()
         if distinct is not None:
             text = distinct.sub(MASK, text)
         return self._replace_shapes(text)
 
     def value(self, name: str, value: str) -> str:
-        """A setting or a variable: all of it where its name says that it is a secret."""
+        """Redact a setting or a variable: the whole value if its name is that of a secret."""
         if names_a_secret(name):
             return self._note(value) if _is_secret(value) else self.name(value)
         return self._scan(self.name(value), strict=True)
@@ -275,24 +293,24 @@ class Redactor(object):
         redacted = []
         arguments = list(map(readable, argv))
         passwords = dict(secret_programs.secret_parts(arguments))
-        follows, is_program = "", False
+        option, is_program = "", False
         for number, argument in enumerate(arguments):
             if number in passwords:
                 begin = passwords[number]
                 value = argument[begin:]
                 redacted.append(argument[:begin] + self._note(value) if _is_secret(value) else argument)
-                follows = ""
+                option = ""
                 continue
-            if follows and not argument.startswith("-" if follows == "more" else "--"):
-                redacted.append(self._note(argument) if self._is_value(follows, argument) or not argument else argument)
-                follows = "more" if follows == "more" or is_plural(follows) else ""
+            if option and not argument.startswith("-" if option == "more" else "--"):
+                redacted.append(self._note(argument) if self._is_value(option, argument) or not argument else argument)
+                option = "more" if option == "more" or is_plural(option) else ""
                 continue
-            given = self._scan(argument, strict=True) if is_program else self._argument(argument)
-            redacted.append(self.name(given))
+            scanned = self._scan(argument, strict=True) if is_program else self._mask_argument(argument)
+            redacted.append(self.name(scanned))
             after = arguments[number + 1 : number + 2]
-            if after and number + 1 not in passwords and _names_the_next(argument, after[0]):
+            if after and number + 1 not in passwords and _names_next_word(argument, after[0]):
                 passwords[number + 1] = 0
-            follows = argument if argument.startswith("-") and "=" not in argument and names_a_secret(argument) else ""
+            option = argument if argument.startswith("-") and "=" not in argument and names_a_secret(argument) else ""
             is_program = _RUNS_A_PROGRAM.fullmatch(argument) is not None
         return redacted
 
@@ -300,8 +318,8 @@ class Redactor(object):
     def _is_value(option, value):
         return _is_secret(value) and not (option.lstrip("-") in ("tokens", "more") and _COUNT.fullmatch(value))
 
-    def _argument(self, text):
-        """`--set=model.token=abc`: the first name that says so makes a secret of all that follows it."""
+    def _mask_argument(self, text):
+        """Redact one argument. In `--set=model.token=abc`, everything after the first secret name is a secret."""
         slashed = _SLASHED.fullmatch(text)
         if slashed is not None and names_a_secret(slashed[1]) and _is_secret(slashed[2]):
             return text[: slashed.start(2)] + self._note(slashed[2])
@@ -312,27 +330,31 @@ class Redactor(object):
                 break
             if names_a_secret(text[begin:end]):
                 value = text[end + 1 :]
-                is_one = value and self._is_value(text[begin:end], value)
-                return text[: end + 1] + self._note(value) if is_one else text
+                is_secret = value and self._is_value(text[begin:end], value)
+                return text[: end + 1] + self._note(value) if is_secret else text
             begin = end + 1
         return text[:begin] + self._scan(text[begin:], strict=True)
 
     def _scan(self, text, strict):
-        """`strict` where everything that is named like a secret is one: in commands and settings, not in sentences."""
-        text = self._replace_shapes(_bounded(text))
-        if _PRINTED_LINE_END in text:  # headers as bytes are printed: each is a line of its own
+        """Replace all secrets in a text.
+
+        With `strict`, everything that is named like a secret is one: this holds for commands and settings, but not for
+        sentences.
+        """
+        text = self._replace_shapes(_truncate(text))
+        if _PRINTED_LINE_END in text:  # headers printed as bytes: each one is a separate line
             return _PRINTED_LINE_END.join(self._scan(part, strict) for part in text.split(_PRINTED_LINE_END))
         if secret_programs.MENTIONED.search(text) is not None:
             text = self._replace_in_programs(text)
         if "|" in text:
-            text = _PIPED.sub(self._inside, text)
+            text = _PIPED.sub(self._mask_piped, text)
         if not may_name(text) and "login" not in text:
             return text
-        text = _CALL.sub(self._called, text)
+        text = _CALL.sub(self._mask_call, text)
         text = self._replace_cookies(text)
         text = _NETRC.sub(lambda match: match[1] + self._note(match[2]), text)
         if "</" in text:
-            text = _ELEMENT.sub(self._element, text)
+            text = _ELEMENT.sub(self._mask_element, text)
         return self._replace_named(text, strict)
 
     def _replace_named(self, text, strict):
@@ -342,13 +364,13 @@ class Redactor(object):
             if match is None:
                 break
             position = match.end()
-            name, begin = _name_of(text, match)
-            if name is None or not _may_follow(text, match, strict):
+            name, begin = _find_name(text, match)
+            if name is None or not _may_have_value(text, match, strict):
                 continue
             begin, end, after, run_end = _find_value(text, begin, name, match, run_end, strict)
             if not _is_value_of(name, text[begin:end], text, match, strict):
                 continue
-            for first, last in [(begin, end), *_more_values(text, after, name)]:
+            for first, last in [(begin, end), *_find_more_values(text, after, name)]:
                 parts += [text[copied:first], self._note_all(text[first:last])]
                 copied = last
             position = max(copied, after)
@@ -369,7 +391,7 @@ class Redactor(object):
         return "".join([*parts, text[copied:]])
 
     def _replace_cookies(self, text):
-        """All of them, to the end of the header."""
+        """Replace all cookies up to the end of the header."""
         parts, copied = [], 0
         while True:
             match = _COOKIE.search(text, copied)
@@ -388,19 +410,19 @@ class Redactor(object):
             copied = end
         return "".join([*parts, text[copied:]])
 
-    def _inside(self, match):
-        return self._part(match, match.lastindex) if _is_secret(match[match.lastindex]) else match[0]
+    def _mask_piped(self, match):
+        return self._mask_group(match, match.lastindex) if _is_secret(match[match.lastindex]) else match[0]
 
-    def _called(self, match):
+    def _mask_call(self, match):
         value = match["value"]
-        sure = (match["two"] and match["user"]) or looks_random(value)
-        return self._part(match, "value") if sure and _is_secret(value) else match[0]
+        is_sure = (match["two"] and match["user"]) or looks_random(value)
+        return self._mask_group(match, "value") if is_sure and _is_secret(value) else match[0]
 
-    def _part(self, match, group):
-        begin, end = (place - match.start() for place in match.span(group))
+    def _mask_group(self, match, group):
+        begin, end = (position - match.start() for position in match.span(group))
         return match[0][:begin] + self._note(match[group]) + match[0][end:]
 
-    def _element(self, match):
+    def _mask_element(self, match):
         name, value = match.groups()
         value = value.strip()
         if (
@@ -416,27 +438,27 @@ class Redactor(object):
     def _replace_shapes(self, text):
         if "://" in text and "@" in text:
             text = _DATABASE.sub(lambda match: "%s%s:%s@" % (match[1], match[2], self._note(match[3])), text)
-            text = _URL_PASSWORD.sub(self._url, text)
+            text = _URL_PASSWORD.sub(self._mask_url, text)
             text = _URL_SLASHED.sub(lambda match: "%s%s:%s@" % (match[1], match[2], self._note(match[3])), text)
         if len(text) >= 9:
-            text = _BEARER.sub(self._bearer, text)
+            text = _BEARER.sub(self._mask_bearer, text)
             text = SHAPES.sub(lambda match: self._note(match[0]), text)
         return text
 
-    def _url(self, match):
+    def _mask_url(self, match):
         scheme, user, password = match.groups()
         if password and password not in (":", ":" + MASK):
-            if re.match(r":\d{1,5}[\"',]", password):  # a port, and the end of the address
+            if re.match(r":\d{1,5}[\"',]", password):  # a port, and the end of the URL
                 return match[0]
             return "%s%s:%s@" % (scheme, user, self._note(password[1:]))
-        if password != ":" + MASK and looks_random(user):  # the key is the user's name
+        if password != ":" + MASK and looks_random(user):  # the user name is the key
             return "%s%s%s@" % (scheme, self._note(user), password or "")
         return match[0]
 
-    def _bearer(self, match):
-        how, space, value = match.groups()
-        ordinary = value == value.lower() and not any(c.isdigit() for c in value)
-        return match[0] if ordinary else how + space + self._note(value)
+    def _mask_bearer(self, match):
+        scheme, space, value = match.groups()
+        is_ordinary = value == value.lower() and not any(c.isdigit() for c in value)
+        return match[0] if is_ordinary else scheme + space + self._note(value)
 
 
 _MORE = re.compile(
@@ -446,22 +468,22 @@ _MORE = re.compile(
 """`--api-keys A B C`, `['--api-keys', 'A', 'B', 'C']`."""
 
 
-def _name_of(text, match):
-    """(name, where its value begins); (None, ...) where the name says nothing."""
+def _find_name(text, match):
+    """Return (name, where its value begins), or (None, ...) if it is not the name of a secret."""
     name, begin = match["name"], match.end()
-    if name.lower() in _NAMING and match["assign"]:
+    if name.lower() in _NAME_FIELDS and match["assign"]:
         named = _NAMED_VALUE.match(text, begin)
         if named is not None and names_a_secret(named["name"]):
             return named["name"], named.end()
-    if not names_a_secret(name) and not (match["before"] and names_one_in_address(name)):
+    if not names_a_secret(name) and not (match["before"] and names_a_url_secret(name)):
         return None, begin
     if match["blank"] and not name.startswith("-"):
-        begin = _SAID.match(text, begin).end()
+        begin = _VERB.match(text, begin).end()
     return name, begin
 
 
-def _more_values(text, position, name):
-    """Where the others are, of an option that takes several."""
+def _find_more_values(text, position, name):
+    """Yield the positions of further values of an option that takes several."""
     while is_plural(name) and name.startswith("-"):
         more = _MORE.match(text, position)
         if more is None or not _is_secret(more[more.lastindex]):
@@ -470,18 +492,18 @@ def _more_values(text, position, name):
         position = more.end()
 
 
-def _may_follow(text, match, strict):
-    """Whether what stands between a name and what follows makes that its value."""
+def _may_have_value(text, match, strict):
+    """Return True if the separator after the name may be followed by its value."""
     name, end = match["name"], match.end()
     begin = match.start("name")
     if match["assign"]:
         slashed = begin > 0 and text[begin - 1] == "/" and ":" in match["sep"]
         return not slashed or (match["sep"] == ":" and not text.startswith("/", end))
-    if match["listed"]:  # an option in a printed list, or a pair in brackets
+    if match["listed"]:  # an option in a printed list, or a pair in parentheses
         return name.startswith("-") or text[max(0, begin - 3) : begin - 1].rstrip("\\")[-1:] in ("(", "[")
     if match["table"]:
         return not strict
-    if match["item"]:  # a list in YAML: the option, and on the next line its value
+    if match["item"]:  # a YAML list with the option on one line and its value on the next
         return name.startswith("-") and "\n" in match["blank"]
     return not name.startswith("-") or not text.startswith("-", end)
 
@@ -489,17 +511,17 @@ def _may_follow(text, match, strict):
 def _match_quoted(text, begin, strict):
     wrapper = _WRAPPER.match(text, begin)
     quoted = _QUOTED.match(text, wrapper.end() if wrapper is not None else begin)
-    if quoted is not None and not strict and "\n" in quoted[0]:  # in what was printed, a quote ends with its line
+    if quoted is not None and not strict and "\n" in quoted[0]:  # in printed output, a quote ends with its line
         return None
     return quoted
 
 
 def _find_value(text, begin, name, match, run_end, strict):
-    """(begin, end, where to go on, end of the run): without quotes."""
+    """Return (begin, end, where to continue, end of the run) of the value without its quotes."""
     quoted = _match_quoted(text, begin, strict)
     if quoted is not None:
         inner, end = quoted.span(quoted.lastindex)
-        if text[quoted.end() : quoted.end() + 1].isalnum():  # what was taken for the end was escaped twice
+        if text[quoted.end() : quoted.end() + 1].isalnum():  # the supposed closing quote was escaped twice
             end = _PLAIN.match(text, quoted.end()).end()
         return inner, end, max(end, quoted.end()), run_end
     opened = _OPEN.match(text, begin)
@@ -517,7 +539,7 @@ def _find_value(text, begin, name, match, run_end, strict):
         line = _LINE.match(text, begin)
         if line is not None:
             return begin, line.end(), line.end(), run_end
-    if run_end <= begin:  # once for all names in a row without a space
+    if run_end <= begin:  # computed once for all names in a run without spaces
         plain = _PLAIN.match(text, begin)
         run_end = plain.end() if plain is not None else begin
     return begin, run_end, run_end, run_end
@@ -530,72 +552,75 @@ def _is_value_of(name, value, text, match, strict):
     bare = seen.rstrip(_PUNCTUATION)
     if name.lower().endswith("tokens") and _COUNT.fullmatch(bare):
         return False
-    option, separator = name.startswith("-"), match["sep"]
-    if match["blank"] and not option:
-        return _stands_in_prose(name, bare)
+    is_option, separator = name.startswith("-"), match["sep"]
+    if match["blank"] and not is_option:
+        return _is_value_in_prose(name, bare)
     if match["listed"]:
-        return _stands_in_list(name, value, text, match, strict)
-    loose = ":" in separator and separator[0] not in "\\\"'"
+        return _is_value_in_list(name, value, text, match, strict)
+    is_loose = ":" in separator and separator[0] not in "\\\"'"
     if not strict:
-        if _CODE_OR_PROSE.fullmatch(bare) or _says_itself(name, seen):
+        if _CODE_OR_PROSE.fullmatch(bare) or _repeats_name(name, seen):
             return False
-        if option and loose and not _is_mixed(seen):  # argument --api-key: expected one argument
+        if is_option and is_loose and not _is_mixed(seen):  # argument --api-key: expected one argument
             return False
-    sure = bool(match["before"]) or (strict and not loose)
+    is_sure = bool(match["before"]) or (strict and not is_loose)
     is_code = _CODE.search(seen) is not None and not (match["before"] or name.isupper())
-    weak = match["scheme"] is None and is_weak(name) and (not sure or is_code)
+    is_doubtful = match["scheme"] is None and is_weak(name) and (not is_sure or is_code)
     begin = match.start("name")
-    return not weak or looks_random(seen) or _COMPANY.search(text, max(0, begin - 16), begin) is not None
+    return not is_doubtful or looks_random(seen) or _QUALIFIER.search(text, max(0, begin - 16), begin) is not None
 
 
-def _names_the_next(word, value):
-    """`aws configure set aws_secret_access_key ...`, in a command."""
+def _names_next_word(word, value):
+    """Return True if the word names the next one in a command: `aws configure set aws_secret_access_key ...`."""
     return (
         not word.startswith("-")
         and names_a_secret(word)
         and _NAME.fullmatch(word) is not None
-        and _stands_in_prose(word, value)
+        and _is_value_in_prose(word, value)
     )
 
 
-def _stands_in_prose(name, value):
-    """`password hunter2hunter2` does, and `password is incorrect` does not."""
+def _is_value_in_prose(name, value):
+    """Return True for `password hunter2hunter2`, but not for `password is incorrect`."""
     if is_weak(name):
-        return name.lower() in _BY_ITS_LOOK and looks_random(value)
+        return name.lower() in _PROSE_NAMES and looks_random(value)
     return _is_mixed(value) and not _CODE.search(value) and ("/" not in value or looks_random(value))
 
 
-def _stands_in_list(name, value, text, match, strict):
-    """`['--api-key', 'x']`, `('X-Api-Key', 'x')`; not `['token', 'label', 'split']`."""
+def _is_value_in_list(name, value, text, match, strict):
+    """Return True for `['--api-key', 'x']` and `('X-Api-Key', 'x')`, but not for `['token', 'label', 'split']`."""
     quoted = _QUOTED.match(text, match.end())
     if name.startswith("-"):
-        return not value.startswith("-") and (quoted is not None or strict) and not _says_itself(name, value)
+        return not value.startswith("-") and (quoted is not None or strict) and not _repeats_name(name, value)
     if quoted is None or text[quoted.end() : quoted.end() + 1] not in (")", "]"):
         return False
     return not is_weak(name) or looks_random(value[:200])
 
 
-def _bounded(text):
+def _truncate(text):
     return text if len(text) <= MAX_SCANNED else text[:MAX_SCANNED] + "..."
 
 
-_own = None
+_process_redactor = None
 
 
-def of_this_process():
-    """For the probe: what the training's own process has in its environment and on its command line. Never raises."""
-    global _own
-    if _own is None:
+def get_process_redactor():
+    """Return the probe's redactor, which knows the secrets in this process's environment and command line.
+
+    Never raises.
+    """
+    global _process_redactor
+    if _process_redactor is None:
         try:
             import sys
 
-            places = (os.getcwd(), sys.executable or "", sys.prefix, *_folders_of_ours())
+            places = (os.getcwd(), sys.executable or "", sys.prefix, *_holdfast_folders())
             argv = getattr(sys, "orig_argv", None) or sys.argv
-            _own = Redactor([argv], os.environ, places)
+            _process_redactor = Redactor([argv], os.environ, places)
         except Exception:
-            _own = Redactor()
-    return _own
+            _process_redactor = Redactor()
+    return _process_redactor
 
 
-def _folders_of_ours():
+def _holdfast_folders():
     return [value for name, value in os.environ.items() if name.startswith("HOLDFAST_") and value.startswith("/")]

@@ -1,8 +1,8 @@
-"""Which names say that their value is a secret: `--api-key`, `PGPASSWORD`, `wandb.token`; not `--keypoints` and `--max-tokens`."""
+"""Names whose value is a secret: `--api-key`, `PGPASSWORD`, `wandb.token`, but not `--keypoints` and `--max-tokens`."""
 
 import re
 
-MAX_NAME = 200
+MAX_NAME_LENGTH = 200
 
 SECRET_WORDS = frozenset(
     (
@@ -46,14 +46,15 @@ _WITH_PASS = frozenset(
     )
 )
 """`DB_PASS` is a password, `forward_pass` is not."""
-_SHORT = frozenset(("pass", "pw", "psk"))
-_GLUED = re.compile(
+_SHORT_WORDS = frozenset(("pass", "pw", "psk"))
+_COMPOUND = re.compile(
     r"[a-z0-9]{0,40}(?:password|passwd|passwort|passphrase|passcode|secret|credential)s?"
     r"|[a-z0-9]{1,40}(?<!old)pwd"
     r"|[a-z0-9]{0,40}(?:%s)keys?|[a-z0-9]{0,40}(?:%s)tokens?|[a-z0-9]{0,20}(?:%s)pass|(?:basic|http|proxy)auth"
     % tuple("|".join(sorted(words)) for words in (_WITH_KEYS, _WITH_TOKENS - {"id"}, _WITH_PASS))
 )
-"""Words that are written as one: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass` and `hotkey`."""
+"""Compounds written as one word: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass`, `hotkey`.
+"""
 WEAK_WORDS = frozenset(
     (
         *(
@@ -74,7 +75,7 @@ WEAK_WORDS = frozenset(
         *("creds", "authorization", "bearer", "jwt", "cookie", "signature"),
     )
 )
-"""Alone they are ordinary words in a sentence or a line of code: `sorted(key=len)`, `unexpected token: x`."""
+"""On their own these are ordinary words in a sentence or a line of code: `sorted(key=len)`, `unexpected token: x`."""
 _HARMLESS_WORDS = {
     "token": frozenset(
         (
@@ -120,15 +121,15 @@ _HARMLESS_WORDS = {
         )
     ),
 }
-"""`--pad-token` names a word of a vocabulary, `--image-key` a column: no secrets."""
-_NO_VALUES = frozenset(
+"""`--pad-token` names a word of a vocabulary and `--image-key` a column: they are not secrets."""
+_NOT_SECRET = frozenset(
     (
         *("error", "errors", "exception", "warning", "file", "path", "dir", "folder", "type", "env", "length"),
         *("exists", "required", "valid", "invalid", "expires", "expired", "expiry", "stdin", "prompt", "name", "names"),
         *("count", "policy", "enabled", "process", "helper", "provider"),
     )
 )
-"""What follows `KeyError: ` is a message; `--token-file` and `API_KEY_PATH` say where a secret is."""
+"""A message follows `KeyError: `; `--token-file` and `API_KEY_PATH` name the location of a secret."""
 _PLURAL = re.compile(r"(?:keys|tokens|passwords|passwds|passphrases|secrets|credentials|creds)$", re.IGNORECASE)
 _MAY_BE = re.compile(
     r"pass|pwd|pswd|pw|psk|key|tok|secret|auth|cred|cookie|jwt|bearer|mnemonic|kennwort|signature|\bsig\b",
@@ -137,62 +138,67 @@ _MAY_BE = re.compile(
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9]+")
 _PROPERTY = re.compile(r"-[A-Z](?=[A-Za-z])")
-"""`-Dpassword=...`: the letter is the option, of java, cmake and gradle; the name begins after it."""
-_IN_ADDRESSES = frozenset(("sig", "signature", "code", "sid", "sessionid", "ticket"))
+"""`-Dpassword=...`: the letter is the option of java, cmake or gradle; the name begins after it."""
+_URL_PARAMETERS = frozenset(("sig", "signature", "code", "sid", "sessionid", "ticket"))
 
 
 def may_name(text):
-    """A quick look: whether it is worth asking further."""
+    """Return False if the text cannot contain the name of a secret. A fast test before the more expensive ones."""
     return _MAY_BE.search(text) is not None
 
 
 def names_a_secret(name: str) -> bool:
-    """Whole words, and those written as one of unmistakable ones: see the top."""
-    if len(name) > MAX_NAME or not may_name(name):
+    """Return True if the name contains a secret word, or a compound with one. See the top of this file."""
+    if len(name) > MAX_NAME_LENGTH or not may_name(name):
         return False
-    return _says_so(name) or (_PROPERTY.match(name) is not None and _says_so(name[2:]))
+    return _has_secret_words(name) or (_PROPERTY.match(name) is not None and _has_secret_words(name[2:]))
 
 
-def names_one_in_address(name):
-    """`?sig=` and `&X-Amz-Signature=` prove who asks, as a password does."""
-    words = _words(name)
-    return bool(words) and (words[-1] == "signature" or (len(words) == 1 and words[0] in _IN_ADDRESSES))
+def names_a_url_secret(name):
+    """Return True for URL parameters that authorize a request as a password does: `?sig=` and `&X-Amz-Signature=`."""
+    words = _split_words(name)
+    return bool(words) and (words[-1] == "signature" or (len(words) == 1 and words[0] in _URL_PARAMETERS))
 
 
 def is_weak(name):
-    """Whether the name is a single word that also stands in ordinary sentences."""
-    words = _words(name)
+    """Return True if the name is a single word that also occurs in ordinary sentences."""
+    words = _split_words(name)
     return bool(words) and (words[-1] == "signature" or (len(words) == 1 and words[0] in WEAK_WORDS))
 
 
 def is_plural(name):
-    """`--api-keys A B C`: more than one value follows."""
+    """Return True if several values may follow: `--api-keys A B C`."""
     return _PLURAL.search(name) is not None
 
 
-def _words(name):
+def _split_words(name):
     return [word.lower() for word in _NOT_A_WORD.split(_WORD_STARTS.sub("-", name)) if word]
 
 
-def _says_so(name):
-    ordered = _words(name)
+def _has_secret_words(name):
+    ordered = _split_words(name)
     words = frozenset(ordered)
-    if _NO_VALUES & words or (ordered[-1:] == ["id"] and "token" in words):
+    if _NOT_SECRET & words or (ordered[-1:] == ["id"] and "token" in words):
         return False
-    secret = {word for word in ordered if word in SECRET_WORDS or _GLUED.fullmatch(word)}
+    secret = {word for word in ordered if word in SECRET_WORDS or _COMPOUND.fullmatch(word)}
     if len(secret) == 1:
         for word, harmless in _HARMLESS_WORDS.items():
             if word in secret and harmless & words:
                 return False
-    return bool(secret) or _by_company(ordered, words)
+    return bool(secret) or _is_secret_in_context(ordered, words)
 
 
-def _by_company(ordered, words):
-    """`keys`, `tokens` and `pass` are secrets beside some words only; `tokens`, `pass`, `pw`, `psk` and `signature` also alone, weakly."""
+def _is_secret_in_context(ordered, words):
+    """Check words that are secrets only together with certain others: `keys`, `tokens` and `pass`.
+
+    `tokens`, `pass`, `pw`, `psk` and `signature` are also weak names on their own.
+    """
     if "keys" in words and _WITH_KEYS & words:
         return True
     if "tokens" in words and (len(ordered) == 1 or (_WITH_TOKENS & words and not _HARMLESS_WORDS["token"] & words)):
         return True
     if not ordered:
         return False
-    return ordered[-1] == "signature" or (ordered[-1] in _SHORT and (len(ordered) == 1 or ordered[-2] in _WITH_PASS))
+    return ordered[-1] == "signature" or (
+        ordered[-1] in _SHORT_WORDS and (len(ordered) == 1 or ordered[-2] in _WITH_PASS)
+    )

@@ -1,4 +1,4 @@
-"""Secrets that can be told by their look alone. docs/run_folder.md lists all of them by the names used here."""
+"""Secrets that can be recognized by their format alone. docs/run_folder.md lists all of them by the names used here."""
 
 import re
 
@@ -53,7 +53,7 @@ TOKENS = (
     ("Fly.io", r"fm[12]_[\w+/=-]{40,}"),
     ("age", r"AGE-SECRET-KEY-1[0-9A-Z]{50,}"),
 )
-"""Who gives out the token, and its look."""
+"""The issuer of the token, and its pattern."""
 OTHERS = (
     ("JSON web tokens", r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"),
     ("Slack webhooks", r"(?<=hooks\.slack\.com/services/)[\w/]{20,}"),
@@ -64,12 +64,16 @@ OTHERS = (
     ),
 )
 SHAPES = re.compile(
-    "(?<![A-Za-z0-9])(?:%s)|%s" % ("|".join(look for _, look in TOKENS), "|".join(look for _, look in OTHERS))
+    "(?<![A-Za-z0-9])(?:%s)|%s"
+    % ("|".join(pattern for _, pattern in TOKENS), "|".join(pattern for _, pattern in OTHERS))
 )
 
 
 def looks_random(value):
-    """A run of 12 or more letters and digits, well mixed: not `torch.Size([2, 8])` and not `model.layers.0.self_attn`."""
+    """Return True for 12 or more mixed letters and digits in a row.
+
+    Not for `torch.Size([2, 8])` and `model.layers.0.self_attn`.
+    """
     return len(value) >= 12 and any(_is_mixed(run) for run in _RUN.findall(value[:400]))
 
 

@@ -1,4 +1,4 @@
-"""Stacks on request: a signal that nobody uses makes faulthandler write what every thread is doing."""
+"""Stack dumps on request: an unused signal makes faulthandler write the stack of every thread."""
 
 import faulthandler
 import os
@@ -10,10 +10,10 @@ _file = None
 
 
 def register(attempt_dir, pid):
-    """(signal number, path) of the dump, or (None, None) where no signal is free.
+    """Register the handler. Return (signal number, path) of the dump, or (None, None) if no signal is free.
 
-    SIGURG first: its default is to be ignored, so that a stray one does no harm. A signal that is not at its default is
-    somebody's, and is left alone; so there is nothing to chain to, and without chaining the handler restarts the system
+    SIGURG is tried first: by default it is ignored, so a stray one does no harm. A signal that already has a handler is
+    in use and is left alone. So there is nothing to chain to, and without chaining the handler restarts the system
     calls that it interrupts.
     """
     global _file
@@ -24,7 +24,7 @@ def register(attempt_dir, pid):
         path = os.path.join(attempt_dir, protocol.stack_file(pid))
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            # faulthandler writes into it for as long as the process lives
+            # faulthandler writes to it until the process exits
             file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
             faulthandler.register(number, file=file, all_threads=True, chain=False)
         except (OSError, ValueError, RuntimeError, AttributeError):
@@ -35,7 +35,7 @@ def register(attempt_dir, pid):
 
 
 def unregister(number):
-    """After a fork: the child must not write into its parent's file."""
+    """Unregister after a fork: the child must not write to its parent's file."""
     global _file
     if number is not None:
         faulthandler.unregister(number)

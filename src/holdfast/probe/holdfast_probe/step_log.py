@@ -1,28 +1,30 @@
-"""What is known of one step while it is made, and how it becomes a line: its own at first, part of a window later."""
+"""The record of one step, and how it becomes an event: a line for each step at first, one for many steps later."""
 
 import math
 
 from .event_writer import short
 
-LINES_OF_THEIR_OWN = 1000
-"""The first steps of a process each get a line."""
-ODD_LINES = 200
-"""And so do this many odd ones after that."""
-LINES_AT_ONCE = 100
-HELD_SECONDS = 0.2
-"""After the first hundred, lines are held together for this long and written in one go: alone, between two steps, a line
-costs three times as much, because nothing of what it needs is in the caches. The heartbeat, which is exact, does not wait."""
-WINDOW_STEPS = 16
-WINDOWS_FOR_ALL = 8000
-"""Windows grow with the number of steps so far, over this, so that a million steps stay small at any speed."""
+SINGLE_LINES = 1000
+"""The first steps of a process get one line each."""
+MAX_ODD_LINES = 200
+"""After that, this many unusual steps get their own line."""
+IMMEDIATE_LINES = 100
+PENDING_SECONDS = 0.2
+"""After the first hundred, lines are collected for this long and written together. Writing a single line between two
+steps costs three times as much, because nothing that it needs is in the caches. The heartbeat, which is exact, does not
+wait."""
+MIN_WINDOW_STEPS = 16
+TARGET_WINDOWS = 8000
+"""Windows grow with the number of steps so far divided by this, so that the file of a million steps stays small at any
+speed."""
 WINDOW_SECONDS = 1.0
 MAX_WINDOW_STEPS = 10000
 
 
 class Record(object):
-    """One step. Values that live on a device arrive later: `waiting` counts those still out.
+    """One step. Values that are on a device arrive later: `waiting` counts those that are still missing.
 
-    The defaults stand in the class, because a record is made on every step and few of its fields are ever set.
+    The defaults are class attributes, because a record is created for every step and few of its fields are ever set.
     """
 
     number = 0
@@ -55,11 +57,14 @@ class Record(object):
         self.loss_count += 1
 
     def expect_loss(self):
-        """A callback for a loss that lives on a device. It comes to nothing if the loss is forgotten meanwhile."""
+        """Return a callback for a loss that is on a device.
+
+        It does nothing if the losses were discarded in the meantime.
+        """
         return self._expect(lambda values: self.add_loss(sum(values) / len(values)))
 
     def add_norm(self, value):
-        """Of several clipped parts, the largest norm: a lower bound of the whole that is never too high."""
+        """Keep the largest norm if gradients are clipped in several parts: a lower bound of the total norm."""
         if self.norm is None or not value <= self.norm:
             self.norm = value
 
@@ -75,8 +80,8 @@ class Record(object):
     def expect_part(self, name):
         return self._expect(lambda values: self.add_part(name, values[0]))
 
-    def forget_losses(self):
-        """What was computed for a step that did not come, or for another optimizer's."""
+    def discard_losses(self):
+        """Discard what was computed for a step that did not happen, or for another optimizer's step."""
         self.loss_sum = 0.0
         self.loss_count = self.backwards = 0
         self.norm = None
@@ -86,14 +91,14 @@ class Record(object):
         self.waiting += 1
         generation = self.generation
 
-        def arrived(values):
+        def on_values(values):
             self.waiting -= 1
             if values and generation == self.generation:
                 add(values)
 
-        return arrived
+        return on_values
 
-    def as_line(self):
+    def to_fields(self):
         fields = {"step": self.number, "seconds": round(self.seconds, 6)}
         if self.data_wait:
             fields["data_wait"] = round(self.data_wait, 6)
@@ -116,8 +121,8 @@ class Record(object):
         return fields
 
 
-def spread(values):
-    """A series of numbers as the event's `WindowStats`."""
+def summarize(values):
+    """Return the statistics of a series of numbers as the event's `WindowStats`."""
     finite = [value for value in values if -math.inf < value < math.inf]
     fields = {"n": len(finite)}
     if finite:
@@ -133,7 +138,7 @@ def spread(values):
 
 
 def window_line(records, rates):
-    """Steps in a row, folded into one line."""
+    """Return consecutive steps combined into one line."""
     fields = {
         "first": records[0].number,
         "last": records[-1].number,
@@ -146,10 +151,10 @@ def window_line(records, rates):
         fields["data_wait"] = round(data_wait, 6)
     losses = [record.loss for record in records if record.loss_count]
     if losses:
-        fields["loss"] = spread(losses)
+        fields["loss"] = summarize(losses)
     norms = [record.norm for record in records if record.norm is not None]
     if norms:
-        fields["grad_norm"] = spread(norms)
+        fields["grad_norm"] = summarize(norms)
     if rates:
         fields["lr"] = [short(rate) for rate in rates]
     samples = sum(record.samples for record in records)
@@ -161,11 +166,11 @@ def window_line(records, rates):
     batches = [record.batch for record in records if record.batch is not None]
     if batches:
         fields["batches"], fields["different"] = len(batches), len(set(batches))
-    _add_named(fields, records)
+    _add_named_values(fields, records)
     return fields
 
 
-def _add_named(fields, records):
+def _add_named_values(fields, records):
     parts, other_steps = {}, {}
     for record in records:
         for name, value in record.parts.items() if record.part_sums else ():
@@ -173,30 +178,30 @@ def _add_named(fields, records):
         for name, steps in record.other_steps.items() if record.other_steps else ():
             other_steps[name] = other_steps.get(name, 0) + steps
     if parts:
-        fields["parts"] = {name: spread(values) for name, values in parts.items()}
+        fields["parts"] = {name: summarize(values) for name, values in parts.items()}
     if other_steps:
         fields["other_steps"] = other_steps
 
 
 class StepLog(object):
-    """Turns finished steps into lines, in order, as soon as all that is known of them has arrived."""
+    """Turns finished steps into lines, in order, as soon as all their values have arrived."""
 
     def __init__(self, emit, emit_all, rates):
         self._emit = emit
         self._emit_all = emit_all
         self._rates = rates
         self._queue = []
-        self._held = []
-        self._held_since = 0.0
+        self._pending = []
+        self._pending_since = 0.0
         self._window = []
         self._window_began = 0.0
-        self._window_steps = WINDOW_STEPS
+        self._window_steps = MIN_WINDOW_STEPS
         self._written = 0
         self._lines = 0
-        self._odd_left = ODD_LINES
+        self._odd_left = MAX_ODD_LINES
         self._nonfinite = self._zero = self._strange = self._nonzero_seen = False
         self.writes_each = True
-        """Whether steps still get a line of their own."""
+        """Whether each step still gets its own line."""
         self.writes_at_once = True
         """Whether that line is still written before the next step begins."""
 
@@ -208,28 +213,28 @@ class StepLog(object):
             self._queue.append(record)
             self.drain(now)
         else:
-            self._report(record, now)
+            self._write(record, now)
 
     def drain(self, now):
         queue = self._queue
         done = 0
         while done < len(queue) and not queue[done].waiting:
-            self._report(queue[done], now)
+            self._write(queue[done], now)
             done += 1
         del queue[:done]
 
     def give_up_waiting(self, now):
-        """What has not arrived by now will not: the steps are written as far as they are known."""
+        """Write the queued steps without the values that are still missing: they will not arrive any more."""
         for record in self._queue:
             record.waiting = 0
         self.drain(now)
 
     def close(self, now):
         self.give_up_waiting(now)
-        self.write_held()
+        self.write_pending()
         self._close_window()
 
-    def _report(self, record, now):
+    def _write(self, record, now):
         odd = False
         if record.loss_count:
             loss = record.loss_sum / record.loss_count
@@ -237,17 +242,22 @@ class StepLog(object):
                 odd = self._is_odd(loss)
         if self.writes_each:
             self._lines += 1
-            self.writes_each = self._lines < LINES_OF_THEIR_OWN
-            self.writes_at_once = self._lines < LINES_AT_ONCE
-            self._held.append(record)
-            if odd or self._lines <= LINES_AT_ONCE or now - self._held_since >= HELD_SECONDS or not self.writes_each:
-                self._held_since = now
-                self.write_held()
+            self.writes_each = self._lines < SINGLE_LINES
+            self.writes_at_once = self._lines < IMMEDIATE_LINES
+            self._pending.append(record)
+            if (
+                odd
+                or self._lines <= IMMEDIATE_LINES
+                or now - self._pending_since >= PENDING_SECONDS
+                or not self.writes_each
+            ):
+                self._pending_since = now
+                self.write_pending()
             return
         if odd and self._odd_left:
             self._odd_left -= 1
             self._close_window()
-            self._emit("step", **record.as_line())
+            self._emit("step", **record.to_fields())
             return
         window = self._window
         if not window:
@@ -257,21 +267,21 @@ class StepLog(object):
         if count >= self._window_steps and (now - self._window_began >= WINDOW_SECONDS or count >= MAX_WINDOW_STEPS):
             self._close_window()
 
-    def write_held(self):
-        """Before any other event, so that the lines stay in the order in which things happened."""
-        held, self._held = self._held, []
-        if held:
-            self._emit_all("step", [record.as_line() for record in held])
+    def write_pending(self):
+        """Write the collected lines. This runs before any other event is written, so that the lines stay in order."""
+        pending, self._pending = self._pending, []
+        if pending:
+            self._emit_all("step", [record.to_fields() for record in pending])
 
     def _close_window(self):
         if self._window:
             records, self._window = self._window, []
             self._written += len(records)
-            self._window_steps = max(WINDOW_STEPS, self._written // WINDOWS_FOR_ALL)
+            self._window_steps = max(MIN_WINDOW_STEPS, self._written // TARGET_WINDOWS)
             self._emit("steps", **window_line(records, self._rates()))
 
     def _is_odd(self, loss):
-        """The loss stopped being finite, became finite again, or fell to exactly zero."""
+        """Return True if the loss became non-finite, became finite again, or fell to exactly zero."""
         nonfinite = not -math.inf < loss < math.inf
         zero = loss == 0.0
         odd = nonfinite != self._nonfinite or (zero and not self._zero and self._nonzero_seen)

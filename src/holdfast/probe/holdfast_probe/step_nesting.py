@@ -1,8 +1,8 @@
-"""Which optimizer steps run right now, in each thread, and what is told when one is over.
+"""The optimizer steps that are running in each thread, and a callback for when one is over.
 
-A step that raises never says so. Frames would tell, but a frame that is kept keeps all its variables: a training that
-catches an out-of-memory error and tries again smaller would find its memory still taken. So of a frame only its number and
-its code are kept, and whether it still runs is seen by walking up from where we are.
+No hook runs when a step raises. Keeping its frame would keep all of the frame's variables alive: a training that
+catches an out-of-memory error and retries with less would find its memory still in use. So only the id and the code of
+a frame are kept. To find out whether it still runs, the code walks up the stack from the current frame.
 """
 
 from threading import get_ident
@@ -13,15 +13,15 @@ MAX_THREADS = 64
 class StepNesting(object):
     def __init__(self):
         self.by_thread = {}
-        """Thread -> (id of the frame, its code) of each step that it runs, outermost first."""
+        """Thread -> (frame id, frame code) of each running step, outermost first."""
         self.nested = False
         """Whether a step was ever seen inside another."""
 
-    def begins(self, frame):
-        """True when the step is an outermost one."""
+    def begin(self, frame):
+        """Add a step, and return True if it is an outermost one."""
         thread = get_ident()
         steps = self.by_thread.get(thread)
-        if steps and _runs(steps[0], frame.f_back):
+        if steps and _is_running(steps[0], frame.f_back):
             steps.append((id(frame), frame.f_code))
             self.nested = True
             return False
@@ -30,8 +30,8 @@ class StepNesting(object):
         self.by_thread[thread] = [(id(frame), frame.f_code)]
         return True
 
-    def ended(self, frame):
-        """True when an outermost step has ended."""
+    def end(self, frame):
+        """Remove a step, and return True if it was an outermost one."""
         thread = get_ident()
         steps = self.by_thread.get(thread)
         step = (id(frame), frame.f_code)
@@ -44,32 +44,36 @@ class StepNesting(object):
         return False
 
     def is_above(self, frame):
-        """Whether `frame` was called from a step that runs."""
+        """Return True if `frame` was called from a running step."""
         steps = self.by_thread.get(get_ident())
         if not steps:
             return False
-        if _runs(steps[0], frame):
+        if _is_running(steps[0], frame):
             return True
         del self.by_thread[get_ident()]
         return False
 
 
-def _runs(step, frame):
-    number, code = step
+def _is_running(step, frame):
+    frame_id, code = step
     while frame is not None:
-        if id(frame) == number and frame.f_code is code:
+        if id(frame) == frame_id and frame.f_code is code:
             return True
         frame = frame.f_back
     return False
 
 
-class Arguments(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 - it is there to carry something
-    """A step's arguments, as torch lets a hook replace them. The step itself gets what is in them, so nothing changes for
-    it; but they go when the call is over, also when it raised, and then `until` goes too.
+class Arguments(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 - it carries an attribute
+    """A step's arguments, which torch lets a hook replace.
+
+    The step gets the same values, so nothing changes for it. But the tuple is freed when the call is over, even if it
+    raised, and then `releaser` is freed too.
     """
 
 
-class Until(object):
+class Releaser(object):
+    """Calls `Steps.release` when it is freed."""
+
     __slots__ = ("_optimizer_id", "_steps")
 
     def __init__(self, steps, optimizer_id):
@@ -78,12 +82,13 @@ class Until(object):
 
     def __del__(self):
         try:
-            self._steps.over(self._optimizer_id)
+            self._steps.release(self._optimizer_id)
         except Exception:
             pass
 
 
-def until_over(args, steps, optimizer):
-    carrying = Arguments(args)
-    carrying.until = Until(steps, id(optimizer))
-    return carrying
+def release_after_step(args, steps, optimizer):
+    """Return the step's arguments as a tuple that calls `steps.release` when it is freed."""
+    arguments = Arguments(args)
+    arguments.releaser = Releaser(steps, id(optimizer))
+    return arguments

@@ -1,8 +1,8 @@
 """Stops a training whose supervisor is gone.
 
-The supervisor holds an exclusive lock on a file for as long as it lives; the kernel lets go of it whatever happens to the
-supervisor. Trying for a shared lock costs one or two microseconds in a hot loop and twenty-five in a real one, so that short
-steps share a check; and a process whose parent still is the supervisor need not try at all.
+The supervisor keeps an exclusive lock on a file while it runs. The kernel releases the lock however the supervisor
+exits. Trying to get a shared lock takes one or two microseconds in a hot loop and twenty-five in a real training, so
+several short steps share one check. A process whose parent is still the supervisor need not try at all.
 """
 
 import errno
@@ -15,14 +15,17 @@ import time
 from . import protocol
 
 ENDED = b"ended"
-"""In the lock file, after the supervisor's pid: it came to its own end. A process that the training left behind goes on, as
-it would without us."""
+"""Written to the lock file after the supervisor's pid when the supervisor exits normally. A process that the training
+left behind then continues, as it would without Holdfast."""
 CONTENT_BYTES = 256
 KILL_SECONDS = 10.0
-CHECK_SECONDS = 0.02
-DEAR_CHECK_SECONDS = 1.0
-DEAR_SECONDS = 2e-5
-"""A check that costs more than this (a network file system) is dear."""
+CHECK_INTERVAL = 0.02
+SLOW_CHECK_INTERVAL = 1.0
+SLOW_CHECK_SECONDS = 2e-5
+"""A check that takes longer than this (a network file system) is slow."""
+
+
+CANNOT_CHECK = "the probe cannot check whether the supervisor is alive"
 
 
 class SupervisorWatch(object):
@@ -31,9 +34,9 @@ class SupervisorWatch(object):
         self._path = None
         self._descriptor = -1
         self._identity = None
-        self._interval = CHECK_SECONDS
+        self._interval = CHECK_INTERVAL
         self._parent = None
-        """The supervisor's pid, where it started this very process."""
+        """The supervisor's pid, if the supervisor is the parent of this process."""
         self.next_at = 0.0
 
     def watch(self, path):
@@ -44,35 +47,38 @@ class SupervisorWatch(object):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             status = os.fstat(self._descriptor)
             self._identity = (status.st_dev, status.st_ino)
-            holder = os.pread(self._descriptor, CONTENT_BYTES, 0).split()[:1]
-            self._parent = os.getppid() if holder == [b"%d" % os.getppid()] else None
-            if min(self._cost() for _ in range(5)) > DEAR_SECONDS:
-                self._interval = DEAR_CHECK_SECONDS
+            owner = os.pread(self._descriptor, CONTENT_BYTES, 0).split()[:1]
+            self._parent = os.getppid() if owner == [b"%d" % os.getppid()] else None
+            if min(self._measure_check() for _ in range(5)) > SLOW_CHECK_SECONDS:
+                self._interval = SLOW_CHECK_INTERVAL
         except OSError as error:
-            self.probe.note("it cannot be seen whether the supervisor lives", str(error))
+            self.probe.note(CANNOT_CHECK, str(error))
 
-    def _cost(self):
+    def _measure_check(self):
         began = time.monotonic()
         self._can_lock(self._descriptor)
         return time.monotonic() - began
 
-    def forget(self):
-        """After a fork. A descriptor shares its locks with its copies, so that the parent's must be closed."""
+    def close(self):
+        """Close the descriptor. After a fork this is needed because a descriptor shares its locks with its copies."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
     def check(self, now):
-        """At a step of the clock, once `next_at` is reached."""
+        """Stop the training if the supervisor is gone.
+
+        Called at a step of the primary optimizer, once `next_at` is reached.
+        """
         if self._descriptor < 0:
             self.next_at = float("inf")
             return
         self.next_at = now + self._interval
         if self._parent is not None and os.getppid() == self._parent:
             return
-        if self._can_lock(self._descriptor) and self._is_really_gone():
+        if self._can_lock(self._descriptor) and self._confirm_gone():
             content = os.pread(self._descriptor, CONTENT_BYTES, 0)
-            self.forget()
+            self.close()
             if ENDED not in content.split():
                 self._stop()
 
@@ -82,13 +88,16 @@ class SupervisorWatch(object):
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EINTR):
                 self._descriptor = -1
-                self.probe.note("it cannot be seen whether the supervisor lives", str(error))
+                self.probe.note(CANNOT_CHECK, str(error))
             return False
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         return True
 
-    def _is_really_gone(self):
-        """A program that closes descriptors which it did not open may have given our number to another file."""
+    def _confirm_gone(self):
+        """Check again with the right file.
+
+        A program that closes descriptors it did not open may have reused the number for another file.
+        """
         descriptor, self._descriptor = self._descriptor, -1
         try:
             status = os.fstat(descriptor)

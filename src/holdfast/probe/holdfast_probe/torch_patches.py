@@ -1,9 +1,9 @@
-"""The places where the probe stands in torch's way: two optimizer hooks and a few wrapped functions.
+"""Patches of torch: two optimizer hooks and a few wrapped functions.
 
-All of them are thin, and all begin alike: while torch.compile traces, they are the original and nothing else, so that a
-traced program has the graphs and the breaks that it has without us. When a compiled program calls them as they are,
-outside a graph, dynamo must run them and not compile them (`compiled.py` sees to that). Nothing but such functions may
-stand in this file, because dynamo looks into it.
+All of them are thin and start alike: while torch.compile traces, they only call the original, so that a traced program
+has the same graphs and graph breaks as without the probe. When a compiled program calls them outside a graph, dynamo
+must run them and not compile them (`dynamo.py` takes care of that). This file may contain only such functions, because
+dynamo traces into it.
 """
 
 import functools
@@ -12,12 +12,12 @@ from time import monotonic
 
 from . import dynamo
 from .import_hooks import after_import
-from .step_nesting import until_over
+from .step_nesting import release_after_step
 
 
 def install(probe):
     torch = probe.torch
-    is_compiling = dynamo.tracing_test(torch)
+    is_compiling = dynamo.find_is_compiling(torch)
     codes = []
     _install_step_hooks(probe, is_compiling, codes)
     _install_backward(probe, is_compiling, codes)
@@ -25,7 +25,7 @@ def install(probe):
     after_import("torch.utils.data.dataloader", lambda module: _install_loader(probe, module, is_compiling, codes))
     after_import("torch.optim.lr_scheduler", lambda module: _install_schedulers(probe, module, codes))
     _install_scaler(probe, is_compiling, codes)
-    after_import("torch._dynamo", lambda module: dynamo.keep_out(module, codes))
+    after_import("torch._dynamo", lambda module: dynamo.exclude_probe(module, codes))
 
 
 def _install_step_hooks(probe, is_compiling, codes):
@@ -34,19 +34,19 @@ def _install_step_hooks(probe, is_compiling, codes):
     def step_begins(optimizer, args, kwargs):
         if is_compiling():
             return None
-        quick = probe.quick
-        if quick.on and quick.begins(optimizer):
+        fast_path = probe.fast_path
+        if fast_path.on and fast_path.begin_step(optimizer):
             return None
-        if probe.steps.begins(optimizer, sys._getframe(1)):
-            return until_over(args, probe.steps, optimizer), kwargs
+        if probe.steps.begin_step(optimizer, sys._getframe(1)):
+            return release_after_step(args, probe.steps, optimizer), kwargs
         return None
 
     def step_ended(optimizer, args, kwargs):
         if is_compiling():
             return
-        quick = probe.quick
-        if not quick.on or not quick.ticks(optimizer):
-            probe.steps.ended(optimizer, sys._getframe(1))
+        fast_path = probe.fast_path
+        if not fast_path.on or not fast_path.end_step(optimizer):
+            probe.steps.end_step(optimizer, sys._getframe(1))
 
     codes.extend([step_begins.__code__, step_ended.__code__])
     register_optimizer_step_pre_hook(step_begins)
@@ -61,27 +61,27 @@ def _install_backward(probe, is_compiling, codes):
     def backward(*args, **kwargs):
         if is_compiling():
             return original_backward(*args, **kwargs)
-        quick = probe.quick
-        if (quick.on and quick.backward_begins(args)) or not probe.losses.backward_begins(args, kwargs):
+        fast_path = probe.fast_path
+        if (fast_path.on and fast_path.begin_backward(args)) or not probe.losses.begin_backward(args, kwargs):
             return original_backward(*args, **kwargs)
         try:
             result = original_backward(*args, **kwargs)
         except BaseException:
-            probe.losses.ended(succeeded=False)
+            probe.losses.end_backward(succeeded=False)
             raise
-        probe.losses.ended(succeeded=True)
+        probe.losses.end_backward(succeeded=True)
         return result
 
     @functools.wraps(original_grad)
     def grad(*args, **kwargs):
-        if is_compiling() or not probe.losses.grad_begins(args, kwargs):
+        if is_compiling() or not probe.losses.begin_grad(args, kwargs):
             return original_grad(*args, **kwargs)
         try:
             result = original_grad(*args, **kwargs)
         except BaseException:
-            probe.losses.ended(succeeded=False)
+            probe.losses.end_backward(succeeded=False)
             raise
-        probe.losses.ended(succeeded=True)
+        probe.losses.end_backward(succeeded=True)
         return result
 
     codes.extend([backward.__code__, grad.__code__])
@@ -95,13 +95,13 @@ def _install_clip(probe, module, is_compiling, codes):
     def clip_grad_norm_(*args, **kwargs):
         norm = original(*args, **kwargs)
         if not is_compiling():
-            probe.losses.clipped(norm)
+            probe.losses.add_norm(norm)
         return norm
 
     codes.append(clip_grad_norm_.__code__)
-    for holder in (module, probe.torch.nn.utils):
-        if getattr(holder, "clip_grad_norm_", None) is original:
-            holder.clip_grad_norm_ = clip_grad_norm_
+    for owner in (module, probe.torch.nn.utils):
+        if getattr(owner, "clip_grad_norm_", None) is original:
+            owner.clip_grad_norm_ = clip_grad_norm_
 
 
 def _install_loader(probe, module, is_compiling, codes):
@@ -109,20 +109,20 @@ def _install_loader(probe, module, is_compiling, codes):
     original = iterator_class.__next__
 
     @functools.wraps(original)
-    def __next__(self):  # noqa: N807 - it becomes that method
+    def __next__(self):  # noqa: N807 - it replaces that method
         if is_compiling():
             return original(self)
-        quick = probe.quick
-        if quick.on and quick.reads(self):
+        fast_path = probe.fast_path
+        if fast_path.on and fast_path.begin_fetch(self):
             began = monotonic()
             try:
                 batch = original(self)
             except StopIteration:
-                probe.loaders.usual_exhausted(self)
+                probe.loaders.usual_loader_exhausted(self)
                 raise
-            quick.fetched(monotonic() - began)
+            fast_path.end_fetch(monotonic() - began)
             return batch
-        token = probe.loaders.fetch_begins(self)
+        token = probe.loaders.begin_fetch(self)
         if token is None:
             return original(self)
         try:
@@ -133,7 +133,7 @@ def _install_loader(probe, module, is_compiling, codes):
         except BaseException:
             probe.loaders.fetch_failed(token)
             raise
-        probe.loaders.fetched(token, batch)
+        probe.loaders.end_fetch(token, batch)
         return batch
 
     codes.append(__next__.__code__)
@@ -145,9 +145,9 @@ def _install_schedulers(probe, module, codes):
     original = scheduler_class.__init__
 
     @functools.wraps(original)
-    def __init__(self, *args, **kwargs):  # noqa: N807 - it becomes that method
+    def __init__(self, *args, **kwargs):  # noqa: N807 - it replaces that method
         original(self, *args, **kwargs)
-        probe.schedules.made(self)
+        probe.schedules.add(self)
 
     codes.append(__init__.__code__)
     scheduler_class.__init__ = __init__
@@ -162,16 +162,16 @@ def _install_scaler(probe, is_compiling, codes):
     def scale(self, outputs):
         scaled = original_scale(self, outputs)
         if not is_compiling() and scaled is not outputs:
-            probe.scaler.scaled(self, outputs, scaled)
+            probe.scaler.add_scaled(self, outputs, scaled)
         return scaled
 
     @functools.wraps(original_step)
     def step(self, optimizer, *args, **kwargs):
         if is_compiling():
             return original_step(self, optimizer, *args, **kwargs)
-        entered = probe.scaler.step_begins()
+        entered = probe.scaler.begin_step()
         result = original_step(self, optimizer, *args, **kwargs)
-        probe.scaler.step_ended(self, optimizer, entered)
+        probe.scaler.end_step(self, optimizer, entered)
         return result
 
     codes.extend([scale.__code__, step.__code__])

@@ -1,15 +1,15 @@
-"""Validates a checkpoint of Ultralytics once more, on the CPU, in a process of its own.
+"""Validates an Ultralytics checkpoint again, on the CPU, in a separate process.
 
-Run by the supervisor under the interpreter that trained, with one argument in JSON: `{"model", "data", "imgsz", "batch", "task",
-"folder"}`. Prints one line of JSON: the metrics, or why there are none.
+The supervisor runs this with the training's interpreter and one argument in JSON: `{"model", "data", "imgsz", "batch",
+"task", "folder"}`. It prints one line of JSON: the metrics, or why there are none.
 """
 
 import json
 import sys
 
 
-class _Notes(object):
-    """What a repair says to a probe, where there is none."""
+class _NullProbe(object):
+    """Stands in for the probe and ignores what is reported to it."""
 
     def __init__(self, torch):
         self.torch = torch
@@ -20,31 +20,31 @@ class _Notes(object):
     note = failed = see
 
 
-def main(asked):
+def main(request):
     import torch
 
     from .adapters import torchvision
 
-    torchvision.install(_Notes(torch))
+    torchvision.install(_NullProbe(torch))
     from ultralytics import YOLO
 
-    found = YOLO(asked["model"], task=asked.get("task")).val(
-        data=asked["data"],
-        imgsz=asked.get("imgsz") or 640,
-        batch=asked.get("batch") or 8,
+    metrics = YOLO(request["model"], task=request.get("task")).val(
+        data=request["data"],
+        imgsz=request.get("imgsz") or 640,
+        batch=request.get("batch") or 8,
         device="cpu",
         plots=False,
         verbose=False,
         workers=0,
-        project=asked["folder"],
+        project=request["folder"],
         name="on-cpu",
     )
-    return {"values": {str(name): float(value) for name, value in found.results_dict.items()}}
+    return {"values": {str(name): float(value) for name, value in metrics.results_dict.items()}}
 
 
 if __name__ == "__main__":
     try:
-        said = main(json.loads(sys.argv[1]))
+        reply = main(json.loads(sys.argv[1]))
     except Exception as error:
-        said = {"why": "%s: %s" % (type(error).__name__, str(error)[:300])}
-    print("\nholdfast: " + json.dumps(said), flush=True)
+        reply = {"why": "%s: %s" % (type(error).__name__, str(error)[:300])}
+    print("\nholdfast: " + json.dumps(reply), flush=True)

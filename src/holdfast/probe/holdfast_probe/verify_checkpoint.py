@@ -1,12 +1,12 @@
-"""Reads checkpoints back and says whether their values are finite, without running any code that is in them.
+"""Reads checkpoints back and reports whether their values are finite, without running any code from them.
 
-A checkpoint is a pickle, and a pickle can name any function to be called. Here only what rebuilds tensors is found; all
-other names become a stand-in that takes everything and does nothing. An archive of TorchScript holds programs, and old files
-are tar archives that are unpacked to a disk: neither is loaded at all. And should something find a way around all this, nothing
-is written, started or connected to while a file is read (an audit hook).
+A checkpoint is a pickle, and a pickle can call any function. Here only the functions that rebuild tensors can be found.
+All other names become a stand-in that accepts everything and does nothing. A TorchScript archive contains programs, and
+old files are tar archives that are unpacked to disk: neither is loaded at all. If something gets around all this, an
+audit hook still prevents it from writing files, starting processes or opening connections while a file is read.
 
-The supervisor runs this file's text under the training's own interpreter: it reads the paths from its input, a JSON line each,
-and prints a JSON line about each; `loads` is null where it was not read, and `why` says why.
+The supervisor runs this file's text with the training's own interpreter. It reads the paths from its input, one JSON
+line each, and prints one JSON line about each. `loads` is null if the file was not read, and `why` gives the reason.
 """
 
 import json
@@ -16,11 +16,11 @@ import sys
 import tarfile
 
 MEMORY_BYTES = 8 << 30
-"""Beside what the interpreter has mapped. A small file can describe tensors of any size."""
-MEMORY_OF_A_FILE = 4
-NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "unable to mmap", "bad_alloc")
+"""Limit in addition to what the interpreter has mapped. A small file can describe tensors of any size."""
+MEMORY_PER_FILE_BYTE = 4
+OUT_OF_MEMORY = ("can't allocate memory", "Cannot allocate memory", "unable to mmap", "bad_alloc")
 MAX_NONFINITE = 8
-DEPTH = 24
+MAX_DEPTH = 24
 REBUILDS = {
     "_rebuild_tensor",
     "_rebuild_tensor_v2",
@@ -45,15 +45,15 @@ REFUSED = (
         "urllib.",
     ),
 )
-"""Audit events, by how they begin, that reading numbers never needs."""
+"""Prefixes of audit events that reading numbers never needs."""
 OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 PLAIN = {("collections", "OrderedDict"), ("torch", "Size"), ("torch", "device")}
 
 
 class StandIn(dict):  # type: ignore[type-arg]
-    """In the place of whatever a pickle names: it can be made, called, filled and given a state, and does nothing."""
+    """Replaces whatever a pickle names. It can be created, called, filled and given a state, and does nothing."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]  # it may stand in for the key of a dictionary
+    __hash__ = object.__hash__  # type: ignore[assignment]  # it may be the key of a dictionary
 
     def __init__(self, *_args, **_named):
         super().__init__()
@@ -78,11 +78,11 @@ class StandIn(dict):  # type: ignore[type-arg]
 
 
 class NotRead(Exception):
-    """Why a file is not read back: nothing is said about whether it loads."""
+    """A file is not read back, so it is unknown whether it loads. The message gives the reason."""
 
 
 class Rebuild(object):
-    """One of torch's functions that make tensors, and nothing that a pickle could give other attributes or another state."""
+    """One of torch's functions that build tensors, wrapped so that a pickle cannot set its attributes or its state."""
 
     __slots__ = ("_make",)
 
@@ -93,26 +93,26 @@ class Rebuild(object):
         return self._make(*args)
 
     def __setattr__(self, name, value):
-        raise pickle.UnpicklingError("a function of torch's cannot be given %s" % name)
+        raise pickle.UnpicklingError("the checkpoint sets the attribute %s of a torch function" % name)
 
     def __setstate__(self, state):
-        raise pickle.UnpicklingError("a function of torch's cannot be given a state")
+        raise pickle.UnpicklingError("the checkpoint sets the state of a torch function")
 
 
 class Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
         import torch
 
-        if "." in name:  # a way through a module to whatever it has imported
+        if "." in name:  # it could reach anything that the module has imported
             return type("StandIn", (StandIn,), {})
         if module == "torch._utils" and name in REBUILDS:
             return Rebuild(super().find_class(module, name))
-        known = (
+        is_allowed = (
             (module, name) in PLAIN
             or (module in ("torch", "torch.storage") and name.endswith("Storage") and _is_storage(torch, module, name))
             or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype))
         )
-        if known:
+        if is_allowed:
             return super().find_class(module, name)
         return type(str(name), (StandIn,), {})
 
@@ -121,8 +121,8 @@ def _is_storage(torch, module, name):
     return isinstance(getattr(torch if module == "torch" else torch.storage, name, None), type)
 
 
-def loaded(path):
-    """What is in the file. Raises NotRead, and what torch raises."""
+def load_checkpoint(path):
+    """Return the content of the file. Raises NotRead, and whatever torch raises."""
     import torch
 
     if str(path).endswith(".safetensors"):
@@ -135,18 +135,21 @@ def loaded(path):
     with open(path, "rb") as file:
         options["mmap"] = zipped = file.read(4) == b"PK\x03\x04"
     if zipped:
-        _look_into_archive(torch, path)
+        _check_archive(torch, path)
     elif tarfile.is_tarfile(path):
         raise NotRead("a tar archive is unpacked when it loads")
     torch.jit.load = (
-        _refuse_programs  # what torch.load hands an archive of TorchScript to, should it see one where we did not
+        _refuse_programs  # torch.load calls this if it recognizes a TorchScript archive that was not recognized above
     )
     tarfile.open = _refuse_tar
     return torch.load(path, **options)
 
 
-def _look_into_archive(torch, path):
-    """By torch's own reader: another one may see another list of files."""
+def _check_archive(torch, path):
+    """Refuse archives that torch.save did not write.
+
+    Uses torch's own reader: another one may see a different list of files.
+    """
     try:
         names = torch._C.PyTorchFileReader(path).get_all_records()
     except AttributeError:
@@ -154,7 +157,7 @@ def _look_into_archive(torch, path):
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
         raise NotRead("a TorchScript archive runs code when it loads")
     if "data.pkl" not in names:
-        raise NotRead("it is an archive that torch.save did not write")
+        raise NotRead("the archive was not written by torch.save")
 
 
 def _refuse_programs(*_, **__):
@@ -165,8 +168,8 @@ def _refuse_tar(*_, **__):
     raise tarfile.ReadError("not opened here")
 
 
-class Watch(object):
-    """An audit hook: while a file is read, only that is done."""
+class ReadOnlyHook(object):
+    """An audit hook that allows nothing but reading while a file is read."""
 
     def __init__(self):
         self.reading = False
@@ -181,29 +184,29 @@ class Watch(object):
                 return
         elif not event.startswith(REFUSED):
             return
-        raise NotRead("loading it would do more than read it (%s)" % event)
+        raise NotRead("loading it would do more than read the file (%s)" % event)
 
 
 def _load(file, **named):
     return Unpickler(file, **named).load()
 
 
-def tensors_in(thing, name="", depth=DEPTH):
-    """(name, tensor) for every tensor inside."""
+def find_tensors(content, name="", depth=MAX_DEPTH):
+    """Yield (name, tensor) for every tensor inside."""
     import torch
 
-    if isinstance(thing, torch.Tensor):
-        yield name, thing
-    elif depth and isinstance(thing, dict):
-        for key, value in thing.items():
+    if isinstance(content, torch.Tensor):
+        yield name, content
+    elif depth and isinstance(content, dict):
+        for key, value in content.items():
             inner = (
                 name if key in ("state", "_parameters", "_buffers", "_modules") else name + "." * bool(name) + str(key)
             )
-            for found in tensors_in(value, inner, depth - 1):
+            for found in find_tensors(value, inner, depth - 1):
                 yield found
-    elif depth and isinstance(thing, (list, tuple)):
-        for index, value in enumerate(thing):
-            for found in tensors_in(value, "%s[%d]" % (name, index), depth - 1):
+    elif depth and isinstance(content, (list, tuple)):
+        for index, value in enumerate(content):
+            for found in find_tensors(value, "%s[%d]" % (name, index), depth - 1):
                 yield found
 
 
@@ -213,7 +216,7 @@ def read_back(path):
     nonfinite = []
     count = 0
     with torch.no_grad():
-        for name, tensor in tensors_in(loaded(path)):
+        for name, tensor in find_tensors(load_checkpoint(path)):
             count += 1
             if (
                 tensor.layout is torch.strided
@@ -221,7 +224,7 @@ def read_back(path):
             ):
                 raise MemoryError("%s is larger than its storage" % name[:200])
             floats = tensor.is_floating_point() or tensor.is_complex()
-            # Infinity has its uses (masks, a best loss so far); NaN has none.
+            # Infinity may be intended (masks, a best loss so far), NaN never is.
             if floats and len(nonfinite) < MAX_NONFINITE and bool(torch.isnan(tensor).any()):
                 nonfinite.append(name[:200])
     if not count:
@@ -231,29 +234,29 @@ def read_back(path):
 
 def main(lines):
     try:
-        import torch  # noqa: F401 - while the training still winds down, so that the paths are not waited for twice
+        import torch  # noqa: F401 - imported while the training still shuts down, before the paths arrive
     except ImportError:
         return
     paths = [json.loads(line) for line in lines]
     _limit_memory(paths)
     sys.dont_write_bytecode = True
-    watch = Watch()
-    sys.addaudithook(watch)
+    hook = ReadOnlyHook()
+    sys.addaudithook(hook)
     for path in paths:
-        watch.reading = True
+        hook.reading = True
         try:
-            said = read_back(path)
+            result = read_back(path)
         except NotRead as refused:
-            said = {"loads": None, "why": str(refused)}
+            result = {"loads": None, "why": str(refused)}
         except (ImportError, MemoryError, TypeError, AttributeError):
-            continue  # it is our reader that cannot read this: nothing is claimed
+            continue  # this reader cannot read the file, which says nothing about the file itself
         except Exception as error:
-            if any(words in str(error) for words in NO_MEMORY):
+            if any(words in str(error) for words in OUT_OF_MEMORY):
                 continue
-            said = {"loads": False, "why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:300])}
+            result = {"loads": False, "why": "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:300])}
         finally:
-            watch.reading = False
-        print(json.dumps(dict(said, path=path)), flush=True)
+            hook.reading = False
+        print(json.dumps(dict(result, path=path)), flush=True)
 
 
 def _limit_memory(paths):
@@ -263,12 +266,12 @@ def _limit_memory(paths):
         size = sum(os.path.getsize(path) for path in paths)
         with open("/proc/self/statm", encoding="ascii") as file:
             mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES + MEMORY_OF_A_FILE * size,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES + MEMORY_PER_FILE_BYTE * size,) * 2)
     except (ImportError, OSError, ValueError):
-        pass  # a system that has no such limit, or a lower one
+        pass  # this system has no such limit, or a lower one
 
 
 if __name__ == "__main__":
     main(sys.stdin)
     sys.stdout.flush()
-    os._exit(0)  # taking torch down takes longer than all of the above
+    os._exit(0)  # a normal exit with torch loaded takes longer than everything above

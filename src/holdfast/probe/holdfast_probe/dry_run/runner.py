@@ -10,7 +10,7 @@ import os
 import time
 
 from .. import op_check
-from ..event_writer import encoded
+from ..event_writer import encode_event
 from ..import_hooks import after_import
 from ..op_check import canaries
 from ..op_check.cpu_mirror import to_host
@@ -349,7 +349,7 @@ class DryRun(object):
             if self._descriptor < 0:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 self._descriptor = os.open(self._path, flags, 0o600)
-            os.write(self._descriptor, encoded(event, dict(fields, pid=self._pid)))
+            os.write(self._descriptor, encode_event(event, dict(fields, pid=self._pid)))
         except OSError:
             pass
 

@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 
-from ..event_writer import encoded
+from ..event_writer import encode_event
 
 MAX_LINES = 200
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -179,7 +179,7 @@ class WriteGuard(object):
         if (what, path) in self._reported or len(self._reported) >= MAX_LINES:
             return
         self._reported.add((what, path))
-        line = encoded("file", {"what": what, "path": path, "how": how})
+        line = encode_event("file", {"what": what, "path": path, "how": how})
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._log, flags, 0o600)
         try:

@@ -1,5 +1,5 @@
-"""Small programs that `holdfast check` runs under the training's own interpreter, before there is a training.
+"""Small programs that `holdfast check` runs with the training's own interpreter, before the training starts.
 
-Each is run as text, alone: it imports nothing of Holdfast, and prints JSON, an object a line, as it comes to know things. What
-was printed before a crash is known all the same.
+Each is run as text on its own. It imports nothing from Holdfast and prints one JSON object per line as soon as a result
+is known, so that results printed before a crash are not lost.
 """

@@ -1,10 +1,13 @@
-"""What is known to go wrong on some devices, asked of the named ones: the canaries' own text comes on standard input."""
+"""Runs the canaries (checks for operators known to fail on some devices) on the named devices.
+
+Their source text comes on standard input.
+"""
 
 import json
 import sys
 
 
-def say(**values):
+def emit(**values):
     print(json.dumps(values), flush=True)
 
 
@@ -13,10 +16,10 @@ def main(devices, text):
     import torch
 
     canaries = {"__name__": "canaries"}
-    exec(compile(text, "canaries.py", "exec"), canaries)  # noqa: S102 - a file of our own
+    exec(compile(text, "canaries.py", "exec"), canaries)  # noqa: S102 - one of Holdfast's own files
     for device in devices:
-        say(trying=device)
-        say(device=device, results=canaries["run_all"](torch, device))
+        emit(trying=device)
+        emit(device=device, results=canaries["run_all"](torch, device))
 
 
 if __name__ == "__main__":

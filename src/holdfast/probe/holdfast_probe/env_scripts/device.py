@@ -1,38 +1,38 @@
-"""Whether the named devices can be used at all: numbers there and back, a product, a gradient. One after the other."""
+"""Checks whether the named devices can be used, one at a time: a copy there and back, a matrix product, a gradient."""
 
 import json
 import sys
 import time
 
 
-def say(**values):
+def emit(**values):
     print(json.dumps(values), flush=True)
 
 
-def tried(torch, device):
-    """None, or what is wrong."""
+def find_problem(torch, device):
+    """Return what is wrong with the device, or None."""
     torch.manual_seed(0)
-    here = torch.randn(128, 96)
-    there = here.to(device)
-    if there.device.type != torch.device(device).type:
-        return "a tensor that was sent to %s is on %s" % (device, there.device)
-    if not torch.equal(there.cpu(), here):
-        return "numbers that were copied there and back are not the same"
+    on_cpu = torch.randn(128, 96)
+    on_device = on_cpu.to(device)
+    if on_device.device.type != torch.device(device).type:
+        return "a tensor that was moved to %s is on %s" % (device, on_device.device)
+    if not torch.equal(on_device.cpu(), on_cpu):
+        return "a tensor that was copied to the device and back has changed"
     weight = torch.randn(96, 64)
-    product = there @ weight.to(device)
-    expected = here.double() @ weight.double()
-    off = float((product.cpu().double() - expected).abs().max())
-    if not off < 0.1:  # of values around 10: what is wrong here is wrong, not rounded
-        return "a product of two matrices is off by %.3g" % off
+    product = on_device @ weight.to(device)
+    expected = on_cpu.double() @ weight.double()
+    error = float((product.cpu().double() - expected).abs().max())
+    if not error < 0.1:  # the values are around 10: such an error is not rounding
+        return "the product of two matrices is off by %.3g" % error
     leaf = weight.to(device).requires_grad_()
-    (there @ leaf).square().mean().backward()
+    (on_device @ leaf).square().mean().backward()
     if leaf.grad is None or not bool(torch.isfinite(leaf.grad).all()) or not bool((leaf.grad != 0).any()):
         return "a gradient is missing, zero or not finite"
     return None
 
 
-def seconds_of(torch, device):
-    """One product of a thousand by a thousand, after a first one."""
+def measure_product(torch, device):
+    """Return the seconds that a product of two 1024 x 1024 matrices takes, after a first one as warm-up."""
     big = torch.ones(1024, 1024, device=device)
     float((big @ big)[0, 0])
     began = time.perf_counter()
@@ -45,12 +45,12 @@ def main(devices):
     import torch
 
     for device in devices:
-        say(trying=device)
+        emit(trying=device)
         try:
-            problem = tried(torch, device)
-            say(device=device, problem=problem, seconds=None if problem else seconds_of(torch, device))
+            problem = find_problem(torch, device)
+            emit(device=device, problem=problem, seconds=None if problem else measure_product(torch, device))
         except Exception as error:
-            say(device=device, problem="%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0][:400]))
+            emit(device=device, problem="%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0][:400]))
 
 
 if __name__ == "__main__":

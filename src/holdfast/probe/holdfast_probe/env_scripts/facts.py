@@ -1,7 +1,7 @@
-"""What this interpreter is and has: versions, devices, whether torchvision's operators load, which OpenMP runtimes.
+"""Facts about this interpreter: versions, devices, torchvision operators, and the OpenMP runtimes that are loaded.
 
-What cannot crash comes first, and each thing that might is announced before it is tried. The arguments name libraries that
-the training uses beside torch in one process.
+Checks that cannot crash come first, and each one that might is announced before it is tried. The arguments name
+libraries that the training uses in the same process as torch.
 """
 
 import json
@@ -30,11 +30,11 @@ PACKAGES = (
 RUNTIMES = ("libomp", "libiomp5", "libgomp")
 
 
-def say(fact, **values):
+def emit(fact, **values):
     print(json.dumps(dict(values, fact=fact)), flush=True)
 
 
-def versions():
+def get_versions():
     try:
         from importlib import metadata
     except ImportError:  # before Python 3.8
@@ -48,25 +48,25 @@ def versions():
     return found
 
 
-def chip():
-    """On a Mac: Apple M2 Pro."""
+def get_chip():
+    """Return the name of the chip on a Mac, such as "Apple M2 Pro"."""
     if sys.platform != "darwin":
         return None
     import subprocess
 
     try:
-        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(asked, capture_output=True, timeout=5, check=False).stdout.decode().strip() or None
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, timeout=5, check=False).stdout.decode().strip() or None
     except Exception:
         return None
 
 
-def one_line(error):
+def format_error(error):
     text = str(error).strip().split("\n")[0][:400]
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
-def about_torch():
+def check_torch():
     import torch
 
     devices = []
@@ -81,13 +81,13 @@ def about_torch():
                 devices.append("cuda:%d" % index)
                 names["cuda:%d" % index] = torch.cuda.get_device_name(index)
     except Exception as error:
-        cuda_error = one_line(error)
+        cuda_error = format_error(error)
     numpy_error = None
     try:
         torch.zeros(1).numpy()
     except Exception as error:
-        numpy_error = one_line(error)
-    say(
+        numpy_error = format_error(error)
+    emit(
         "torch",
         version=str(torch.__version__),
         cuda_build=torch.version.cuda or getattr(torch.version, "hip", None),
@@ -100,8 +100,11 @@ def about_torch():
     )
 
 
-def about_torchvision():
-    """Its compiled operators are loaded by importing it, and missed only when one is called."""
+def check_torchvision():
+    """Import torchvision and call one of its compiled operators.
+
+    The import loads them, but a missing one fails only when it is called.
+    """
     import torch
 
     try:
@@ -109,16 +112,16 @@ def about_torchvision():
 
         boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
         kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
-        say("torchvision", version=str(torchvision.__version__), error=None if kept == [0, 2] else "wrong: %r" % kept)
+        emit("torchvision", version=str(torchvision.__version__), error=None if kept == [0, 2] else "wrong: %r" % kept)
     except ModuleNotFoundError as error:
         if error.name != "torchvision":
-            say("torchvision", version=None, error=one_line(error))
+            emit("torchvision", version=None, error=format_error(error))
     except Exception as error:
-        say("torchvision", version=None, error=one_line(error))
+        emit("torchvision", version=None, error=format_error(error))
 
 
-def loaded_files():
-    """The shared libraries in this process."""
+def list_loaded_files():
+    """Yield the paths of the shared libraries in this process."""
     if sys.platform == "darwin":
         import ctypes
 
@@ -134,17 +137,17 @@ def loaded_files():
                     yield os.fsdecode(fields[5].strip())
 
 
-def about_openmp(after):
+def check_openmp(after):
     found = set()
-    for path in loaded_files():
+    for path in list_loaded_files():
         name = os.path.basename(path).replace("-", ".").split(".")[0]
         if name in RUNTIMES:
             found.add(os.path.realpath(path))
-    say("openmp", after=after, files=sorted(found))
+    emit("openmp", after=after, files=sorted(found))
 
 
-def beside_torch(name):
-    """Imports a library and, where it is known how, lets it work once between two works of torch."""
+def run_with_torch(name):
+    """Import a library and, if it is a known one, use it once between two torch operations."""
     import torch
 
     library = __import__(name)
@@ -160,35 +163,35 @@ def beside_torch(name):
 
 
 def attempt(what, function, *arguments):
-    say("trying", what=what)
+    emit("trying", what=what)
     try:
         function(*arguments)
         return True
     except Exception as error:
-        say("failed", what=what, error=one_line(error))
+        emit("failed", what=what, error=format_error(error))
         return False
 
 
-def main(beside):
-    sys.path[:] = [entry for entry in sys.path if entry]  # a torch.py in this folder is not torch
-    say(
+def main(libraries):
+    sys.path[:] = [entry for entry in sys.path if entry]  # do not import a torch.py from the working directory
+    emit(
         "python",
         executable=sys.executable,
         python=platform.python_version(),
         platform=platform.platform(),
         macos=platform.mac_ver()[0] or None,
         machine=platform.machine(),
-        chip=chip(),
-        packages=versions(),
+        chip=get_chip(),
+        packages=get_versions(),
     )
-    if not attempt("torch", about_torch):
+    if not attempt("torch", check_torch):
         return
-    attempt("torchvision", about_torchvision)
-    attempt("OpenMP", about_openmp, "torch")
-    for name in beside:
-        if attempt(name, beside_torch, name):
-            attempt("OpenMP", about_openmp, name)
-    say("done")
+    attempt("torchvision", check_torchvision)
+    attempt("OpenMP", check_openmp, "torch")
+    for name in libraries:
+        if attempt(name, run_with_torch, name):
+            attempt("OpenMP", check_openmp, name)
+    emit("done")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class StaleGradientsInspector(Inspector):
         self._limit = RateLimit(3, REPORT_SECONDS)
 
     def backward_begins(self, loss, first):
-        clock = self.probe.clock
+        clock = self.probe.primary_optimizer
         if first and clock is not None:
             self._intervals.setdefault(id(clock), Interval(self.probe.step))
         for optimizer in self.probe.optimizers:

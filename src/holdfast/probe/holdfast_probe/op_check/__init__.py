@@ -29,7 +29,7 @@ import threading
 import time
 
 from .. import protocol
-from ..event_writer import encoded
+from ..event_writer import encode_event
 from .dispatch_mode import OpChecker, dispatch_mode
 
 FILE = "op_check.jsonl"
@@ -205,9 +205,10 @@ class Session(object):
         if self._descriptor < 0:
             self._descriptor = _open_file(self._path)
             os.write(
-                self._descriptor, encoded("op-check-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)})
+                self._descriptor,
+                encode_event("op-check-began", {"pid": os.getpid(), "torch": str(self._torch.__version__)}),
             )
-        os.write(self._descriptor, encoded(event, fields))
+        os.write(self._descriptor, encode_event(event, fields))
 
     def summary(self, message=""):
         checker = self.checker

@@ -8,7 +8,7 @@ import json
 import os
 import re
 
-from ..heartbeat import lives
+from ..heartbeat import process_exists
 from . import snapshot_file
 from .fs import MAX_PID, TEMPORARY, Files, OfAnotherUser, is_own, make_folder, read_own, write_whole
 from .loss_trace import NAME as TRACE
@@ -36,7 +36,7 @@ def _is_left_behind(name, by_us=False):
     if found is None:
         return False
     pid = int(found[1])
-    return (by_us and pid == os.getpid()) or not (0 < pid <= MAX_PID and lives(pid))
+    return (by_us and pid == os.getpid()) or not (0 < pid <= MAX_PID and process_exists(pid))
 
 
 class Snapshot(object):

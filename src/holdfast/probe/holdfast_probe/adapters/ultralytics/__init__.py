@@ -46,7 +46,7 @@ def _install_what_acts(probe, watcher):
     if how == "snapshot":
         checkpoint = os.environ.get(protocol.FALLBACK)
     if how in ("snapshot", SOURCE) and checkpoint:
-        resume = Resume(probe.torch, checkpoint, watcher.note, probe.starts_over, exact.goes_on)
+        resume = Resume(probe.torch, checkpoint, watcher.note, probe.set_fresh_start, exact.goes_on)
         after_import("ultralytics.engine.model", resume.watch)
     wishes = Overrides(probe, watcher, asked)
     after_import("ultralytics.engine.trainer", wishes.watch)

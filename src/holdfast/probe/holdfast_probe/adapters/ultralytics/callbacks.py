@@ -75,7 +75,7 @@ class Callbacks(object):
         self._begin(trainer)
         self._probe.loaders.epochs_known_by = SOURCE
         self._probe.loaders.instances_of = instances_of
-        self._probe.told_models = [weakref.ref(trainer.model)]
+        self._probe.registered_models = [weakref.ref(trainer.model)]
         saves = self._saves()
         if saves is not None:
             saves.averages.append(functools.partial(average_of, self._trainer))

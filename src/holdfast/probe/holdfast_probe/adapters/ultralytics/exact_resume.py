@@ -153,13 +153,13 @@ class ExactResume(object):
         why = None if found is None else self._state.why_not(found.state["trainer"])
         if why is not None:
             self._watcher.note("the snapshot is of another model: the training starts over", why)
-            self._probe.starts_over()
+            self._probe.set_fresh_start()
             with self._noted("results.csv could not be removed"):
                 os.unlink(str(trainer.csv))
         elif found is None and os.environ.get(protocol.RESUME) == "snapshot":
             self._watcher.note("there is no snapshot that this training can go on from", self._folder)
             if not trainer.args.resume:
-                self._probe.starts_over()
+                self._probe.set_fresh_start()
         if found is None or why is not None:
             if self._trace is not None:
                 self._trace.begins()
@@ -170,7 +170,7 @@ class ExactResume(object):
         self._going_on = found
         trainer.start_epoch = found.state["place"]["epoch"]
         trainer.scheduler.last_epoch = trainer.start_epoch - 1
-        self._probe.goes_on_from(found.step)
+        self._probe.set_resumed_step(found.step)
 
     def _on_model_save(self, trainer):
         if self._is_ours(trainer) and self._snapshots is not None:
