@@ -1,13 +1,13 @@
-"""How long the training has waited for its snapshots: what one costs here, and what counts as spent."""
+"""How long the training has waited for its snapshots: the cost of a snapshot here, and the total spent."""
 
 FIRST_SECONDS = 0.02
-"""What one is taken to cost before any was."""
+"""The assumed cost before the first snapshot."""
 USUAL_OF = 5
-"""What one costs is the median of the last so many: the first has to find memory for its copy."""
+"""The cost is the median of this many snapshots: the first one has to allocate memory for its copy."""
 OUT_OF_THE_WAY = 3.0
-"""So many times the usual cost, and more: the machine was busy with something else."""
+"""A cost above this multiple of the typical cost is an outlier: the machine was busy with something else."""
 FORGIVEN_SECONDS = 0.25
-"""So much of such costs does not count, in a life: a single one would keep the next snapshots waiting until it is earned."""
+"""This much of the outliers is not counted per attempt: a single one would delay the next snapshots until it is paid off."""
 
 
 class CostModel(object):
@@ -17,13 +17,13 @@ class CostModel(object):
         self._forgiven = 0.0
 
     def another(self):
-        """A snapshot is begun."""
+        """Start counting a new snapshot."""
         if len(self._last) == USUAL_OF:
             self._forgiven += self._excess(self._last.pop(0))
         self._last.append(0.0)
 
     def add(self, seconds):
-        """The training waited so long for the newest; more may follow."""
+        """Add a wait of the training for the newest snapshot; more may follow."""
         self._last[-1] += seconds
         self._spent += seconds
 
@@ -41,7 +41,7 @@ class CostModel(object):
 
     @property
     def counted(self):
-        """What was spent, less what was out of the way."""
+        """The total spent, minus outliers."""
         return self._spent - min(FORGIVEN_SECONDS, self._forgiven + sum(map(self._excess, self._last)))
 
     def _excess(self, cost):

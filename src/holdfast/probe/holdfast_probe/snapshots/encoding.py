@@ -1,10 +1,10 @@
-"""Plain values with tensors in them, as text in JSON and a list of tensors; and back.
+"""Encodes plain values with tensors in them as JSON text and a list of tensors, and decodes them.
 
-A state is made of numbers, strings, containers and tensors. Anything else has no meaning outside of its process, and is
-refused by its place: no code is ever stored, so that none is ever run.
+A state consists of numbers, strings, containers and tensors. Anything else has no meaning outside of its process and is rejected with
+its location: no code is ever stored, so none is ever run.
 
-The text is made while the training waits, and at once as text: thousands of small lists for a JSON encoder would bring
-Python's collector to look through the whole process, which takes ten times as long as a snapshot.
+The text is built while the training waits, and directly as text: passing thousands of small lists to a JSON encoder would trigger
+Python's garbage collector to scan the whole process, which takes ten times as long as a snapshot.
 """
 
 import base64
@@ -26,7 +26,7 @@ MAX_PATTERNS = 256
 
 
 class NotPlain(TypeError):
-    """Something in a state cannot be kept; says what, and where it is."""
+    """Something in a state cannot be saved; the message states what and where it is."""
 
 
 class _Refused(Exception):
@@ -36,8 +36,8 @@ class _Refused(Exception):
 
 
 def flatten(torch, value, tensors, patterns=None):
-    """`value` as text. Tensors are appended to the list, and stand there by their number. `patterns` keeps what the text of the next state
-    like this one can be made from.
+    """Return `value` as text. Tensors are appended to the list, and the text refers to them by index. `patterns` caches templates that
+    speed up encoding the next similar state.
     """
     try:
         text = _Flatten(torch, tensors, {} if patterns is None else patterns).of(value)
@@ -54,7 +54,7 @@ def _check_plain(torch, tensors):
     if True in odd or {tensor.layout for tensor in tensors} - {torch.strided}:
         for tensor in tensors:
             if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
-                raise _Refused(tensor, "a tensor that is not stored plainly (%s)" % tensor.layout)
+                raise _Refused(tensor, "a tensor that is not stored as plain strided data (%s)" % tensor.layout)
 
 
 class _Flatten(object):
@@ -63,9 +63,9 @@ class _Flatten(object):
         self._tensor_types = frozenset((torch.Tensor, torch.nn.Parameter))
         self._tensors = tensors
         self._patterns = patterns
-        """The text of a mapping of nothing but tensors, by its names: most of a state is such mappings."""
+        """Text templates of mappings that contain only tensors, by their keys: most of a state is such mappings."""
         self._places = {}
-        """Of each tensor, by its id: tied weights stand under several names, and are kept once."""
+        """Index of each tensor by its id: tied weights have several names, and are stored once."""
 
     def of(self, value):
         kind = type(value)
@@ -148,26 +148,26 @@ class _Flatten(object):
             return json.dumps(_of_numpy(value))
         raise _Refused(
             value,
-            "%s.%s: only numbers, strings, containers and tensors can be kept" % (kind.__module__, kind.__qualname__),
+            "%s.%s: only numbers, strings, containers and tensors can be saved" % (kind.__module__, kind.__qualname__),
         )
 
 
 def _of_numpy(value):
-    """Arrays and scalars of numbers. Only a process that has NumPy has any."""
+    """Encode a numeric array or scalar. Only a process that has imported NumPy has any."""
     import numpy as np
 
     dtype = getattr(value, "dtype", None)
     if dtype is None or dtype.hasobject or dtype.fields is not None or not dtype.itemsize:
-        raise _Refused(value, "a NumPy value that is not made of numbers")
+        raise _Refused(value, "a NumPy value that is not numeric")
     if not isinstance(value, np.generic) and type(value) not in (np.ndarray, np.memmap):
-        raise _Refused(value, "a NumPy %s: only plain arrays can be kept" % type(value).__name__)
+        raise _Refused(value, "a NumPy %s: only plain arrays can be saved" % type(value).__name__)
     raw = base64.b64encode(value.tobytes()).decode("ascii")
     shape = None if isinstance(value, np.generic) else list(value.shape)
     return ["numpy", [dtype.str, shape, raw]]
 
 
 def place_of(wanted, within):
-    """`['optimizer']['state'][3]`: where in a state something is."""
+    """Return the location of an object in a state, such as `['optimizer']['state'][3]`."""
     waiting = [("", within)]
     while waiting:
         place, value = waiting.pop()
@@ -181,11 +181,11 @@ def place_of(wanted, within):
 
 
 def unflatten(torch, kept, tensors):
-    """The inverse of `flatten`, from its text as JSON is read. Anything that it did not write is refused."""
+    """Decode the parsed JSON text of `flatten`. Raise on anything that it did not write."""
     if kept is None or isinstance(kept, (bool, int, float, str)):
         return kept
     if not isinstance(kept, list) or len(kept) != 2:
-        raise ValueError("not a value of a snapshot: %.80r" % (kept,))
+        raise ValueError("not a snapshot value: %.80r" % (kept,))
     name, inner = kept
     if name == "tensor":
         return tensors[inner]
@@ -220,7 +220,7 @@ def _unflatten_seldom(torch, name, inner, tensors):
         return _filled(torch, defaultdict(factory), inner[1], tensors)
     if name == "numpy":
         return _numpy_of(*inner)
-    raise ValueError("not a value of a snapshot: %.80r" % name)
+    raise ValueError("not a snapshot value: %.80r" % name)
 
 
 def _numpy_of(dtype, shape, raw):
@@ -231,8 +231,8 @@ def _numpy_of(dtype, shape, raw):
 
 
 def dtype_called(torch, name):
-    """`torch.float32` by its name, and nothing that is no type of numbers."""
+    """Return a dtype by its name, such as `torch.float32`. Raise TypeError for anything else."""
     dtype = getattr(torch, str(name).rpartition(".")[2], None)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError("no type of numbers: %.80r" % name)
+        raise TypeError("not a dtype: %.80r" % name)
     return dtype

@@ -1,4 +1,4 @@
-"""What must be the same for a training to go on exactly as it would have."""
+"""What must be the same for a training to resume exactly."""
 
 import os
 import platform
@@ -6,7 +6,7 @@ import sys
 
 
 def fingerprint(torch, parts):
-    """Names and versions. Another number of threads gives other sums, another processor may too."""
+    """Return names and versions. Sums depend on the number of threads, and may depend on the processor."""
     found = {
         "python": "%d.%d" % sys.version_info[:2],
         "torch": str(torch.__version__),
@@ -24,7 +24,9 @@ def fingerprint(torch, parts):
 
 
 def settings(torch, parts):
-    """What optimizers were made with. A snapshot brings back what they had: somebody who has set another learning rate is to be told."""
+    """Return the options that optimizers were created with. A snapshot restores the old ones: a user who changed the learning rate must
+    know.
+    """
     plain = (bool, int, float, str, tuple, list, type(None))
     return {
         "%s's %s" % (name, key): repr(value)
@@ -36,18 +38,18 @@ def settings(torch, parts):
 
 
 def of_loader(torch, loader):
-    """What must be the same for a pass over it to go on where it was."""
+    """Return what must be the same for a pass over this loader to resume."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return {"samples": len(loader)} if isinstance(loader, (list, tuple, range)) else {}
     found = {"batch size": loader.batch_size, "workers": loader.num_workers}
-    # A loader of an iterable one that was asked how long it is warns later, if it is not.
+    # A DataLoader over an iterable dataset that was asked for its length warns later if the length is wrong.
     if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
         found.update(batches=_length(loader), samples=_length(loader.dataset))
     return {name: value for name, value in found.items() if type(value) is int}
 
 
 def batches_of(torch, loader):
-    """How many a whole pass over it yields; None where that is not known."""
+    """Return how many batches a whole pass yields; None if unknown."""
     if isinstance(loader, torch.utils.data.DataLoader):
         return of_loader(torch, loader).get("batches")
     return _length(loader)
@@ -56,12 +58,12 @@ def batches_of(torch, loader):
 def _length(thing):
     try:
         return len(thing)
-    except Exception:  # many have none
+    except Exception:  # many have no length
         return None
 
 
 def differences(before, now):
-    """`torch: 2.12.0 then, 2.13.0 now`, for each that is not the same."""
+    """Return a text such as `torch: 2.12.0 then, 2.13.0 now` for each difference."""
     names = sorted(set(before) | set(now))
     return ["%s: %s then, %s now" % (n, before.get(n), now.get(n)) for n in names if before.get(n) != now.get(n)]
 

@@ -1,6 +1,6 @@
-"""Whose a folder of snapshots is: one training's at a time. Each further training of a program has a folder of its own in it.
+"""Ownership of a snapshot folder: one training at a time. Each further training of a program gets its own subfolder.
 
-A training that ended is made again when its program is started again, and must not be given the state of one that came after it.
+When a program is restarted, a training that had finished runs again and must not get the state of a later training.
 """
 
 import os
@@ -11,16 +11,16 @@ from .fs import make_folder, open_own, owner_of
 NAME = "claim.rank-%d"
 FOLDERS_ABOVE = ("guard", ".holdfast")
 _ended: "dict[str, int]" = {}
-"""How many trainings of this process came to their end, by folder."""
+"""How many trainings of this process finished, by folder."""
 _open: "list[FolderLock]" = []
 
 
 class InUse(RuntimeError):
-    """Another training keeps its snapshots there."""
+    """Another training uses this folder for its snapshots."""
 
 
 class NotOurs(RuntimeError):
-    """The folder belongs to another user, who could change what the training goes on from."""
+    """The folder belongs to another user, who could change the state to resume from."""
 
 
 class FolderLock(object):
@@ -33,7 +33,7 @@ class FolderLock(object):
         self._refuse_foreign()
 
     def _refuse_foreign(self):
-        """Raises NotOurs. Of the folders above, those that guard makes itself count too."""
+        """Raise NotOurs if a folder belongs to another user. This includes the parent folders that guard creates itself."""
         places, above = [self.folder, self._given], os.path.dirname(self._given)
         while os.path.basename(above) in FOLDERS_ABOVE:
             places.append(above)
@@ -41,16 +41,18 @@ class FolderLock(object):
         for place in places:
             try:
                 owner = owner_of(place)
-            except OSError:  # it is not there yet
+            except OSError:  # it does not exist yet
                 continue
             if owner is not None:
                 raise NotOurs(
-                    "%s belongs to another user (uid %d), who could change what this training goes on from. Keep its snapshots "
-                    "in a folder of your own: guard(..., folder=...)." % (place, owner)
+                    "%s belongs to another user (uid %d), who could change the state that this training resumes from. Use a snapshot folder "
+                    "of your own: guard(..., folder=...)." % (place, owner)
                 )
 
     def take(self):
-        """Raises InUse and NotOurs. A lock goes with its process, however that ends; and forks of it, as a loader's workers, do not have it."""
+        """Take the lock. Raise InUse or NotOurs. The lock is released when the process exits, however it exits. Forks of the process, such as
+        DataLoader workers, do not own it.
+        """
         if any(claim.folder == self.folder for claim in _open):
             raise InUse(_words(self.folder, "in this process"))
         try:
@@ -66,7 +68,7 @@ class FolderLock(object):
                 self._handle = None
                 raise InUse(_words(self.folder, "in another process")) from None
         except (OSError, ImportError):
-            pass  # a disk that is full, or that knows no locks: the first snapshot says so
+            pass  # a full disk, or a file system without locks: the first snapshot reports it
         _open.append(self)
 
     def leave(self, ended):
@@ -90,12 +92,12 @@ class FolderLock(object):
 
 
 def _interactive():
-    """In a notebook a cell that is run once more is the same training."""
+    """Return whether this is a notebook or shell, in which a cell that runs again is the same training."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
 def _words(folder, where):
-    return "Another training %s keeps its snapshots in %s. Give each a folder of its own: guard(..., folder=...)." % (
+    return "Another training %s uses %s for its snapshots. Give each training its own folder: guard(..., folder=...)." % (
         where,
         folder,
     )

@@ -1,4 +1,4 @@
-"""What of loaders outlives a pass over them: what they hold, and what their workers draw from, if those live on."""
+"""The state of loaders that outlives a pass: their own state, and the random state of persistent workers."""
 
 from .fingerprint import of_loader
 from .loader_state import LoaderState, mark
@@ -7,10 +7,10 @@ from .worker_state import finish
 
 
 class Loaders(object):
-    """A loader is known by the place of its first pass in an epoch.
+    """Loaders, each identified by the number of its first pass in an epoch.
 
-    What a loader holds is given back, unless the program sets it itself on its way from a place where snapshots are taken to the pass, as
-    with `generator.manual_seed(epoch)`: it does so again in the life that goes on.
+    The state of a loader is restored unless the program sets it between a point where snapshots are taken and the pass, as with
+    `generator.manual_seed(epoch)`: the resumed program does so again.
     """
 
     def __init__(self, torch):
@@ -20,18 +20,18 @@ class Loaders(object):
         self._workers = {}
         self._like = {}
         self._open = None
-        """The place of the loader that is being read."""
+        """The key of the loader that is being read."""
         self._first = {}
-        """Hashes of what each held when it was first met, in the first life."""
+        """Hashes of the state of each loader when it was first used, in the first attempt."""
         self._passes = {}
         self._set_by_program = {}
-        """Names of what was seen to be set between the last place of a snapshot and the pass."""
+        """Names of values that the program was seen to set between the last snapshot point and the pass."""
         self._last = {}
-        """Hashes, at that place."""
+        """Hashes at that point."""
         self._before = {}
-        """What those held that are not met yet in this life,"""
+        """The state of loaders that are not used yet in this attempt,"""
         self._like_before = {}
-        """and what they were like."""
+        """and their descriptions."""
         self._generators_before = {}
         self._met_on_the_way = {}
         self._arrived = True
@@ -54,7 +54,7 @@ class Loaders(object):
     def go_on(self, state):
         self._before = dict(state.get("held", {}))
         self._like_before = dict(state.get("like", {}))
-        self._generators_before = dict(state.get("generators", {}))  # of an older snapshot
+        self._generators_before = dict(state.get("generators", {}))  # from older snapshots
         self._first = {place: dict(marks) for place, marks in state.get("first", {}).items()}
         self._passes = dict(state.get("passes", {}))
         self._set_by_program = {place: set(names) for place, names in state.get("set", {}).items()}
@@ -62,7 +62,7 @@ class Loaders(object):
         self._arrived = False
 
     def arrive(self):
-        """At the place of the snapshot: what the program did to the loaders that it met on its way, it had done before that was taken."""
+        """At the resume point: discard what the program did to loaders before it, because the snapshot already contains that."""
         self._arrived = True
         for held, states in self._met_on_the_way.values():
             held.set(states)
@@ -70,15 +70,15 @@ class Loaders(object):
         self.at_a_place()
 
     def at_a_place(self):
-        """Where a snapshot may be taken."""
+        """Record hashes at a point where a snapshot may be taken."""
         self._last = {
             place: {name: mark(state) for name, state in held.everything().items()}
             for place, held in self._held.items()
         }
 
     def meet(self, call, loader, give_back=True):
-        """A pass over this loader begins, so many after the first of its epoch. What it holds gets its state back, each once, for loaders may
-        share a generator. Returns the loader's own place.
+        """Register a loader at the start of pass number `call` of the epoch and return its key. Restore each of its values, only once, because
+        loaders may share a generator.
         """
         place = next((place for place, known in self._known.items() if known is loader), call)
         held = LoaderState(self._torch, loader, self._first.setdefault(place, {}))
@@ -114,7 +114,7 @@ class Loaders(object):
             shared = any(generators.get(name) is known for known in self._back) and name in generators
             if shared or name in by_program:
                 continue
-            # After a single pass it is not known yet what the program sets: what it made otherwise this time, it has set.
+            # After a single pass it is unknown what the program sets: a value that differs from the first attempt was set by it.
             if self._passes.get(place, 0) > 1 or name not in now or now[name] == held.first.get(name):
                 held.set({name: state})
 
@@ -141,7 +141,7 @@ class Loaders(object):
         self.at_a_place()
 
     def _finish(self):
-        """Where a pass was left before its end, workers that live on are still at what they were asked for."""
+        """Let persistent workers finish their outstanding tasks if a pass was left early."""
         for place, loader in self._known.items():
             alive = getattr(loader, "_iterator", None)
             if place != self._open and alive is not None:

@@ -1,7 +1,7 @@
-"""What a loader holds that changes as it is read: generators of random numbers, and what samplers count and reorder.
+"""The mutable state of a loader: random number generators, and the counters and lists of samplers.
 
-It is found by looking through attributes, and nothing of the program's is called for it. Each thing has a name, which is the way to
-it (`sampler.base.rng`), and its state is a text, so that it is kept, compared and sent by a worker in the same way.
+It is found by walking attributes, without calling any code of the program. Each value is named by its attribute path
+(`sampler.base.rng`). Its state is a text, so that it is saved, compared and sent by a worker in the same way.
 """
 
 import base64
@@ -19,17 +19,17 @@ MAX_LOOKED_AT = 1000
 MAX_DEPTH = 6
 MAX_LOOKED_THROUGH = 64
 MAX_NUMBERS = 100_000
-"""Of a list that a sampler holds: `random.shuffle(self.indices)` makes each order from the one before."""
+"""Maximum length of a list in a sampler: `random.shuffle(self.indices)` derives each order from the previous one."""
 NUMBERS = frozenset((bool, int, float, str))
 TORCHS = "torch."
-"""What torch's own samplers hold beside generators is how they were made."""
+"""torch's own samplers store only constructor arguments besides generators."""
 NOT_OF_LOADERS = frozenset(("_iterator", "worker_init_fn", "multiprocessing_context"))
 _CONTAINERS = (dict, list, tuple)
 _OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, str, bytes, int, float, complex, type(None))
 
 
 class _Thing(object):
-    """`within[key]`, which is a generator, or a number or list of a sampler's."""
+    """`within[key]`: a generator, or a number or list of a sampler."""
 
     __slots__ = ("key", "value", "within")
 
@@ -40,13 +40,13 @@ class _Thing(object):
 
 
 class LoaderState(object):
-    """What one loader holds, as it stands; and set back to that."""
+    """The state of one loader: reads and restores it."""
 
     def __init__(self, torch, loader, first=None):
         self._torch = torch
         self._loader = loader
         self.first = {} if first is None else first
-        """Hashes of the states in which the first life met them. Numbers and lists that are still as they were are not kept."""
+        """Hashes of the states at first use in the first attempt. Unchanged numbers and lists are not saved."""
 
     def now(self):
         states = self.everything()
@@ -61,25 +61,25 @@ class LoaderState(object):
             look.set(name, state)
 
     def generators(self):
-        """By their names."""
+        """Return the generators by name."""
         return {name: thing.value for name, thing in self._look().things.items() if type(thing.value) not in NUMBERS}
 
     def _look(self):
         look = _Look(self._torch)
         try:
             look.at_loader(self._loader)
-        except Exception:  # an object that cannot be looked at; what was found so far is kept
+        except Exception:  # an object that cannot be inspected; keep what was found so far
             pass
         return look
 
 
 class WorkerState(object):
-    """The same in a loader's worker, which has a dataset and a collate function of its own: as a tensor, for the way to the training."""
+    """The same in a worker of a loader, which has its own dataset and collate function. Packed as a tensor to send it to the training."""
 
     def __init__(self, collate):
         self._collate = collate
         self._known = None
-        """Where generators are, as was seen after the worker's first batch: one that is made when it is first needed is there by then."""
+        """Where generators are, as found after the first batch of the worker: a generator that is created lazily exists by then."""
 
     def __call__(self, dataset):
         import torch
@@ -108,7 +108,7 @@ class WorkerState(object):
 
 
 def mark(state):
-    """A short text that differs where states do."""
+    """Return a short hash of a state."""
     return hashlib.blake2b(state.encode("utf-8"), digest_size=8).hexdigest()
 
 
@@ -117,7 +117,7 @@ class _Look(object):
         self._torch = torch
         self._seen = {}
         self._attributes = {}
-        """Of each object that was looked at, by the way to it."""
+        """The attributes of each inspected object, by its path."""
         self._waiting = deque()
         self.things = {}
 
@@ -129,10 +129,10 @@ class _Look(object):
             return
         held = _attributes_of(loader)
         in_workers = {"dataset", "collate_fn"} if held.get("num_workers") else set()
-        for name in in_workers:  # where a sampler leads to them, too
+        for name in in_workers:  # skip them even if a sampler refers to them
             self._seen[id(held.get(name))] = held.get(name)
         names = [name for name in held if name not in NOT_OF_LOADERS and not name.startswith("_DataLoader__")]
-        # The dataset first: a sampler's way to it is not its own.
+        # The dataset first: it is reachable from a sampler too, but does not belong to it.
         for name in sorted(set(names) - in_workers, key=lambda name: (name != "dataset", name)):
             order = isinstance(held[name], data.IterableDataset) or name in ("sampler", "batch_sampler")
             if type(held[name]) not in NUMBERS:
@@ -145,14 +145,14 @@ class _Look(object):
             self._go()
 
     def states(self, again=False):
-        """With `again` of what stands there by now."""
+        """Return the state of each value by name. With `again`, read the current values first."""
         found = {}
         for name, thing in self.things.items():
             try:
                 if again:
                     thing.value = thing.within[thing.key]
                 found[name] = json.dumps(_state_of(self._torch, thing.value))
-            except Exception:  # a kind of generator that does not tell
+            except Exception:  # a generator type without readable state
                 pass
         return found
 
@@ -163,12 +163,12 @@ class _Look(object):
             if thing is not None:
                 _set(self._torch, thing, state)
                 return
-            # A generator that its holder makes when it first needs one.
+            # A generator that its owner creates lazily.
             way, _, key = name.rpartition(".")
             attributes = self._attributes.get(way, {})
             if key in attributes and attributes[key] is None:
                 attributes[key] = _made(self._torch, state)
-        except Exception:  # another kind than it was
+        except Exception:  # its type has changed
             pass
 
     def _put(self, name, within, key, depth, order):
@@ -202,7 +202,7 @@ class _Look(object):
 
 
 def _inside(value):
-    """What can be reached from it, as a dictionary or a sequence."""
+    """Return what is reachable from a value, as a dictionary or a sequence."""
     if isinstance(value, _CONTAINERS):
         return value if len(value) <= MAX_LOOKED_THROUGH and type(value) in _CONTAINERS else ()
     if isinstance(value, functools.partial):
@@ -214,7 +214,7 @@ def _inside(value):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             try:
                 cells[name] = cell.cell_contents
-            except ValueError:  # not filled yet
+            except ValueError:  # empty cell
                 pass
         return cells
     return _attributes_of(value)
@@ -252,7 +252,7 @@ def _is_generator(torch, value):
 
 
 def _is_numbers(torch, value):
-    """A list or array of whole numbers: an order of samples."""
+    """Return whether a value is a list or array of integers, such as a sample order."""
     if type(value) is list:
         kinds = {*map(type, value)} if len(value) <= MAX_NUMBERS else ()
         if kinds == {list} and sum(map(len, value)) <= MAX_NUMBERS:
@@ -298,7 +298,7 @@ def _set(torch, thing, state):
     if kind == "number":
         thing.within[thing.key] = state[1]
     elif kind == "list":
-        value[:] = state[1]  # others may hold the same list
+        value[:] = state[1]  # in place: there may be other references to the list
     elif kind in ("tensor", "array"):
         if len(value) == len(state[1]):
             value[:] = torch.tensor(state[1], dtype=torch.int64, device="cpu") if kind == "tensor" else state[1]
@@ -325,7 +325,7 @@ def _made(torch, state):
     if kind == "torch":
         made = torch.Generator(device=state[1])
     elif kind == "python":
-        made = random.Random()  # noqa: S311 - it is set at once
+        made = random.Random()  # noqa: S311 - its state is set below
     elif kind == "numpy":
         numpy = _numpy_random()
         made = numpy.Generator(getattr(numpy, state[1]["bit_generator"])())
@@ -342,7 +342,7 @@ def _text(raw):
 
 
 def _plain(state):
-    """NumPy's description of a state, with its arrays as lists."""
+    """Return a NumPy generator state with its arrays as lists."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     if hasattr(state, "tolist"):

@@ -1,7 +1,7 @@
-"""The losses of the newest batches, where a killed process leaves them: what is made again is compared with what was.
+"""The losses of the newest batches, which survive a kill: repeated batches are compared with the original ones.
 
-A loss follows from the weights, the data and all random numbers before it, so losses that are equal bit for bit show that a
-training goes on as it would have. They lie in a ring of a few records in a mapped file, which costs nothing and outlives a kill.
+A loss depends on the weights, the data and all random numbers before it. So losses that are equal bit for bit show that a training
+resumed exactly. They are kept in a small ring buffer in a memory-mapped file, which costs nothing and survives a kill.
 """
 
 import mmap
@@ -18,7 +18,7 @@ _SIZE = SLOTS * _RECORD.size
 
 
 def _mapped(folder):
-    """All of it is on the disk from the start: a page for which there is no room would end the training with SIGBUS."""
+    """Map the file. All of it is allocated on disk first: a page without disk space would end the training with SIGBUS."""
     make_folder(folder)
     descriptor = open_own(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT)
     try:
@@ -36,7 +36,7 @@ def _mapped(folder):
 
 class LossTrace(object):
     def __init__(self, folder, tell):
-        """`tell(event, **fields)` writes to the run's record."""
+        """`tell(event, **fields)` writes to the run's journal."""
         self._tell = tell
         self._before = {}
         self._last = 0
@@ -44,21 +44,21 @@ class LossTrace(object):
         self._differs = None
         try:
             self._ring = _mapped(folder)
-        except (OSError, ValueError):  # a full disk: nothing is left to compare after a death, and that is all
+        except (OSError, ValueError):  # a full disk: losses cannot be compared after a crash, nothing worse
             self._ring = bytearray(_SIZE)
 
     def begins(self):
-        """A fresh start: what lies there is another training's."""
+        """Clear the trace at a fresh start: the old losses belong to another training."""
         self._ring[:] = bytes(_SIZE)
 
     def goes_on_from(self, position):
-        """What an earlier life made beyond this is going to be made again."""
+        """Compare the batches after this position, which an earlier attempt computed and this one repeats."""
         records = _RECORD.iter_unpack(self._ring[:])
         self._before = {number: _LOSS.pack(loss) for number, loss in records if number > position}
         self._last = max(self._before, default=0)
 
     def add(self, position, step, loss):
-        """After a batch: so many are done, and this was its loss."""
+        """Record the loss of a batch. `position` is the number of batches done."""
         _RECORD.pack_into(self._ring, position % SLOTS * _RECORD.size, position, loss)
         if not self._before:
             return

@@ -1,7 +1,7 @@
-"""A module's tensors by their names, as `state_dict` gives them, in a third of the time.
+"""The tensors of a module by name, as `state_dict` returns them, in a third of the time.
 
-`state_dict` asks each of hundreds of modules by several calls. Which of them hold tensors, and under which names, hardly ever changes: it is
-found out once, and each time seen to be so still. (Hooks and methods of its own are looked for once.)
+`state_dict` makes several calls for each of hundreds of modules. Which modules own tensors, and under which names, hardly ever changes:
+this is determined once and then only verified. (Hooks and custom methods are searched for once.)
 """
 
 ASKED_IN_ITS_OWN_WAY = ("state_dict", "_save_to_state_dict", "get_extra_state")
@@ -13,23 +13,23 @@ class ModuleTensors(object):
         self._torch = torch
         self._module = module
         self._within = None
-        """All modules in it and their names, as they were when those of the tensors were found."""
+        """All submodules and their names at the time the tensors were found."""
         self._holders = []
-        """Those with tensors of their own."""
+        """Modules that own tensors."""
         self._empty = []
-        """Those without."""
+        """Modules that do not."""
         self._names = []
-        """What each holder calls its parameters and buffers, one after the other."""
+        """The names of parameters and buffers in each holder, concatenated."""
         self._parameters = []
-        """(place among all tensors, name) of each parameter."""
+        """(index among all tensors, name) of each parameter."""
         self._buffers = []
         self._places = []
-        """Name and module of each, those that are in two places twice."""
+        """(name, module) of each; a shared module appears once per name."""
         self._passing = []
-        """Of buffers that `state_dict` leaves out on purpose: they may still change as the training goes on."""
+        """The same for non-persistent buffers, which `state_dict` omits on purpose: they may still change during the training."""
 
     def now(self):
-        """({name: parameter}, {name: buffer}, {name: passing buffer}), or None where `state_dict` alone knows what to keep."""
+        """Return ({name: parameter}, {name: buffer}, {name: non-persistent buffer}), or None if the module needs its own `state_dict`."""
         within = _within(self._module)
         tensors, names = _held_by(self._holders)
         if within != self._within or names != self._names or any(m._parameters or m._buffers for m in self._empty):
@@ -42,13 +42,13 @@ class ModuleTensors(object):
         return parameters, buffers, passing
 
     def modes(self):
-        """Whether the module is in training mode, and the names of those in it that are in the other. Right after `now()`."""
+        """Return whether the module is in training mode, and the names of submodules in the other mode. Call right after `now()`."""
         places = self._all() if self._within is None else self._places
         whole = self._module.training
         return whole, [name for name, module in places if module.training is not whole]
 
     def set_modes(self, whole, others):
-        # Not by `train()`: what a module does in its own was done before, and is in its state.
+        # Not with `train()`: an overridden one has already run, and its effect is in the state.
         for name, module in self._all():
             mode = whole is not (name in others)
             if module.training is not mode:
@@ -60,7 +60,7 @@ class ModuleTensors(object):
     def _find_out(self, within):
         self._holders, self._empty, self._parameters, self._buffers, self._passing, count = [], [], [], [], [], 0
         self._within, self._places = None, []
-        # A module that is in two places has its tensors under both names.
+        # A module with two names has its tensors under both.
         for prefix, module in self._module.named_modules(remove_duplicate=False):
             if self._is_special(module):
                 return
@@ -89,7 +89,7 @@ class ModuleTensors(object):
 
 def _within(module):
     found, names = [module], []
-    for one in found:  # which grows meanwhile
+    for one in found:  # the list grows during the loop
         children = one._modules
         names.extend(children.keys())
         found.extend([child for child in children.values() if child is not None])
@@ -102,7 +102,7 @@ def _held_by(holders):
         parameters, buffers = module._parameters, module._buffers
         tensors.extend(parameters.values())
         names.extend(parameters)
-        names.append(None)  # what was a buffer may become a parameter of the same name
+        names.append(None)  # a buffer may become a parameter of the same name
         tensors.extend(buffers.values())
         names.extend(buffers)
     return tensors, names

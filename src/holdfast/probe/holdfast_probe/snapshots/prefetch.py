@@ -1,4 +1,4 @@
-"""Reads the newest snapshot while the program that will go on from it is still being imported."""
+"""Reads the newest snapshot while the program that will resume from it is still being imported."""
 
 import threading
 
@@ -14,11 +14,11 @@ class Prefetch(object):
     def _read(self, torch, store):
         try:
             self._found = store.newest(torch, lambda *told: self._torn.append(told))
-        except Exception as error:  # it is raised where it is asked for
+        except Exception as error:  # raised in read_newest
             self._error = error
 
     def newest(self, torn):
-        """As the store's own `newest`."""
+        """Return the newest snapshot, as `Store.read_newest` does."""
         self._thread.join()
         for told in self._torn:
             torn(*told)

@@ -1,4 +1,4 @@
-"""Gives a training's objects the state that was kept of them (objects.py)."""
+"""Loads saved state back into the objects of a training (stateful.py)."""
 
 import sys
 from collections import OrderedDict, defaultdict, deque
@@ -6,13 +6,13 @@ from itertools import chain
 
 
 def to_module(torch, module, kept, tensors_of, in_its_own_way):
-    """`tensors_of()` gives (parameters, other tensors, passing buffers) by name, as they are then. A module that takes its state
-    `in_its_own_way` may keep what it is given.
+    """Load `kept` into a module. `tensors_of()` returns its current (parameters, other tensors, non-persistent buffers) by name. A module
+    with custom state methods (`in_its_own_way`) may keep a reference to what it is given.
     """
     state, passing = kept["state"], kept.get("passing buffers", {})
     _make_buffers_fit(torch, module, {**state, **passing})
     state = OrderedDict(own(torch, dict(state)) if in_its_own_way else state)
-    # What versions of modules it is of: those of the modules that are here, for it is this program's.
+    # The version metadata of the current modules: the state was saved by this program.
     state._metadata = getattr(module.state_dict(), "_metadata", None)
     module.load_state_dict(state)
     parameters, _, buffers = tensors_of()
@@ -27,7 +27,7 @@ def to_module(torch, module, kept, tensors_of, in_its_own_way):
 
 
 def as_it_was(torch, kept):
-    """What `load_state_dict` is given of anything else. It may keep the tensors in it."""
+    """Return a state dict for `load_state_dict` of anything that is not a module. The object may keep the tensors."""
     state = own(torch, kept["state"])
     if kept.get("columns") is not None:
         state = dict(state, state=_by_rows(own(torch, kept["columns"])))
@@ -36,7 +36,7 @@ def as_it_was(torch, kept):
 
 def to_other(part, state):
     if state == {}:
-        return  # a scaler that was switched off: one that is on now refuses it
+        return  # from a disabled GradScaler: an enabled one raises on an empty state
     part.load_state_dict(state)
 
 
@@ -49,18 +49,18 @@ def to_optimizer(torch, optimizer, state, numbers):
 
 
 def numbers_of(optimizer):
-    """The types of its parameters' numbers."""
+    """Return the dtypes of its parameters."""
     return sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})
 
 
 def set_values(torch, parameters, values, frozen):
-    """Of parameters that only an optimizer holds."""
+    """Set the values of parameters that belong only to an optimizer."""
     with torch.no_grad():
         for name, was in values.items():
             if name in parameters:
                 if parameters[name].shape != was.shape:
                     then, now = tuple(was.shape), tuple(parameters[name].shape)
-                    raise ValueError("parameter %s has the shape %s, and had %s" % (name, now, then))
+                    raise ValueError("parameter %s has shape %s, but the snapshot has %s" % (name, now, then))
                 parameters[name].copy_(was)
                 parameters[name].requires_grad_(name not in frozen)
 
@@ -76,8 +76,8 @@ def set_gradients(torch, parameters, gradients):
 
 
 def own(torch, value):
-    """With tensors of its own. Those of a snapshot lie in one block: whoever keeps one keeps all, and torch reads the state of a generator from
-    where its memory begins.
+    """Return a copy in which each tensor has its own memory. All tensors of a snapshot share one block: keeping one would keep all of them
+    alive, and torch reads a generator state from the start of the storage.
     """
     if isinstance(value, torch.Tensor):
         return value.clone()
@@ -99,7 +99,7 @@ def is_array(value):
 
 
 def _make_buffers_fit(torch, module, kept):
-    """Of buffers that were made, or got another size, as the training went on; and of those that lie over themselves, which cannot be copied to."""
+    """Replace buffers that were created or resized during the training, and buffers with overlapping memory, which cannot be copied into."""
     within = dict(module.named_modules(remove_duplicate=False))
     for key, was in kept.items():
         prefix, _, name = key.rpartition(".")
@@ -115,13 +115,13 @@ def _make_buffers_fit(torch, module, kept):
 
 
 def _keep_groups(optimizer, before):
-    """`load_state_dict` makes new groups: a program that took the old ones to set a rate in them would set it in vain."""
+    """Keep the old group objects. `load_state_dict` creates new ones, and a program that sets a rate in the old ones would have no effect."""
     now = optimizer.param_groups
     if type(before) is not list or now is before or len(now) != len(before):
         return
     try:
         optimizer.param_groups = before
-    except AttributeError:  # it shows those of another
+    except AttributeError:  # a property that returns the groups of another optimizer
         return
     for one, other in zip(before, now):
         if one is not other:
@@ -131,7 +131,7 @@ def _keep_groups(optimizer, before):
 
 
 def _keep_types(torch, optimizer, state):
-    """`load_state_dict` gives all that an optimizer knows of a parameter that parameter's type of numbers, whatever it was."""
+    """Restore the saved dtypes. `load_state_dict` casts all state of a parameter to the dtype of that parameter."""
     places = chain.from_iterable(group["params"] for group in state["param_groups"])
     parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for place, parameter in zip(places, parameters):

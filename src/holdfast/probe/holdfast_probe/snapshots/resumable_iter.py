@@ -1,9 +1,8 @@
-"""One pass over a loader, which can begin in its middle as if it had begun at its start.
+"""One pass over a loader that can resume in the middle with the same batches.
 
-What a pass yields follows from the random numbers at its start: the order of the samples is drawn there. So that moment is kept,
-and a pass that goes on draws the same order again, skips what was used, and then has all random numbers set to where they were.
-Workers draw numbers of their own: each batch brings along what its worker's were after it, and a worker that goes on begins with
-those.
+The batches of a pass follow from the random state at its start, because the sample order is drawn there. So that state is saved. A
+resumed pass draws the same order again, skips the used batches, and then restores all random states. Workers have their own random
+state: each batch carries the state of its worker after it, and a resumed worker starts from that state.
 """
 
 import inspect
@@ -18,39 +17,39 @@ from .worker_state import ResumedDataset, StatefulCollate, finish, turn_of, unwr
 _NOTHING = object()
 SEQUENCES = (list, tuple, range, str, bytes)
 NOT_EXACT_ITERABLE = (
-    "an iterable dataset is read again from its start: if it draws random numbers in between, they differ"
+    "an iterable dataset is read again from its start: random numbers that it draws while it is read may differ"
 )
-NOT_EXACT_ORDER = "in_order=False: batches come as they are ready"
+NOT_EXACT_ORDER = "in_order=False: batches arrive in the order in which they are ready"
 NOT_EXACT_OWN_ITER = (
-    "the loader has an __iter__ of its own, and workers: it is read again from its start, which is the same only if it makes new workers "
-    "for each pass"
+    "the loader has its own __iter__ and workers: it is read again from its start, which gives the same batches only if it creates new "
+    "workers for each pass"
 )
 NOT_EXACT_ITERATOR = (
-    "an iterator (%s) is read again from where it is given: that is its start only if it is made anew for each pass, and nothing of it is "
-    "read ahead"
+    "an iterator (%s) is read again from its current position: that is its start only if it is created anew for each pass and nothing "
+    "is read ahead"
 )
 NOT_EXACT_DRAWS = (
-    "the order is drawn bit by bit, together with the training's own random numbers, and more often than is kept"
+    "the sample order is drawn lazily, interleaved with the random numbers of the training, more often than can be saved"
 )
-NOT_EXACT_WORKERS = "the loader's workers were there before run.batches was: what they draw from is not known"
-OTHER_LOADER = "the loader is another than it was (%s)"
+NOT_EXACT_WORKERS = "the workers of the loader were started before run.batches: their random state is unknown"
+OTHER_LOADER = "the loader has changed (%s)"
 
 
 class ResumableIter(object):
-    """Iterate over it once. `state()` between two batches is what another one goes on from."""
+    """An iterable that is iterated once. Between two batches, `state()` returns what another pass resumes from."""
 
     def __init__(self, torch, loader, resuming=None, workers=None, held=None, loader_before=None):
-        """`loader_before` is what the loader was like in the life before, where this pass is the first over it since."""
+        """`loader_before` describes the loader in the previous attempt, if this is the first pass over it since."""
         self._torch = torch
         self._loader = loader
         self._going_on = resuming
         self._held = LoaderState(torch, loader) if held is None else held
         self.batches = 0 if resuming is None else resuming["batches"]
         self.workers = {} if workers is None else workers
-        """Of each worker, what it draws from, as it was after its last batch that was used."""
+        """The random state of each worker after its last batch that was used."""
         self._start = None
         self._reused = False if resuming is None else resuming["reused"]
-        """Whether workers of the pass before were used again: then no seed is drawn for new ones."""
+        """Whether workers of the previous pass are reused: then no seed is drawn for new workers."""
         kept_draws = None if resuming is None else resuming.get("draws")
         self._like = of_loader(torch, loader)
         before = loader_before if resuming is None else resuming.get("like")
@@ -87,7 +86,7 @@ class ResumableIter(object):
             yield batch
 
     def why_not_exact(self):
-        """What may keep this pass from being what it would have been without a death, or None."""
+        """Return why this pass may differ from an uninterrupted one, or None."""
         return self._why_not_exact
 
     # --- at its start --------------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ class ResumableIter(object):
         alive = getattr(self._loader, "_iterator", None)
         if alive is not None:
             finish(alive, self.workers)
-        # Workers that outlive a pass draw on in the next; where they are new, they begin where those before them were.
+        # Persistent workers continue their random sequence in the next pass; new workers start where the previous ones stopped.
         self._reused = alive is not None or bool(self.workers)
         return self._opened(continuing=self._reused and alive is None)
 
@@ -111,7 +110,7 @@ class ResumableIter(object):
         self._set(self._start)
         if self._is_torchs:
             if getattr(self._loader, "_iterator", None) is not None:
-                # Workers that the program had on its way here are not those that it goes on with.
+                # Workers that the program started before the resume point are not the ones to resume with.
                 self._loader._iterator = None
             iterator = self._opened(self.batches, continuing=True)
         else:
@@ -120,7 +119,7 @@ class ResumableIter(object):
         return iterator
 
     def _read_again(self):
-        """Anything that can be iterated over. Not one more than was used: the next may be drawn only when it is asked for."""
+        """Reread any iterable. Read no more than was used: the next item may be drawn only when it is requested."""
         things = iter(self._loader)
         if self._watched:
             things = self._draws.over(things)
@@ -136,10 +135,10 @@ class ResumableIter(object):
     # --- a loader of torch's -------------------------------------------------------------------------------------
 
     def _opened(self, skipped=0, continuing=False):
-        """An iterator over its batches, after so many."""
+        """Return an iterator over the batches after the first `skipped`."""
         loader = self._loader
         if _is_iterable(self._torch, loader):
-            # Read from its start: what its workers had come to, they come to again.
+            # Read from the start: the workers reach the same state again.
             iterator = self._carried(continuing=continuing and not skipped)
             iterator = self._draws.over(iterator) if self._watched else iterator
             for _ in range(skipped):
@@ -157,7 +156,7 @@ class ResumableIter(object):
         return iterator
 
     def _carried(self, continuing=False):
-        """An iterator whose workers send along what they draw from."""
+        """Return an iterator whose workers send their random state with each batch."""
         loader = self._loader
         if not _workers(loader):
             return iter(loader)
@@ -184,7 +183,7 @@ class ResumableIter(object):
         draw_on_from(self._torch, state["rng"])
         if "held" in state:
             self._held.set(state["held"])
-        # As snapshots had it before they kept more than generators at known places.
+        # The format of older snapshots, which kept only generators at known places.
         for generator, was in zip(generators_of(self._torch, self._loader), state.get("generators", ())):
             generator.set_state(was.clone())
 
@@ -214,7 +213,7 @@ class ResumableIter(object):
 
 
 class _Order(object):
-    """While it is entered, a loader's order begins after so many batches; with `draws`, each drawn from what it was drawn from."""
+    """While active, a loader starts after `skipped` batches; with `draws`, it draws each of them from its original random state."""
 
     def __init__(self, loader, skipped, draws):
         self._loader = loader
@@ -232,7 +231,7 @@ class _Order(object):
         return self
 
     def give_back(self, iterator):
-        """The next pass begins at its start."""
+        """Restore the sampler, so that the next pass begins at its start."""
         if self._changed:
             iterator._index_sampler = self._sampler
 
@@ -264,7 +263,7 @@ def _after(indices, count):
 
 
 def generators_of(torch, loader):
-    """Generators of its own that a loader or its sampler draws from."""
+    """Return the generators that a loader or its samplers own."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = []
@@ -280,7 +279,7 @@ def _samples_differ(before, now):
 
 
 def _as_many_samples(batches, before, now):
-    """So many batches of another size: rather part of one twice than any sample not at all."""
+    """Convert a number of batches to another batch size. Round down: repeat part of a batch rather than skip a sample."""
     was, size = before.get("batch size"), now.get("batch size")
     if was and size:
         return batches * was // size
@@ -289,7 +288,7 @@ def _as_many_samples(batches, before, now):
 
 
 def _is_torchs(torch, loader):
-    """Whether its iterators are torch's: subclasses put others around them, which can only be read."""
+    """Return whether its iterators are those of torch. Subclasses may wrap them, and then they can only be read."""
     whole = torch.utils.data.DataLoader
     if not isinstance(loader, whole):
         return False
@@ -298,7 +297,7 @@ def _is_torchs(torch, loader):
 
 
 def _draws_as_it_goes(torch, loader, is_torchs):
-    """Whether its order may be drawn bit by bit, while the training draws too."""
+    """Return whether the sample order may be drawn lazily, while the training draws random numbers too."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return not isinstance(loader, (*SEQUENCES, torch.Tensor))
     if not is_torchs:

@@ -1,7 +1,7 @@
-"""Every source of random numbers that a training draws from, as it stands; and set back to that.
+"""All random states that a training draws from: reads and restores them.
 
-A loader's worker has its own. What it had after a batch travels with that batch, as one tensor: through shared memory, because
-the pipe that batches come through is short, and workers that wait on a full one stay behind when their parent is killed.
+A DataLoader worker has its own. The state after a batch travels with that batch, as one tensor in shared memory: the pipe for batches
+is small, and workers that wait on a full pipe remain when their parent is killed.
 """
 
 import random
@@ -15,7 +15,7 @@ _SIZES = struct.Struct("<II?")
 
 
 def drawn_so_far(torch):
-    """The state of all of them."""
+    """Return the state of all random number generators."""
     state = {"python": _packed_python(), "torch": torch.get_rng_state()}
     numpy_state = _packed_numpy()
     if numpy_state is not None:
@@ -29,9 +29,9 @@ def drawn_so_far(torch):
 
 
 def draw_on_from(torch, state):
-    """As many of them as there are here: a snapshot may come from a machine with other devices."""
+    """Restore those that exist here: a snapshot may come from a machine with other devices."""
     _set_python(state["python"])
-    # As tensors of their own: torch reads a state from where its memory begins, and a view of one crashes.
+    # Clone: torch reads a state from the start of the storage, and a view crashes.
     torch.set_rng_state(state["torch"].clone())
     if "numpy" in state:
         _set_numpy(state["numpy"])
@@ -42,7 +42,7 @@ def draw_on_from(torch, state):
 
 
 def of_worker(torch):
-    """What a loader's worker draws from, in one tensor."""
+    """Return the random state of a DataLoader worker as one tensor."""
     numpy_state = _packed_numpy()
     of_torch = torch.get_rng_state()
     packed = bytearray(_SIZES.pack(_PYTHON.size, of_torch.numel(), numpy_state is not None))
@@ -62,7 +62,7 @@ def set_in_worker(torch, packed):
 
 
 def sources(torch):
-    """Those of the process on the CPU, each as it tells its state: to be compared, and packed by `packed_source` where it is to be kept."""
+    """Return the state of each CPU generator of the process, in a form to compare; `packed_source` packs one to save it."""
     found = {"python": random.getstate(), "torch": torch.get_rng_state()}
     of_numpy = _numpy_state()
     if of_numpy is not None:
@@ -94,7 +94,7 @@ def set_source(torch, name, packed):
 
 
 def packed_python(state):
-    """A state as `random.Random` tells it."""
+    """Pack a state returned by `random.Random.getstate`."""
     _, words, gauss = state
     return _PYTHON.pack(*words, gauss is not None, gauss or 0.0)
 
@@ -113,7 +113,7 @@ def _set_python(packed):
 
 
 def _numpy_state():
-    """Only where the program uses NumPy, and the generator that it uses unasked."""
+    """Return the state of NumPy's global generator, if the program uses NumPy."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):
         return None

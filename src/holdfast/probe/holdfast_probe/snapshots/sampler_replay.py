@@ -1,7 +1,7 @@
-"""An order that draws random numbers as it goes on, while the training draws from the same: a lazy sampler, a generator function.
+"""Replay of a sample order that is drawn lazily from the same random state as the training: a lazy sampler, a generator function.
 
-To come to its middle again, each of its things must be drawn from what it was drawn from. So where others had drawn in between, that is kept.
-It is looked at only where an order is not torch's own, which draw at their start.
+To reach the middle of such an order again, each item must be drawn from its original random state. So the state is saved whenever
+others have drawn in between. This applies only to samplers that are not from torch, because torch draws the order at the start.
 """
 
 from .rng import packed_source, same_source, set_source, sources
@@ -10,20 +10,20 @@ MAX_BYTES = 8 << 20
 
 
 class SamplerReplay(object):
-    """What to draw each thing of an order from."""
+    """The random states that the items of a sample order are drawn from."""
 
     def __init__(self, torch, kept=None):
         kept = kept or {}
         self._torch = torch
         self.things = 0
-        """Drawn so far, in this life."""
+        """How many items were drawn in this attempt."""
         self._known = kept.get("things", 0)
         self._at = list(kept.get("at", ()))
         self._sources = list(kept.get("sources", ()))
         self._sizes = list(kept.get("sizes", ()))
         self._states = bytearray(bytes(kept["states"].tolist()) if "states" in kept else b"")
         self.too_many = kept.get("too many", False)
-        """It draws more often than can be kept."""
+        """Whether it draws more often than can be saved."""
         self._after = None
         self._replayed = 0
         self._start_of_next = 0
@@ -38,7 +38,7 @@ class SamplerReplay(object):
         return state
 
     def over(self, things):
-        """The same things, each drawn from what it was drawn from in the life before, as far as that had come."""
+        """Return the same items, each drawn from its original random state, as far as the previous attempt got."""
         return _Watched(self, things)
 
     def next(self, things):
@@ -56,7 +56,7 @@ class SamplerReplay(object):
         before = sources(self._torch)
         thing = next(things)
         after = sources(self._torch)
-        if self._after is not None:  # what the first is drawn from is the start of the pass
+        if self._after is not None:  # the first item is drawn from the state at the start of the pass
             self._keep(before, after)
         self._after = after
         self.things += 1

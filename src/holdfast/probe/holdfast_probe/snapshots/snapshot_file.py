@@ -1,9 +1,9 @@
-r"""One snapshot on disk: a line that says what it is, a header in JSON, the tensors' bytes, and a hash of all that.
+r"""One snapshot on disk: a magic line, a JSON header, the bytes of the tensors, and a hash of everything before it.
 
     holdfast snapshot 2\n | length of the header | header | padding | bytes of the tensors | hash | whole\n
 
-The header's `tree` is the state (values.py), `tensors` the layout of each tensor in the bytes (capture.py). It is read
-without running anything that is in it.
+The header contains the state as `tree` (encoding.py) and the layout of each tensor in the bytes as `tensors` (capture.py). Reading a
+file runs no code from it.
 """
 
 import ctypes
@@ -27,15 +27,15 @@ MIN_VALUE = len(MAGIC) + _LENGTH.size + _DIGEST + len(END)
 
 
 class CorruptSnapshot(Exception):
-    """A file that is no whole snapshot; says why."""
+    """A file that is not a complete snapshot; the message is the reason."""
 
 
 class NotOurs(CorruptSnapshot):
-    """One that another user put there: it may be whole, and is not used."""
+    """A snapshot of another user: it may be intact, but it is not used."""
 
 
 def write(files, path, header, raw):
-    """`header` is text in JSON. Returns the hash, which names the content."""
+    """Write a snapshot and return its hash, which identifies the content. `header` is JSON text."""
     digest = hashlib.sha256()
     write_whole(files, path, _chunks(header, raw, digest))
     return digest.hexdigest()
@@ -55,7 +55,7 @@ def _chunks(header, raw, digest):
 
 
 def read(torch, path):
-    """(header, state, hash) of a whole snapshot; raises Torn where it is not one. The tensors lie in host memory."""
+    """Return (header, state, hash) of a snapshot, with the tensors in host memory. Raise CorruptSnapshot if it is not intact."""
     try:
         block, digest = _verified(torch, path)
         header, body = _header_of(block)
@@ -67,11 +67,11 @@ def read(torch, path):
         raise
     except Exception as error:
         words = str(error).split("\n")[0][:300] or type(error).__name__
-        raise CorruptSnapshot("it cannot be understood: %s" % words) from None
+        raise CorruptSnapshot("it cannot be parsed: %s" % words) from None
 
 
 def _header_of(block):
-    """The header, and where the bytes of the tensors begin."""
+    """Return the header and the offset of the tensor bytes."""
     start = len(MAGIC) + _LENGTH.size
     length = _LENGTH.unpack(_bytes_of(block, len(MAGIC), start))[0]
     body = start + length + -(start + length) % _ALIGNED
@@ -81,14 +81,14 @@ def _header_of(block):
 
 
 def _verified(torch, path):
-    """All bytes of the file, once it is sure that they are what was written."""
+    """Return all bytes of the file and their hash. Raise CorruptSnapshot if they are not what was written."""
     try:
         with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             _refuse_others(file, size)
             room = available_memory()
             if room is not None and size > room:
-                raise CorruptSnapshot("it takes %d MiB of memory, and %d MiB are free" % (size >> 20, room >> 20))
+                raise CorruptSnapshot("it needs %d MiB of memory, but only %d MiB are free" % (size >> 20, room >> 20))
             block = torch.empty(size, dtype=torch.uint8, device="cpu")
             into = _memory(block)
             filled = 0
@@ -109,11 +109,11 @@ def _verified(torch, path):
 
 
 def _refuse_others(file, size):
-    """Before anything of its size is read."""
+    """Check the size, the beginning and the end of the file before reading all of it."""
     if size < MIN_VALUE:
         raise CorruptSnapshot("it has only %d bytes" % size)
     if file.read(len(MAGIC)) != MAGIC:
-        raise CorruptSnapshot("it is no snapshot of Holdfast's")
+        raise CorruptSnapshot("it is not a Holdfast snapshot")
     file.seek(size - len(END))
     if file.read(len(END)) != END:
         raise CorruptSnapshot("its end is missing")
@@ -121,7 +121,7 @@ def _refuse_others(file, size):
 
 
 def digest_of(path):
-    """The hash of a whole snapshot, without keeping what is in it."""
+    """Return the hash of an intact snapshot without loading it into memory."""
     digest = hashlib.sha256()
     try:
         with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
@@ -131,7 +131,7 @@ def digest_of(path):
             while left:
                 chunk = file.read(min(left, _CHUNK))
                 if not chunk:
-                    raise CorruptSnapshot("it ends too soon")
+                    raise CorruptSnapshot("it is truncated")
                 digest.update(chunk)
                 left -= len(chunk)
             if file.read(_DIGEST) != digest.digest():

@@ -1,4 +1,4 @@
-"""Takes snapshots: decides when one is due, has it copied, and has it written while the training goes on."""
+"""Takes snapshots: decides when one is due, copies the state, and writes the copy while the training continues."""
 
 import os
 import threading
@@ -21,18 +21,18 @@ from .interval import (
 
 ASKED_EVERY_SECONDS = 0.05
 AHEAD = 16
-"""So many batches ahead several ranks agree on where they take one: those that accumulate may be some batches apart."""
+"""How many batches in advance the ranks agree on the next snapshot: with gradient accumulation they may be some batches apart."""
 COMMIT_SECONDS = 60.0
-"""How long rank 0 waits for the other ranks' parts."""
+"""How long rank 0 waits for the parts of the other ranks."""
 POLL_SECONDS = 0.02
 WORTH_IT = 0.5
-"""The part of the usual time between two, after which one more may be taken at a good place."""
+"""The fraction of the usual interval after which an extra snapshot may be taken at a good point."""
 AGAIN_SECONDS = 30.0
-"""After a snapshot that failed (a full disk, too little memory)."""
+"""How long to wait after a failed snapshot (a full disk, too little memory)."""
 
 
 def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
-    """As the supervisor wants them, where there is one. `most_lost` is the program's own bound."""
+    """Return a Snapshotter configured by the supervisor, if there is one. `most_lost` is the limit set by the program itself."""
     if most_lost is None:
         most_lost = _as_float(os.environ.get(protocol.MAX_LOST_WORK), None)
     life = _as_float(os.environ.get(protocol.MTBF), None)
@@ -41,8 +41,8 @@ def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
 
 class Snapshotter(object):
     def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=None, asked_for=None):
-        """`tell(event, **fields)` writes to the run's record. `life` is how long the lives before this one were; None for the first.
-        `asked_for` is a file: where it is new, one is wanted now.
+        """`tell(event, **fields)` writes to the run's journal. `life` is how long earlier attempts lasted; None for the first attempt.
+        When the file `asked_for` is new, a snapshot is taken now.
         """
         self._store = store
         self._capture = Capture(torch)
@@ -56,22 +56,22 @@ class Snapshotter(object):
         self._making_room = None
         self._writing = None
         self._copying = None
-        """While the newest is being copied beside the training."""
+        """Set once the newest snapshot is copied, if it is copied while the training continues."""
         self._said = set()
         self._asked_for = asked_for
         self._asked_seen = _mark(asked_for)
         self._look_at = 0.0
         self._taken_at = time.monotonic()
-        self._at = -1  # where several ranks take the next one
+        self._at = -1  # where several ranks take the next snapshot
         self._next_at = self._next_after(self._born)
 
     def make_room(self, size):
-        """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
+        """Allocate memory in the background for copies of a state of about `size` bytes: this can take far longer than a copy."""
         if not self._costs.any:
             self._making_room = _started(self._capture.make_room, size)
 
     def due(self, position):
-        """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
+        """Return whether to take a snapshot now. Called between any two batches, and costs next to nothing."""
         if self._store.world_size == 1:
             return self._wanted()
         if self._store.rank != 0:
@@ -90,7 +90,7 @@ class Snapshotter(object):
     def _wanted(self):
         now = time.monotonic()
         if self._writing is not None and self._writing.is_alive():
-            return False  # one copy in memory at most
+            return False  # at most one copy in memory
         if now >= self._next_at:
             return True
         if self._asked_for is not None and now >= self._look_at:
@@ -99,23 +99,23 @@ class Snapshotter(object):
         return False
 
     def may_wait(self):
-        """Whether less would be lost by now than may be, although one is due."""
+        """Return whether a snapshot that is due may be delayed because the work at risk is still below the limit."""
         lost = MAX_LOST_SECONDS if self._most_lost is None else self._most_lost
         asked = self._asked_for is not None and _mark(self._asked_for) != self._asked_seen
         return not asked and self._store.world_size == 1 and time.monotonic() - self._taken_at < lost
 
     def affordable(self):
-        """Whether one more would still keep to the budget, and be worth it: for a place after which much would have to be done again."""
+        """Return whether an extra snapshot fits the budget and is worthwhile, at a point where repeating the work would be expensive."""
         now = time.monotonic()
         idle = self._writing is None or not self._writing.is_alive()
         return idle and now >= self._earned_at(now) and now - self._taken_at >= WORTH_IT * self._between(now)
 
     def take(self, position, step, collect, more, beside=False):
-        """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk. With `beside`, tensors are copied
-        while the training goes on: it changes none of them before it has called `copied`.
+        """Take a snapshot of the state that `collect()` returns; `more` goes into the header. Return True if it is being written.
+        With `beside`, tensors are copied while the training continues. The training must not change them before `wait_until_copied` returns.
         """
         if self._store.world_size > 1 and position == self._store.at:
-            return False  # half of a second one could be joined to half of the first
+            return False  # half of a second snapshot could be combined with half of the first
         began = time.monotonic()
         asked = _mark(self._asked_for)
         if self._making_room is not None:
@@ -140,13 +140,13 @@ class Snapshotter(object):
         copying = threading.Event() if beside else None
         writing = _started(self._write, position, step, header, asked, copying)
         if writing is None:
-            self._failed(step, "the system gives no thread to write it")
+            self._failed(step, "the system could not start a thread to write the snapshot")
             return False
         self._writing, self._copying = writing, copying
         return True
 
     def copied(self):
-        """Returns when the newest is copied: from now on the training may change what it is made of."""
+        """Wait until the newest snapshot is copied. After that, the training may change its tensors."""
         if self._copying is not None:
             began = time.monotonic()
             self._copying.wait()
@@ -154,7 +154,7 @@ class Snapshotter(object):
             self._costs.add(time.monotonic() - began)
 
     def settle(self, timeout=None):
-        """Waits for what is being written."""
+        """Wait for the snapshot that is being written."""
         if self._writing is not None:
             self._writing.join(timeout)
 
@@ -172,7 +172,7 @@ class Snapshotter(object):
         return now + seconds_until_earned(cost, self._costs.counted, now - self._born, self._budget, loan)
 
     def _write(self, position, step, header, asked, copying):
-        """In a thread of its own: it copies, writes and hashes bytes, during which the training runs."""
+        """Copy, write and hash the snapshot in a thread while the training runs."""
         if copying is not None and not self._copy_beside(step, copying):
             return
         began = time.monotonic()
@@ -183,7 +183,7 @@ class Snapshotter(object):
             self._failed(step, _said(error))
             return
         if not committed:
-            self._failed(step, "not all ranks wrote their part")
+            self._failed(step, "not all ranks wrote their part of the snapshot")
             return
         self._said.clear()
         took = time.monotonic() - began
@@ -218,7 +218,7 @@ class Snapshotter(object):
         return True
 
     def _failed(self, step, why):
-        """The training goes on, with the last snapshot that is good."""
+        """Report why a snapshot failed. The training continues with the last good snapshot."""
         now = time.monotonic()
         self._next_at = max(now + AGAIN_SECONDS, self._next_after(now))
         if why not in self._said:
@@ -227,7 +227,7 @@ class Snapshotter(object):
 
 
 def _started(target, *args):
-    """A thread that does this; None where the system gives no more of them."""
+    """Start and return a thread; None if the system cannot start one."""
     thread = threading.Thread(target=target, args=args, name="holdfast snapshot", daemon=True)
     try:
         thread.start()
@@ -237,7 +237,7 @@ def _started(target, *args):
 
 
 def _said(error):
-    """What kept a snapshot from being taken may come from a `state_dict` of the training's own."""
+    """Return the reason why a snapshot failed. The error may come from the training's own `state_dict`."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     known = isinstance(error, (NotPlain, MemoryError, RuntimeError, ValueError)) and str(error)
@@ -245,7 +245,7 @@ def _said(error):
 
 
 def _mark(path):
-    """What changes when somebody asks; None where nobody ever did."""
+    """Return the modification time, which changes with every request; None if the file does not exist."""
     if path is None:
         return None
     try:

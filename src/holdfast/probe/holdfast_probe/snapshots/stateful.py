@@ -1,4 +1,4 @@
-"""The state of a training's objects: what `state_dict` gives, and what it leaves out."""
+"""The state of a training's objects: what `state_dict` returns, and what it omits."""
 
 from .module_state import ModuleTensors
 from .param_groups import GroupsDiffer, first_ones, make_as_then, names_in, told_of_groups
@@ -13,7 +13,7 @@ class StatefulObjects(object):
         self.parts = parts
         self._tensors = {name: ModuleTensors(torch, part) for name, part in parts.items() if self._is_module(part)}
         self._groups = {name: len(part.param_groups) for name, part in parts.items() if self._is_optimizer(part)}
-        """How many each optimizer was made with."""
+        """How many groups each optimizer was created with."""
 
     def _is_module(self, part):
         return isinstance(part, self._torch.nn.Module)
@@ -22,7 +22,7 @@ class StatefulObjects(object):
         return isinstance(part, self._torch.optim.Optimizer)
 
     def state(self):
-        """Live tensors, not copies. Gradients too: they may be half of a step that is accumulated."""
+        """Return live tensors, not copies. Gradients too: they may be half of an accumulated step."""
         kept, of_modules = {}, {}
         for name, part in self.parts.items():
             if self._is_module(part):
@@ -38,7 +38,7 @@ class StatefulObjects(object):
         return kept
 
     def modes(self):
-        """Which modules train and which do not, right after `state()`."""
+        """Return the training mode of each module. Call right after `state()`."""
         return {name: tensors.modes() for name, tensors in self._tensors.items()}
 
     def set_modes(self, modes):
@@ -47,7 +47,7 @@ class StatefulObjects(object):
                 tensors.set_modes(*modes[name])
 
     def memory(self):
-        """Where the tensors of modules lie, and those that only an optimizer holds."""
+        """Return the storage addresses of tensors that belong to modules or only to an optimizer."""
         tensors = [tensor for name in self._tensors for some in self._of(name) for tensor in some.values()]
         for name in self._groups:
             tensors.extend(tensor for group in self.parts[name].param_groups for tensor in group["params"])
@@ -55,11 +55,11 @@ class StatefulObjects(object):
         return {tensor.untyped_storage().data_ptr() for tensor in plain}
 
     def _of(self, name):
-        """(parameters, all else that `state_dict` gives, passing buffers) of a module."""
+        """Return (parameters, everything else that `state_dict` returns, non-persistent buffers) of a module."""
         return self._tensors[name].now() or self._asked(self.parts[name])
 
     def _asked(self, module):
-        """The same of one that has its own way to tell its state."""
+        """Return the same for a module with custom state methods."""
         state = module.state_dict(keep_vars=True)
         parameters = {key: value for key, value in state.items() if isinstance(value, self._torch.nn.Parameter)}
         others = {key: value for key, value in state.items() if key not in parameters}
@@ -77,12 +77,12 @@ class StatefulObjects(object):
         return kept
 
     def give_back(self, states, on_the_way=False):
-        """Raises ValueError, in words for a person, where the objects are not those that the state is of. `on_the_way` to the place of the
-        snapshot a program may still give an optimizer groups that it had: what is of those has time until there.
+        """Load the states into the objects. Raise ValueError with a readable message if the objects do not match the state. With `on_the_way`
+        (before the program reaches the resume point), the program may still add the optimizer groups it had: their state can wait until then.
         """
         if set(self.parts) != set(states):
             then, now = (", ".join(sorted(names)) for names in (states, self.parts))
-            raise ValueError("it holds %s, and what is given now is %s" % (then, now))
+            raise ValueError("it contains %s, but guard was given %s" % (then, now))
         for name, part in self.parts.items():
             try:
                 if self._is_module(part):
@@ -92,9 +92,9 @@ class StatefulObjects(object):
                 else:
                     to_other(part, as_it_was(self._torch, states[name]))
             except GroupsDiffer as error:
-                raise GroupsDiffer("%s cannot be set to it: %s" % (name, error)) from error
+                raise GroupsDiffer("%s cannot be restored: %s" % (name, error)) from error
             except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError("%s cannot be set to it: %s" % (name, str(error)[:500])) from error
+                raise ValueError("%s cannot be restored: %s" % (name, str(error)[:500])) from error
 
     def _to_module(self, name, module, kept):
         in_its_own_way = self._tensors[name].now() is None
@@ -115,7 +115,7 @@ class StatefulObjects(object):
         if "gradients" in kept:
             held = _held(optimizer, {*map(id, parameters.values())}, count)
             set_values(self._torch, held, kept.get("values", {}), kept.get("frozen", []))
-            # Older snapshots have the gradients of modules here too.
+            # Older snapshots also keep the gradients of modules here.
             of_its_own = {place: one for place, one in kept["gradients"].items() if place in held}
             set_gradients(self._torch, held, of_its_own)
 
@@ -133,7 +133,7 @@ def _frozen(parameters):
 
 
 def _names(of_modules):
-    """[object, name] of each parameter by its id. One that is tied goes by its first name."""
+    """Return [object, name] of each parameter by its id. A tied parameter uses its first name."""
     names = {}
     for part, parameters in of_modules.items():
         for name, parameter in parameters.items():
@@ -142,8 +142,8 @@ def _names(of_modules):
 
 
 def _by_columns(state):
-    """An optimizer's state, and what it knows of each parameter: hundreds of small mappings with the same names, as one for each name.
-    (state, None) where they are not alike.
+    """Split off what an optimizer stores per parameter: hundreds of small mappings with the same keys become one mapping per key.
+    Return (state, None) if the keys differ.
     """
     rows = state.get("state") if isinstance(state, dict) else None
     if type(rows) is not dict or {*map(type, rows)} != {int} or {*map(type, rows.values())} != {dict}:
@@ -170,7 +170,7 @@ def _gradients(torch, parameters):
 
 
 def _held(optimizer, of_modules, count=None):
-    """Group and place -> parameter, of those in its first groups that are in no module that is kept."""
+    """Return the parameters in the first groups that belong to no saved module, by group and index."""
     groups = enumerate(optimizer.param_groups[:count])
     return {
         "%d.%d" % (g, n): p for g, group in groups for n, p in enumerate(group["params"]) if id(p) not in of_modules
@@ -178,7 +178,7 @@ def _held(optimizer, of_modules, count=None):
 
 
 def _passing_buffers(module):
-    """Those that `state_dict` leaves out on purpose."""
+    """Return the non-persistent buffers, which `state_dict` omits on purpose."""
     return {
         (prefix + "." if prefix else "") + name: inner._buffers[name]
         for prefix, inner in module.named_modules()

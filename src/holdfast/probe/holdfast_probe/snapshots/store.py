@@ -1,7 +1,7 @@
-"""The folder of a run's snapshots: the newest few, and which of them can be gone on from.
+"""The folder with the snapshots of a run: keeps the newest few and finds one to resume from.
 
-A snapshot of one process is one file. One of several ranks is a part for each, and counts from the moment at which rank 0
-has written down that all parts are there, with their hashes: before that moment there is none of it, after it there is all.
+A snapshot of one process is one file. A snapshot of several ranks has one part per rank. It becomes valid when rank 0 writes a commit
+file that lists all parts with their hashes: before that moment the snapshot does not exist, after it the snapshot is complete.
 """
 
 import json
@@ -31,7 +31,7 @@ def commit_name(position, world_size):
 
 
 def _is_left_behind(name, by_us=False):
-    """Whether a process that is gone left this half-written; `by_us`: or this one, which writes nothing more."""
+    """Return whether an exited process left this temporary file; with `by_us`, also whether this process did, which writes no more."""
     found = TEMPORARY.fullmatch(name)
     if found is None:
         return False
@@ -40,7 +40,7 @@ def _is_left_behind(name, by_us=False):
 
 
 class Snapshot(object):
-    """One that was read, whole."""
+    """A complete snapshot that was read."""
 
     def __init__(self, path, header, state, digest):
         self.path = path
@@ -58,14 +58,14 @@ class Store(object):
         self.world_size = world_size
         self._keep = keep
         self._files = files or Files()
-        self._own = (0, "", "")  # what rank 0 wrote last: its position, name and hash
+        self._own = (0, "", "")  # position, name and hash of what rank 0 wrote last
         self.at = -1
-        """The position that was gone on from, or taken since."""
+        """The position that was resumed from, or of the last snapshot since."""
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def write(self, position, header, raw):
-        """This rank's part, on disk when it returns. Raises OSError; what was there before still is. Returns its path."""
+        """Write this rank's part durably and return its path. Raise OSError on failure; older snapshots remain."""
         make_folder(self.folder)
         path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         digest = snapshot_file.write(self._files, path, header, raw)
@@ -74,12 +74,12 @@ class Store(object):
         elif self.rank == 0:
             self._own = (position, os.path.basename(path), digest)
         else:
-            # Rank 0 reads the hash here, instead of the whole part.
+            # Rank 0 reads the hash from here instead of reading the whole part.
             write_whole(self._files, path + HASH, [digest.encode("ascii")])
         return path
 
     def commit(self):
-        """On rank 0: whether all parts of what it wrote last are there. If so, from now on it counts."""
+        """On rank 0: return whether all parts of the last snapshot exist. If so, commit it."""
         position, name, digest = self._own
         parts = {name: digest}
         for rank in range(1, self.world_size):
@@ -94,21 +94,21 @@ class Store(object):
         return True
 
     def agree(self, position):
-        """On rank 0: at this position every rank takes a snapshot. They are never far apart, so it lies a little ahead."""
+        """On rank 0: announce the position at which every rank takes a snapshot. Ranks are never far apart, so it is slightly ahead."""
         make_folder(self.folder)
         write_whole(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
 
     def agreed(self):
-        """The position that rank 0 named last; -1 where it has named none."""
+        """Return the position that rank 0 announced last; -1 if there is none."""
         try:
             return int(read_own(os.path.join(self.folder, AGREED), 32))
         except (OSError, ValueError):
             return -1
 
     def tidy(self, newest):
-        """The newest few stay, and nothing that a death left half-written. What one process finds beyond the newest is torn, or of a
-        training that was not gone on with: it must not outlive what is taken now. Of several ranks another may be ahead by
-        one: what lies there is being written, and what an earlier life left there was taken back at the beginning.
+        """Keep only the newest few snapshots, and remove temporary files of crashed processes. With one process, snapshots beyond `newest`
+        are incomplete or belong to a training that was not resumed: they must not outlive the snapshot taken now. With several ranks, another
+        rank may be ahead by one: files beyond `newest` are being written, and those of an earlier attempt were removed at the beginning.
         """
         kept = set([position for position in self.positions(own=True) if position <= newest][: self._keep])
         for name in self._names():
@@ -119,14 +119,14 @@ class Store(object):
                 self._remove(name)
 
     def clear(self):
-        """The training is over: there is nothing to go on from."""
+        """Remove everything at the end of the training: there is nothing to resume."""
         for name in self._names():
             ours = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name) or name in (AGREED, TRACE)
             if ours or _is_left_behind(name, by_us=True):
                 self._remove(name)
 
     def _remove(self, name):
-        """Nothing that another user put there."""
+        """Remove a file, unless it belongs to another user."""
         path = os.path.join(self.folder, name)
         try:
             if is_own(path):
@@ -137,7 +137,7 @@ class Store(object):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def positions(self, own=False):
-        """Of all snapshots that count, whole or not, newest first. With `own`, not of those that another user put there."""
+        """Return the positions of all committed snapshots, intact or not, newest first. With `own`, ignore those of another user."""
         if self.world_size == 1:
             found = (PART.fullmatch(name) for name in self._names())
             known = [match for match in found if match and (match[2], match[3]) == ("0", "1")]
@@ -148,7 +148,7 @@ class Store(object):
         return sorted(counted, reverse=True)
 
     def begin(self, torch, torn=lambda path, why, foreign: None, holds=()):
-        """The newest, to go on from. What ranks had begun beyond it is taken back, so that it is never joined to new parts."""
+        """Return the newest snapshot, to resume from. Discard parts beyond it, so that they are never combined with new parts."""
         snapshot = self.newest(torch, torn, holds)
         self.at = -1 if snapshot is None else snapshot.position
         if self.world_size > 1:
@@ -166,8 +166,8 @@ class Store(object):
                 self._remove(name)
 
     def newest(self, torch, torn=lambda path, why, foreign: None, holds=()):
-        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over, why, and whether because another
-        user put it there. A state that does not hold all of these is somebody else's.
+        """Return the newest snapshot whose parts are all intact, or None. For each snapshot that is skipped, call `torn` with its path, the
+        reason, and whether it was skipped because it belongs to another user. A state without all of the keys in `holds` is not valid.
         """
         for position in self.positions():
             try:
@@ -181,22 +181,22 @@ class Store(object):
         own = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         header, state, digest = snapshot_file.read(torch, own)
         if not all(isinstance(header.get(name), int) for name in ("position", "step")):
-            raise CorruptSnapshot("it does not say where it belongs")
+            raise CorruptSnapshot("its header has no position or step")
         if holds and not (isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in holds)):
-            raise CorruptSnapshot("it is of something else")
+            raise CorruptSnapshot("it does not contain the expected state")
         if self.world_size > 1:
             self._check_the_others(position, own, digest)
         return Snapshot(own, header, state, digest)
 
     def _check_the_others(self, position, own, digest):
-        """Every rank reads every part: all must come to the same answer, without asking one another."""
+        """Check every part on every rank: all ranks must reach the same result without communicating."""
         try:
             text = read_own(os.path.join(self.folder, commit_name(position, self.world_size)), 1 << 20)
             parts = dict(json.loads(text)["parts"])
         except OfAnotherUser as error:
-            raise NotOurs("what holds its parts together: %s" % error.strerror) from None
+            raise NotOurs("its commit file: %s" % error.strerror) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptSnapshot("what holds its parts together cannot be read: %s" % error) from None
+            raise CorruptSnapshot("its commit file cannot be read: %s" % error) from None
         for rank in range(self.world_size):
             name = part_name(position, rank, self.world_size)
             path = os.path.join(self.folder, name)

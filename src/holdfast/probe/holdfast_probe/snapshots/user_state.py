@@ -1,4 +1,4 @@
-"""Gives a program the values back that it keeps itself (`run.state`), in the objects that it has put there."""
+"""Restores the values that a program stores in `run.state`, in place in the objects that it put there."""
 
 from collections import deque
 
@@ -8,8 +8,8 @@ _MAPPINGS, _SEQUENCES = (dict,), (list, deque)
 
 
 def fill(torch, state, kept, memory):
-    """What a name stands for now is filled, where it is of the same kind as then: the program may hold it elsewhere, too. `memory` is where
-    the tensors of other objects lie, which have their own values already.
+    """Fill the current object of each name in place if it has the same type as the saved one: the program may have other references to it.
+    `memory` contains the storage addresses of other objects, which are already restored.
     """
     filling = _Filling(torch, memory)
     for name, value in kept.items():
@@ -21,10 +21,10 @@ class _Filling(object):
         self._torch = torch
         self._memory = memory
         self._filled = {}
-        """By its id: an object, and what it was filled with. One under two names may have been two at the snapshot."""
+        """Each filled object and its content, by id. An object with two names may have been two objects at the snapshot."""
 
     def of(self, now, kept):
-        """What stands for `kept` from here on: what is there now, if it can be filled."""
+        """Return what replaces `kept` from now on: the current object if it can be filled."""
         if not self._fits(now, kept):
             return now if self._is_that(now, kept) else own(self._torch, kept)
         if id(now) in self._filled:
@@ -60,7 +60,7 @@ class _Filling(object):
         return type(now) is type(kept) and isinstance(now, (*_MAPPINGS, *_SEQUENCES, set))
 
     def _is_that(self, now, kept):
-        """A tensor that is a view of a model's weights, say, and was one."""
+        """Return whether a tensor already has the saved value, such as a view of the weights of a model."""
         if not isinstance(now, self._torch.Tensor) or not isinstance(kept, self._torch.Tensor) or not _alike(now, kept):
             return False
         try:
@@ -69,7 +69,7 @@ class _Filling(object):
             return False
 
     def _is_its_own(self, tensor):
-        """Whether nothing else is written to with it: no weights of a model, and no part of something larger."""
+        """Return whether writing to a tensor changes nothing else: neither the weights of a model nor a larger tensor."""
         if tensor.layout is not self._torch.strided or tensor.is_inference():
             return False
         storage = tensor.untyped_storage()
@@ -86,5 +86,5 @@ def _equal(one, other):
         return True
     try:
         return bool(one == other)
-    except (RuntimeError, ValueError):  # tensors and arrays in it
+    except (RuntimeError, ValueError):  # it contains tensors or arrays
         return False

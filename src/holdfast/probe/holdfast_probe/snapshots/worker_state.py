@@ -1,7 +1,7 @@
-"""What workers of a loader draw from, on its way to the training and back to new workers.
+"""The random state of DataLoader workers, on its way to the training and back to new workers.
 
-Each batch brings along what its worker had after it. An iterator unwraps its batches itself: workers that live on serve loops that
-know nothing of this, too.
+Each batch carries the state of its worker after it. The iterator unwraps its batches itself: persistent workers also serve loops that
+know nothing about this.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from .rng import of_worker, set_in_worker
 
 
 class BatchWithState(object):
-    """A batch, and what its worker drew from after it."""
+    """A batch, and the random state of its worker after it."""
 
     __slots__ = ("batch", "drawn", "worker")
 
@@ -28,7 +28,7 @@ class BatchWithState(object):
 
 
 class StatefulCollate(object):
-    """A loader's collate function, in a worker. `also(dataset)` gives a tensor of what else the worker has to go on with, or None."""
+    """The collate function of a loader, in a worker. `also(dataset)` returns a tensor with further state of the worker, or None."""
 
     def __init__(self, collate, also=None):
         self._collate = collate
@@ -50,7 +50,7 @@ class StatefulCollate(object):
 
 
 class ResumedDataset(object):
-    """A worker's first act: to draw on from where it was. `also(dataset, tensor)` gives back what else it had."""
+    """A `worker_init_fn` that restores the random state of a worker. `also(dataset, tensor)` restores its further state."""
 
     def __init__(self, init, drawn, also=None):
         self._init = init
@@ -70,10 +70,10 @@ class ResumedDataset(object):
         set_in_worker(torch, drawn[0])
 
 
-class turn_of(object):  # noqa: N801 - it is used as a function is
-    """While it is entered, a new iterator's first batch goes to the worker whose turn the n-th would have been.
+class turn_of(object):  # noqa: N801 - it is used like a function
+    """While active, the first batch of a new iterator goes to the worker that would have produced batch `batch`.
 
-    Batch n is worker n modulo their number's. Giving another worker its place would do for this pass, but workers may outlive it.
+    Batch n belongs to worker n modulo the number of workers. Renumbering the workers would do for this pass, but they may outlive it.
     """
 
     def __init__(self, batch):
@@ -91,7 +91,7 @@ class turn_of(object):  # noqa: N801 - it is used as a function is
 
 
 class _Turned(object):
-    """The itertools that torch's loader sees: only where its cycle of workers begins is another."""
+    """The itertools that torch's DataLoader sees: only the start of its cycle of workers differs."""
 
     def __init__(self, by):
         self._by = by
@@ -106,8 +106,8 @@ class _Turned(object):
 
 
 def unwrap(iterator, workers):
-    """From now on the iterator gives batches as they were, and `workers` has what came with the last of each worker's."""
-    of_iterator = weakref.ref(iterator)  # no cycle: a loader's workers end with its iterator
+    """Make the iterator return plain batches, and store the state that came with the last batch of each worker in `workers`."""
+    of_iterator = weakref.ref(iterator)  # no reference cycle: workers exit with their iterator
 
     def next_data():
         self = of_iterator()
@@ -121,12 +121,12 @@ def unwrap(iterator, workers):
 
 
 def finish(iterator, workers):
-    """Workers that live on finish what they were asked for, also where a pass was left before its end. Waits for that, as the next pass would."""
+    """Wait until persistent workers finish their outstanding tasks, even if a pass was left early. The next pass would wait too."""
     try:
         from torch.utils.data.dataloader import _DatasetKind
 
         if iterator._dataset_kind != _DatasetKind.Map or iterator._shutdown:
-            return  # a worker at the end of its iterable dataset answers no more
+            return  # a worker at the end of its iterable dataset no longer responds
         ready = {number: task[1] for number, task in iterator._task_info.items() if len(task) == 2}
         while iterator._tasks_outstanding > 0:
             number, data = iterator._get_data()
@@ -137,5 +137,5 @@ def finish(iterator, workers):
         for number in sorted(ready):
             if type(ready[number]) is BatchWithState:
                 workers[ready[number].worker] = ready[number].drawn
-    except Exception:  # a worker is gone: the next pass will say so
+    except Exception:  # a worker exited: the next pass will report it
         pass
