@@ -1,21 +1,21 @@
-"""Ultralytics: what its trainer knows and torch does not, and going on after a death with no change to the user's command.
+"""Ultralytics: what its trainer knows and torch does not, and resuming after a crash without a change to the user's command.
 
-watcher     loss components, labelled objects, epochs, metrics, checkpoints
-exact       snapshots of the whole training between any two batches, and going on from one: as if nothing had been
-  tested      the versions whose inside that was tried on
-  sameness    whether a training is the one that a snapshot is of, and what of it has changed
-  state       what a trainer is made of
-  loading     its endless loader, its workers and their mosaic buffers
-  loop        its loop while it runs
-  last        copies of last.pt, which Ultralytics goes back to after a NaN
-checkpoint  going on from its own last.pt, where there is no snapshot: at the last epoch's end, and not exactly
-wishes      what a training is to do otherwise than its command says, read from the supervisor
-  settings    settings of its own from outside, and what it really runs with
-  validation  every n epochs, in other batches, with fewer boxes
-  drawing     what a validation that is left out would have drawn
-  best        best.pt by mAP50, F1 or F2
-  cache       the device's free memory given back now and then
-  assigner    matching boxes on the CPU
+callbacks            loss components, labelled objects, epochs, metrics, checkpoints
+exact_resume         snapshots of the whole training between any two batches, and exact resuming from them
+  supported_versions   the versions whose internals this was tested with
+  fingerprint          whether a snapshot belongs to this training, and what has changed since
+  trainer_state        the state of a trainer
+  loader               its infinite loader, its workers and their mosaic buffers
+  loop_frame           its training loop while it runs
+  last_pt              copies of last.pt, which Ultralytics goes back to after a NaN
+resume_last_pt       resuming from its own last.pt if there is no snapshot: at the end of the last epoch, and not exactly
+overrides            changes to what the command requests, read from the supervisor
+  settings             setting overrides, and the settings that are really used
+  validation           validation every n epochs, with another batch size, with fewer boxes
+  rng_parity           the random numbers that a skipped validation would have drawn
+  best_metric          best.pt by mAP50, F1 or F2
+  empty_cache          returning the free memory of the device from time to time
+  assigner             matching boxes on the CPU
 """
 
 import os

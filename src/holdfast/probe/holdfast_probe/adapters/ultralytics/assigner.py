@@ -1,7 +1,7 @@
-"""The assigner, which matches labelled boxes with predictions, on the CPU, while all else stays on the device.
+"""Runs the assigner, which matches labelled boxes with predictions, on the CPU; everything else stays on the device.
 
-On some devices it fails or is wrong where the rest of the training is right (F04: a mask chooses another number of rows than it
-has). It takes no gradient, so what goes to the CPU and back are values, in the type that they have.
+On some devices the assigner fails or is wrong although the rest of the training is correct (F04: a mask selects another number of rows
+than it has). It needs no gradient, so only values are copied to the CPU and back, with their dtype unchanged.
 """
 
 from .callbacks import wrap_method
@@ -14,11 +14,11 @@ class AssignerOnCpu(object):
         self._off = False
 
     def watch(self, module):
-        """`ultralytics.utils.tal` is imported."""
+        """Wrap the assigner when `ultralytics.utils.tal` is imported."""
         if hasattr(module, "TaskAlignedAssigner"):
             wrap_method(module.TaskAlignedAssigner, "forward", self._around_forward)
         else:
-            self._watcher.note("the assigner stays on the device", "this version of ultralytics has none by that name")
+            self._watcher.note("the assigner stays on the device", "this version of ultralytics has no TaskAlignedAssigner")
 
     def _around_forward(self, original, assigner, args, kwargs):
         device = next((value.device for value in (*args, *kwargs.values()) if self._is_tensor(value)), None)
@@ -28,7 +28,7 @@ class AssignerOnCpu(object):
             return self._on_cpu(original, assigner, args, kwargs, device)
         except Exception as error:
             self._off = True
-            self._watcher.note("the assigner is back on the device: it failed on the CPU", repr(error)[:300])
+            self._watcher.note("the assigner runs on the device again: it failed on the CPU", repr(error)[:300])
         return original(assigner, *args, **kwargs)
 
     def _on_cpu(self, original, assigner, args, kwargs, device):

@@ -1,7 +1,7 @@
 """Loss components, labelled objects, epochs, metrics and checkpoints, from the trainer.
 
-The trainer's methods are wrapped on the class. Its callback lists are left alone: they are replaced by users and pickled
-for other processes.
+The methods of the trainer are wrapped on the class. Its callback lists are left alone: users replace them, and they are pickled for
+other processes.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ class Callbacks(object):
         self._probe = probe
         self._notes = []
         self.followers = []
-        """Others that are told of the trainer's moments, by methods of the same names."""
+        """Other objects whose methods of the same names are called on the events of the trainer."""
         self._trainer = None
         self._begin(None)
 
@@ -31,7 +31,7 @@ class Callbacks(object):
         self._in_epoch = False
 
     def note(self, what, detail=""):
-        """A note is written once the probe records: a resume is decided before anything trains."""
+        """Write a note once the probe records: a resume is decided before anything trains."""
         self._notes.append((what, detail))
         self._write_notes()
 
@@ -40,7 +40,7 @@ class Callbacks(object):
             self._probe.note(*self._notes.pop(0))
 
     def watch(self, module):
-        """`ultralytics.engine.trainer` is imported."""
+        """Wrap the trainer's methods when `ultralytics.engine.trainer` is imported."""
         trainer = getattr(module, "BaseTrainer", None)
         if trainer is None or not hasattr(trainer, "run_callbacks"):
             self._probe.see(SOURCE, "not seen: this version has no BaseTrainer with run_callbacks")
@@ -48,9 +48,9 @@ class Callbacks(object):
         self._probe.see(SOURCE)
         wrap_method(trainer, "run_callbacks", self._around_callbacks)
         for name, around, without in (
-            ("optimizer_step", self._around_step, "loss components reach the step after their own"),
+            ("optimizer_step", self._around_step, "loss components are reported one step late"),
             ("validate", self._around_validate, "metrics of a skipped validation look like new ones"),
-            ("save_model", self._around_save, "checkpoints are saved to memory and their paths are not known"),
+            ("save_model", self._around_save, "checkpoints are saved to memory, so their paths are unknown"),
             ("final_eval", self._around_final, "the stripped checkpoints are compared with the live weights"),
         ):
             if hasattr(trainer, name):
@@ -81,7 +81,7 @@ class Callbacks(object):
             saves.averages.append(functools.partial(average_of, self._trainer))
 
     def batches_done(self, count):
-        """Of this epoch, before this process."""
+        """Set how many batches of this epoch earlier attempts have done."""
         self._batches = count
 
     def _on_train_epoch_start(self, _trainer):
@@ -103,7 +103,7 @@ class Callbacks(object):
         self._probe.epoch_ended(trainer.epoch + 1, seconds, self._batches, SOURCE, planned=whole(trainer.epochs))
 
     def _on_fit_epoch_end(self, trainer):
-        """Once after each epoch, and once more after the final evaluation of best.pt."""
+        """Report metrics once after each epoch, and once more after the final evaluation of best.pt."""
         final, self._in_epoch = not self._in_epoch, False
         if not trainer.metrics or not (final or self._validated):
             return
@@ -157,7 +157,7 @@ class Callbacks(object):
         return result
 
     def _around_final(self, original, trainer, args, kwargs):
-        """best.pt and last.pt are stripped of the optimizer and written again: nothing new to compare."""
+        """Ignore these saves: best.pt and last.pt are stripped of the optimizer and written again, so there is nothing new to compare."""
         saves = self._saves()
         if saves is None:
             return original(trainer, *args, **kwargs)
@@ -171,7 +171,7 @@ class Callbacks(object):
         if items is None:
             return
         self._parts_given = True
-        if not isinstance(items, dict):  # before 8.4 a tensor beside a tuple of names
+        if not isinstance(items, dict):  # before 8.4: a tensor and a tuple of names
             items = dict(zip(trainer.loss_names, items.reshape(-1)))
         self._probe.see("loss components")
         self._probe.parts({str(name): value for name, value in items.items()})
@@ -189,7 +189,7 @@ class Callbacks(object):
 
 
 def wrap_method(owner, name, around):
-    """Once for each `around`; the last one to come is asked first."""
+    """Wrap a method, once per `around`. The wrapper that is added last is called first."""
     original = getattr(owner, name)
     inside = getattr(original, "_holdfast", ())
     function = getattr(around, "__func__", around)
@@ -205,14 +205,14 @@ def wrap_method(owner, name, around):
 
 
 def instances_of(batch):
-    """Labelled objects in a batch: it has one class label for each."""
+    """Return the number of labelled objects in a batch, which has one class label for each."""
     labels = batch.get("cls") if isinstance(batch, dict) else None
     shape = getattr(labels, "shape", None)
     return int(shape[0]) if shape is not None and len(shape) else None
 
 
 def average_of(reference):
-    """The module that holds the trainer's moving average, while there is one."""
+    """Return the module with the trainer's moving average, if there is one."""
     trainer = reference()
     return getattr(getattr(trainer, "ema", None), "ema", None)
 
@@ -235,7 +235,7 @@ def whole(value):
 
 
 def numbers(values):
-    """Whatever is a number among the values; metrics come as floats, NumPy scalars and tensors on the host."""
+    """Return the values that are numbers; metrics are floats, NumPy scalars and tensors on the host."""
     found = {}
     for name, value in values.items():
         with contextlib.suppress(TypeError, ValueError):

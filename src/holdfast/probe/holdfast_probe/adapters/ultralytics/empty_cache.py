@@ -1,7 +1,7 @@
-"""Gives the device's cache of free memory back every n epochs or optimizer steps.
+"""Returns the cached free memory of the device every n epochs or optimizer steps.
 
-A device keeps memory that its tensors no longer use, by shape; where shapes vary that grows without end (F08). Giving it back
-changes no number and costs the time to ask for it again. A CPU has no such cache.
+A device caches memory that its tensors no longer use, by shape; if shapes vary, the cache grows without limit (F08). Returning it
+changes no results and costs the time to allocate it again. A CPU has no such cache.
 """
 
 from .callbacks import wrap_method
@@ -16,7 +16,7 @@ class CacheClearing(object):
         self._done = 0
 
     def of(self, trainer_class):
-        """A trainer of this class is about to be made."""
+        """Wrap the methods of a trainer class before a trainer is created."""
         if self._steps > 0 and hasattr(trainer_class, "optimizer_step"):
             wrap_method(trainer_class, "optimizer_step", self._around_step)
 

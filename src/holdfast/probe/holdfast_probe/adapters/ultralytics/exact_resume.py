@@ -1,9 +1,8 @@
-"""Snapshots of a whole training of Ultralytics, between any two of its batches, and going on from one as if nothing had been.
+"""Snapshots of a whole Ultralytics training between any two batches, and exact resuming from them.
 
-The trainer's loop reads its batches through `enumerate`; in its module that name becomes ours. Between two batches all that the
-training is made of stands still: there a snapshot is taken, and there one is given back. A training that goes on is started by
-the user's own command, in the folder that it had, and made to begin with the epoch that it was in; then the first batch asked for
-is the one that would have come next.
+The loop of the trainer reads its batches through `enumerate`; in its module that name is replaced. Between two batches nothing in the
+training changes: snapshots are taken and restored there. The user's own command starts the resumed training, in the same folder, and
+it begins with the interrupted epoch. The first batch that it requests is the one that would have come next.
 """
 
 import builtins
@@ -33,27 +32,27 @@ from .validation import told_apart_by
 SEEN = "seen: ultralytics, between any two batches"
 OF_THE_ORDER = ("batch", "data", "fraction", "images", "rect", "workers")
 OF_THE_BEGINNING = ("pretrained", "seed")
-"""Settings that nothing follows from any more, once a training has begun."""
+"""Settings that have no effect once a training has begun."""
 
 
 class CannotResume(RuntimeError):
-    """The snapshot was given back by half: what would be trained from there is no state that this training ever had."""
+    """The snapshot is only partly restored: training from there would use a state that this training never had."""
 
 
 class ExactResume(object):
     def __init__(self, probe, watcher, validation=None):
-        """`validation` is what was wished for of it."""
+        """`validation` contains the validation overrides."""
         self._probe = probe
         self._validation = told_apart_by(validation or {})
         self._torch = probe.torch
         self._watcher = watcher
         self._run_folder = os.environ.get(protocol.SNAPSHOTS)
         self._trainings = 0
-        """How many trainers were made in this process: each has snapshots of its own."""
+        """How many trainers were created in this process: each has its own snapshots."""
         self._folder = None
         self._ahead = None
         self._found = None
-        """The snapshot that the newest trainer is to go on from, until its training has begun."""
+        """The snapshot that the newest trainer will resume from, until its training has begun."""
         self._trainer = None
         self._state = None
         self._fingerprint = {}
@@ -61,18 +60,18 @@ class ExactResume(object):
         self._loading = None
         self._position = 0
         self._saved = None
-        """The epoch that last.pt is of."""
+        """The epoch that last.pt was saved after."""
         self._copies = None
         self._said = set()
         self._trace = None
         self._snapshots = None
         self._expected = None
-        """How large a state will be, until room for it is made."""
+        """The expected size of a state, until memory for it is allocated."""
         self._off = False
 
     def watch(self, module):
-        """`ultralytics.engine.trainer` is imported."""
-        why = why_not_exact(module) if self._run_folder else "there is no folder for snapshots"
+        """Wrap the trainer when `ultralytics.engine.trainer` is imported."""
+        why = why_not_exact(module) if self._run_folder else "there is no snapshot folder"
         if why is not None:
             self._probe.see("snapshots", "not seen: %s" % why)
             self._off = True
@@ -86,7 +85,7 @@ class ExactResume(object):
     # --- before the training -------------------------------------------------------------------------------------
 
     def goes_on(self, overrides):
-        """Whether the next training, which is asked for in these words, goes on from a snapshot."""
+        """Return whether the next training, with these overrides, resumes from a snapshot."""
         if self._off:
             return False
         found = self._found_for(self._trainings + 1)
@@ -120,8 +119,8 @@ class ExactResume(object):
                 else:
                     kwargs = dict(kwargs, overrides=overrides)
         made = original(trainer, *args, **kwargs)
-        if self._found is not None:  # at once: a death before the first batch must not cost the rows that there were
-            with self._noted("results.csv could not be given its rows back"):
+        if self._found is not None:  # immediately: a crash before the first batch must not lose the existing rows
+            with self._noted("the rows of results.csv could not be restored"):
                 give_csv_back(trainer, self._found.state["trainer"])
         return made
 
@@ -129,7 +128,7 @@ class ExactResume(object):
         self._trainer = self._loading = self._going_on = None
         why = _why_not_this(trainer)
         if why is None and not hasattr(trainer, "_holdfast_asked"):
-            why = "it was not seen how the trainer was made"
+            why = "the creation of the trainer was not observed"
         if why is not None:
             self._probe.see("snapshots", "not seen: %s" % why)
             return
@@ -139,7 +138,7 @@ class ExactResume(object):
         self._position, self._saved = 0, None
         self._snapshots = snapshots_of_this_run(self._torch, Store(self._folder), self._tell)
         self._copies = LastPtCopies(Store(self._folder))
-        # On a device a loss is read later: asking for it here would make the training wait.
+        # On a device the loss is read later: reading it here would make the training wait.
         self._trace = LossTrace(self._folder, self._tell) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
         self._begin(trainer)
@@ -148,16 +147,16 @@ class ExactResume(object):
         )
 
     def _begin(self, trainer):
-        """With the snapshot that was found, or afresh."""
+        """Start from the snapshot that was found, or from the beginning."""
         found, self._found = self._found, None
         why = None if found is None else self._state.why_not(found.state["trainer"])
         if why is not None:
-            self._watcher.note("the snapshot is of another model: the training starts over", why)
+            self._watcher.note("the snapshot belongs to another model: the training starts over", why)
             self._probe.starts_over()
             with self._noted("results.csv could not be removed"):
                 os.unlink(str(trainer.csv))
         elif found is None and os.environ.get(protocol.RESUME) == "snapshot":
-            self._watcher.note("there is no snapshot that this training can go on from", self._folder)
+            self._watcher.note("there is no snapshot that this training can resume from", self._folder)
             if not trainer.args.resume:
                 self._probe.starts_over()
         if found is None or why is not None:
@@ -166,7 +165,7 @@ class ExactResume(object):
             with self._watcher.never_raising("copies of last.pt"):
                 self._copies.clear()
             return
-        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
+        os.environ.pop(protocol.RESUME, None)  # processes started by this one must not resume from it again
         self._going_on = found
         trainer.start_epoch = found.state["place"]["epoch"]
         trainer.scheduler.last_epoch = trainer.start_epoch - 1
@@ -182,8 +181,8 @@ class ExactResume(object):
         return original(trainer, *args, **kwargs)
 
     def _wait_for_last(self):
-        """Until what was saved before is copied."""
-        with self._noted("last.pt could not be copied beside the snapshots"):
+        """Wait until the previous last.pt is copied."""
+        with self._noted("last.pt could not be copied next to the snapshots"):
             if self._copies is not None:
                 self._copies.wait()
 
@@ -204,7 +203,7 @@ class ExactResume(object):
         return self._batches(trainer, iterable)
 
     def _batches(self, trainer, loader):
-        """What the loop reads instead of its loader."""
+        """Yield what the loop reads instead of its loader."""
         first, count = 0, len(loader)
         if self._loading is None or self._loading.loader is not loader:
             self._loading = ResumableLoader(self._torch, loader)
@@ -226,7 +225,7 @@ class ExactResume(object):
             self._between(trainer, batch + 1, count)
 
     def _between(self, trainer, done, count):
-        """So many batches of the epoch are done. Before and after a validation one is taken wherever it can be afforded."""
+        """Take a snapshot if it is due. `done` batches of the epoch are done. Before and after a validation, take one if the budget allows."""
         if self._snapshots is None:
             return
         with self._watcher.never_raising("a snapshot"):
@@ -237,7 +236,7 @@ class ExactResume(object):
                 self._probe.paused(time.monotonic() - began)
 
     def _copied(self):
-        """What was begun before a batch was read ends before the training does anything with that batch."""
+        """Wait for a copy that was started before a batch was read, before the training uses that batch."""
         if self._snapshots is None:
             return
         with self._watcher.never_raising("a snapshot's copy"):
@@ -246,7 +245,7 @@ class ExactResume(object):
             self._probe.paused(time.monotonic() - began)
 
     def _make_room(self):
-        """Once, after workers were forked: they are not to share it."""
+        """Allocate memory once, after the workers were forked: they must not share it."""
         expected, self._expected = self._expected, None
         if expected is not None and self._snapshots is not None:
             self._snapshots.make_room(expected)
@@ -278,13 +277,13 @@ class ExactResume(object):
             "save_dir": str(trainer.save_dir),
             "fingerprint": self._fingerprint,
         }
-        # A batch that is read here and now is time in which nothing of the training changes.
+        # While a batch is loaded in this process, nothing in the training changes.
         reads_next = done < count and not trainer.train_loader.num_workers
         self._copies.snapshot_taken(self._position, self._saved)
         self._snapshots.take(self._position, self._probe.step, collect, more, beside=reads_next)
 
     def _give_back(self, trainer, count):
-        """Returns the number of the epoch's first batch that is still to be made."""
+        """Restore the snapshot. Return the number of the first batch of the epoch that is not done yet."""
         found, self._going_on = self._going_on, None
         then = found.header.get("fingerprint", {})
         other, changed = differences(then, self._fingerprint), changed_settings(then, self._fingerprint)
@@ -294,21 +293,21 @@ class ExactResume(object):
                 best_metric.forget(trainer)
             first = self._set_place(found, count, changed)
         self._give_last_back(trainer)
-        with self._watcher.never_raising("where it goes on"):
+        with self._watcher.never_raising("setting the resume position"):
             if self._trace is not None:
                 self._trace.goes_on_from(found.position)
             self._watcher.batches_done(first)
             advance_bar(first)
             unheard = ", ".join(name for name in OF_THE_BEGINNING if name in changed)
             if unheard:
-                self._watcher.note("these settings have no effect on a training that goes on: " + unheard)
+                self._watcher.note("these settings have no effect on a resumed training: " + unheard)
         with self._whole_or_not_at_all(found):
             draw_on_from(self._torch, found.state["rng"])
         self._tell("restored", step=found.step, path=found.path, exact=not other, why="; ".join(other)[:500])
         return first
 
     def _set_place(self, found, count, changed):
-        """In the training, its epoch and its loader. Returns the first batch that is still to be made."""
+        """Set the position in the training, its epoch and its loader. Return the first batch that is not done yet."""
         place = found.state["place"]
         self._position, self._saved = found.position, place["saved"]
         first = place["done"]
@@ -325,15 +324,15 @@ class ExactResume(object):
         return first
 
     def _give_last_back(self, trainer):
-        not_so = "last.pt could not be set to what it was at the snapshot"
+        not_so = "last.pt could not be restored to what it was at the snapshot"
         with self._noted(not_so):
             why = self._copies.give_back(self._torch, trainer, self._position, self._saved)
             if why is not None:
-                self._watcher.note(not_so, why + "; after a NaN Ultralytics would go on from the one that is there")
+                self._watcher.note(not_so, why + "; after a NaN, Ultralytics would resume from the existing file")
 
     @contextlib.contextmanager
     def _noted(self, what):
-        """Around a file that the training can do without: on a full disk, say, it is told once that it is not there."""
+        """Report once if a file fails that the training can do without, for example on a full disk."""
         with self._watcher.never_raising(what):
             try:
                 yield
@@ -344,13 +343,13 @@ class ExactResume(object):
 
     @contextlib.contextmanager
     def _whole_or_not_at_all(self, found):
-        """The one place at which a training is ended: going on from half of a state would spoil it without a sign."""
+        """Stop the training if restoring fails. This happens nowhere else: resuming from half of a state would silently corrupt it."""
         try:
             yield
         except Exception as error:
             raise CannotResume(
-                "Holdfast could not set this training to its snapshot %s (%s: %s), and ended it before anything was trained from half of it. "
-                "If that can be mended, go on with `holdfast resume`; or remove %s first: then it goes on from its last.pt, or from the start."
+                "Holdfast could not restore this training from its snapshot %s (%s: %s) and stopped it before training from a partly restored state. "
+                "If you can fix the cause, continue with `holdfast resume`; or remove %s first: then it resumes from its last.pt or starts over."
                 % (found.path, type(error).__name__, str(error)[:500], self._folder)
             ) from error
 
@@ -361,7 +360,7 @@ class ExactResume(object):
 
     def _torn(self, path, why, foreign):
         if foreign:
-            self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
+            self._tell("probe-note", what="a snapshot was skipped", detail="%s: %s" % (path, why))
         else:
             self._tell("snapshot-corrupt", path=path, why=why)
 
@@ -371,13 +370,13 @@ class ExactResume(object):
 
 
 def _why_not_this(trainer):
-    """Why snapshots are not taken of this training, or None."""
+    """Return why no snapshots are taken of this training, or None."""
     if getattr(trainer, "world_size", 0) > 1 or os.environ.get("RANK", "-1") not in ("-1", "0"):
-        return "several devices: exactly going on was not tried there"
+        return "several devices: exact resuming was not tested there"
     if getattr(trainer.args, "time", None):
-        return "time=%s: how many epochs there are depends on the clock" % trainer.args.time
+        return "time=%s: the number of epochs depends on the elapsed time" % trainer.args.time
     if type(trainer.train_loader).__name__ != "InfiniteDataLoader" or trainer.train_loader.generator is None:
         return "its loader is a %s" % type(trainer.train_loader).__name__
     if getattr(trainer.args, "compile", False):
-        return "compile=%s was not tried" % trainer.args.compile
+        return "compile=%s was not tested" % trainer.args.compile
     return None

@@ -1,4 +1,4 @@
-"""Whether a training is the one that a snapshot is of, and what of it is not as it was."""
+"""Whether a snapshot belongs to this training, and what has changed since."""
 
 import os
 import sys
@@ -8,24 +8,24 @@ from ...snapshots.fingerprint import fingerprint
 NOT_COMPARED = frozenset(
     ("save_dir", "name", "project", "exist_ok", "resume", "device", "verbose", "plots", "save_period")
 )
-"""Settings that change no number, or that the fingerprint knows in another way."""
+"""Settings that do not change the result, or that the fingerprint contains in another form."""
 OF_THE_SAME = ("task", "data", "epochs", "model")
-"""What two trainings that are the same have in common."""
+"""Settings that identify a training."""
 
 
 def asked(overrides):
-    """A training's own words, as far as they tell it from others."""
+    """Return the requested settings that distinguish a training from others."""
     return {name: str(overrides[name]) for name in OF_THE_SAME if overrides.get(name) is not None}
 
 
 def why_another(then, now):
-    """What shows that a snapshot is of another training, or None."""
+    """Return why a snapshot belongs to another training, or None."""
     both = [name for name in OF_THE_SAME if name in then and name in now and name != "epochs"]
-    return next(("%s is %s there and %s here" % (n, then[n], now[n]) for n in both if then[n] != now[n]), None)
+    return next(("%s is %s in the snapshot and %s now" % (n, then[n], now[n]) for n in both if then[n] != now[n]), None)
 
 
 def changed_settings(then, now):
-    """Names of settings that are not what they were."""
+    """Return the names of settings that have changed."""
     names = [name for name in set(then) | set(now) if then.get(name) != now.get(name)]
     return {name.split(" ", 1)[-1] for name in names if name.startswith("setting ")} | {
         name for name in names if name in ("workers", "images")
@@ -33,7 +33,7 @@ def changed_settings(then, now):
 
 
 def fingerprint_of(torch, trainer, validation):
-    """All that its numbers follow from. `validation` is what was wished for of it."""
+    """Return everything that the results depend on. `validation` contains the validation overrides."""
     found = fingerprint(torch, {"model": trainer.model})
     from ultralytics import __version__
 
@@ -50,7 +50,7 @@ def fingerprint_of(torch, trainer, validation):
 
 
 def _images(dataset):
-    """Which images there are, in few letters."""
+    """Return a short hash of the image names."""
     import hashlib
 
     files = getattr(dataset, "im_files", None)

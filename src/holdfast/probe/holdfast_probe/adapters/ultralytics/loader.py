@@ -1,9 +1,9 @@
-"""The loader of a training of Ultralytics: one iterator for all epochs, which can be made again in the middle of one.
+"""The loader of an Ultralytics training: one iterator for all epochs, which can be recreated in the middle of an epoch.
 
-The order of a pass is drawn from the loader's generator when the pass is first asked for, by workers some batches before it
-begins. So that moment is kept for each pass, and one that goes on draws the same order again and leaves out what was used.
-Augmentation draws from the process's own random numbers, and mixes in images from a buffer of those loaded last; both are in
-the workers where there are any, and come back with each batch.
+The order of a pass is drawn from the loader's generator when the pass is first requested; workers request it some batches before it
+begins. So the generator state at that moment is saved for each pass. A resumed pass draws the same order again and skips the used batches.
+Augmentation draws from the random state of the process and mixes in images from a buffer of the last loaded ones. With workers, both
+live in the workers and are returned with each batch.
 """
 
 import itertools
@@ -19,20 +19,20 @@ class ResumableLoader(object):
         self._order = Order(loader.batch_sampler.sampler, loader.generator)
         loader.batch_sampler.sampler = self._order
         self._pass = 0
-        """Which pass of the iterator's is being read."""
+        """The pass of the iterator that is being read."""
         self._read = 0
-        """How many batches of it."""
+        """How many of its batches were read."""
         self._taken = 0
-        """How many in all."""
+        """How many batches were read in all passes."""
         self._born = None
-        """The generator before the iterator was made: workers are seeded from it."""
+        """The generator state before the iterator was created: workers are seeded from it."""
         self._workers = {}
         self._kept = None
         self._skipped = 0
         self._follow_reset()
 
     def _follow_reset(self):
-        """Ultralytics makes a new iterator where the augmentation changes."""
+        """Track `reset`: Ultralytics creates a new iterator when the augmentation changes."""
         original = self.loader.reset
 
         def reset():
@@ -48,7 +48,7 @@ class ResumableLoader(object):
         if loader.iterator is None:
             self._make()
         if self._read >= len(loader):
-            # Not before: where a pass ends with a full batch, its sampler draws once more as the next one is asked for.
+            # Not earlier: if a pass ends with a full batch, its sampler draws once more when the next batch is requested.
             self._pass, self._read = self._pass + 1, 0
             self._order.forget_before(self._pass)
         batch = next(loader.iterator)
@@ -73,7 +73,7 @@ class ResumableLoader(object):
     # --- going on ------------------------------------------------------------------------------------------------
 
     def state(self):
-        """Between two batches."""
+        """Return the state between two batches."""
         if self._kept is not None:
             return self._kept
         return {
@@ -89,13 +89,13 @@ class ResumableLoader(object):
         }
 
     def go_on(self, kept):
-        """The iterator itself is made when it is first read: a training that goes on with a validation may never do so."""
+        """Load a state. The iterator is created when it is first read: a training that resumes with a validation may never read it."""
         self._generator.set_state(kept["now"].clone())
         fill_buffer(self.loader.dataset, kept["buffer"])
         self._kept = kept if kept["made"] else None
 
     def begin_at(self, batch):
-        """Where it is another loader than it was: a new order, of which so many batches are left out."""
+        """Start a new order at this batch, if the loader has changed."""
         self._skipped = batch
 
     def _make_again(self, kept):
@@ -107,11 +107,11 @@ class ResumableLoader(object):
         self._generator.set_state(kept["born"].clone())
         self._order.begin(self._pass, kept["start"], self._read)
         self.loader.iterator = self._carrying(continuing=True)
-        if not self.loader.num_workers:  # which have the order drawn at once, and with it the generator where it was
+        if not self.loader.num_workers:  # workers have drawn the order already, which sets the generator
             self._generator.set_state(now)
 
     def _carrying(self, continuing=False):
-        """An iterator whose workers send along what they draw from."""
+        """Return an iterator whose workers send their random state with each batch."""
         loader = self.loader
         if not loader.num_workers:
             return loader._get_iterator()
@@ -127,7 +127,7 @@ class ResumableLoader(object):
 
 
 class Order(object):
-    """A loader's batch sampler, which keeps its generator as it was before each pass."""
+    """A batch sampler that remembers the generator state before each pass."""
 
     def __init__(self, sampler, generator):
         self._sampler = sampler
@@ -138,12 +138,12 @@ class Order(object):
         self._skip = 0
 
     def begin(self, number, start=None, skip=0):
-        """The next pass is this one; with `start` it is drawn from there, and so many batches of it are left out."""
+        """Set the number of the next pass; with `start`, draw it from that state, and skip `skip` batches of it."""
         self._starts = {}
         self._next, self._set_back, self._skip = number, start, skip
 
     def start_of(self, number):
-        """None where it has not been drawn yet."""
+        """Return the generator state before a pass; None if it is not drawn yet."""
         return self._starts.get(number)
 
     def forget_before(self, number):
@@ -167,13 +167,13 @@ class Order(object):
 
 
 def buffer_of(dataset):
-    """The numbers of the images that a mosaic is made from, in order."""
+    """Return the indices of the images that a mosaic is made from, in order."""
     buffer = getattr(dataset, "buffer", None)
     return list(buffer) if isinstance(buffer, list) else None
 
 
 def fill_buffer(dataset, numbers):
-    """Images are read again, which draws no random number."""
+    """Load the images again, which draws no random numbers."""
     if numbers is None or not isinstance(getattr(dataset, "buffer", None), list):
         return
     dataset.buffer = []
@@ -183,7 +183,7 @@ def fill_buffer(dataset, numbers):
 
 
 def carried_buffer(dataset):
-    """The same as a tensor, for the way from a worker: the count first, -1 where there is no buffer."""
+    """Return the same as a tensor, to send it from a worker: the length first, -1 if there is no buffer."""
     import torch
 
     buffer = buffer_of(dataset)

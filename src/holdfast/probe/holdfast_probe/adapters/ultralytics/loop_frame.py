@@ -1,4 +1,4 @@
-"""The trainer's loop while it runs: its local variables, and its progress bar."""
+"""The trainer's loop while it runs: its local variables and its progress bar."""
 
 import ctypes
 import sys
@@ -7,7 +7,7 @@ LOOP = "_do_train"
 
 
 def frame_of(name):
-    """Of the function of that name that called us; None where none did."""
+    """Return the frame of the calling function with this name; None if there is none."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back
@@ -15,7 +15,7 @@ def frame_of(name):
 
 
 def set_local(frame, name, value):
-    """A local variable of a function that is running. Python 3.13 writes through by itself."""
+    """Set a local variable of a running function. Python 3.13 writes through automatically."""
     known = frame.f_locals
     known[name] = value
     if sys.version_info < (3, 13):
@@ -23,7 +23,7 @@ def set_local(frame, name, value):
 
 
 def advance_bar(done):
-    """The progress bar begins where the epoch does."""
+    """Advance the progress bar to the start position in the epoch."""
     frame = frame_of("__iter__")
     bar = None if frame is None else frame.f_locals.get("self")
     if bar is not None and hasattr(bar, "n") and hasattr(bar, "last_print_n"):

@@ -1,11 +1,11 @@
-"""What a training of Ultralytics is to do otherwise than its command says: read once, each part handed to its file.
+"""Changes to what the command of an Ultralytics training requests: read once, each part passed to its module.
 
 {"settings": {"batch": 4, ...},                                                  settings
- "validation": {"every": 5, "batch": 4, "max_det": 100, "best_by": "mAP50"},     validation, best
- "clear_cache": {"epochs": 10, "steps": 0},                                      cache
+ "validation": {"every": 5, "batch": 4, "max_det": 100, "best_by": "mAP50"},     validation, best_metric
+ "clear_cache": {"epochs": 10, "steps": 0},                                      empty_cache
  "assigner": "cpu"}                                                              assigner
 
-Every part may be missing, and nothing is touched for one that is. A part that cannot be done is noted and left out.
+Every part is optional, and nothing is changed for a missing one. A part that cannot be applied is noted and ignored.
 """
 
 import json
@@ -23,7 +23,7 @@ OBJECTS = ("settings", "validation", "clear_cache")
 
 
 def requested_overrides(note):
-    """What is in the variable; empty where there is nothing, or nothing that can be read."""
+    """Return the overrides in the environment variable; empty if there are none or they cannot be parsed."""
     text = os.environ.get(protocol.ULTRALYTICS)
     if not text:
         return {}
@@ -33,7 +33,7 @@ def requested_overrides(note):
         found = None
     if isinstance(found, dict) and all(isinstance(found.get(name, {}), dict) for name in OBJECTS):
         return found
-    note("what was wished for from outside cannot be read: the training runs as its command says", text[:300])
+    note("the overrides cannot be parsed: the training runs as its command says", text[:300])
     return {}
 
 
@@ -54,27 +54,27 @@ class Overrides(object):
             after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, watcher).watch)
 
     def watch_model(self, module):
-        """`ultralytics.engine.model` is imported."""
+        """Apply setting overrides when `ultralytics.engine.model` is imported."""
         if self._settings is not None:
             self._settings.of_model(module.Model)
 
     def watch(self, module):
-        """`ultralytics.engine.trainer` is imported. After others that wrap it: they are to see what was wished for."""
+        """Wrap the trainer when `ultralytics.engine.trainer` is imported. Call this after other wrappers, so that they see the overrides."""
         if self._parts:
             wrap_method(module.BaseTrainer, "__init__", self._around_init)
 
     def _around_init(self, original, trainer, args, kwargs):
         for part in self._parts:
-            with self._watcher.never_raising("what was wished for from outside"):
+            with self._watcher.never_raising("applying overrides"):
                 part.of(type(trainer))
         if self._settings is not None:
-            with self._watcher.never_raising("settings from outside"):
+            with self._watcher.never_raising("setting overrides"):
                 args, kwargs = _with_overrides(args, kwargs, self._settings.over)
         return original(trainer, *args, **kwargs)
 
 
 def _with_overrides(args, kwargs, change):
-    """Of BaseTrainer(cfg, overrides, _callbacks)."""
+    """Change the overrides in the arguments of BaseTrainer(cfg, overrides, _callbacks)."""
     if len(args) > 1:
         return (args[0], change(args[1]), *args[2:]), kwargs
     return args, dict(kwargs, overrides=change(kwargs.get("overrides")))

@@ -1,8 +1,8 @@
-"""Going on from an Ultralytics last.pt, with no change to the user's command.
+"""Resuming from an Ultralytics last.pt without a change to the user's command.
 
-The first `Model.train` that the checkpoint belongs to is called with `resume=<checkpoint>`, which works for scripts and
-for the `yolo` command alike. Ultralytics raises when asked to resume a finished or foreign checkpoint, so that is found
-out first; then the training starts as the user asked.
+The first `Model.train` call that the checkpoint belongs to gets `resume=<checkpoint>`, which works for scripts and for the `yolo`
+command alike. Ultralytics raises if the checkpoint is finished or from another training, so that is checked first; then the training
+starts as the user requested.
 """
 
 import functools
@@ -10,12 +10,12 @@ import os
 
 from ... import protocol
 
-NOT_RESUMED = "the training starts over instead of going on from its checkpoint"
+NOT_RESUMED = "the training starts over instead of resuming from its checkpoint"
 
 
 class Resume(object):
     def __init__(self, torch, checkpoint, note, starts_over, fallback):
-        """`otherwise(overrides)` says whether the training goes on from something better."""
+        """`fallback(overrides)` returns whether the training resumes from something better."""
         self._torch = torch
         self._fallback = fallback
         self._checkpoint = checkpoint
@@ -24,7 +24,7 @@ class Resume(object):
         self._waiting = True
 
     def watch(self, module):
-        """`ultralytics.engine.model` is imported."""
+        """Wrap `Model.train` when `ultralytics.engine.model` is imported."""
         model = getattr(module, "Model", None)
         original = getattr(model, "train", None)
         if original is None:
@@ -33,7 +33,7 @@ class Resume(object):
 
         @functools.wraps(original)
         def train(*args, **kwargs):
-            # The model itself is the first; the `yolo` command names a setting `model` beside it.
+            # The first positional argument is the model object; the `yolo` command also passes a setting named `model`.
             if self._waiting:
                 try:
                     if not self._fallback(kwargs):
@@ -45,14 +45,14 @@ class Resume(object):
         model.train = train
 
     def _refuse(self, why):
-        """The training starts as the user asked, from step 0."""
+        """Let the training start as the user requested, from step 0."""
         self._waiting = False
         self._note(NOT_RESUMED, why)
         self._starts_over()
 
     def _change(self, kwargs):
         if not self._checkpoint or not os.path.exists(self._checkpoint):
-            self._refuse("there is no file %s" % self._checkpoint)
+            self._refuse("the file %s does not exist" % self._checkpoint)
             return
         saved = self._torch.load(self._checkpoint, map_location="cpu", weights_only=False)
         reason = why_not_resumable(saved)
@@ -61,43 +61,43 @@ class Resume(object):
             return
         difference = why_of_another_training(saved["train_args"], kwargs)
         if difference is not None:
-            self._note("a call of Model.train is not what the checkpoint belongs to", difference)
+            self._note("the checkpoint does not belong to this call of Model.train", difference)
             return
         self._waiting = False
-        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
+        os.environ.pop(protocol.RESUME, None)  # processes started by this one must not resume from it again
         kwargs["resume"] = self._checkpoint
-        self._note("ultralytics goes on from its checkpoint", "%s, epoch %d" % (self._checkpoint, saved["epoch"] + 1))
+        self._note("ultralytics resumes from its checkpoint", "%s, epoch %d" % (self._checkpoint, saved["epoch"] + 1))
 
 
 def why_not_resumable(saved):
-    """Why Ultralytics could not go on from this checkpoint, or None."""
+    """Return why Ultralytics cannot resume from this checkpoint, or None."""
     if not isinstance(saved, dict) or not isinstance(saved.get("train_args"), dict):
         return "not a training checkpoint of ultralytics"
     if saved.get("optimizer") is None or saved.get("epoch", -1) < 0:
-        return "it is stripped of its optimizer, as at the end of a training"
+        return "its optimizer state was stripped, as at the end of a training"
     epochs = saved["train_args"].get("epochs")
     if epochs is not None and saved["epoch"] + 1 >= epochs:
         return "all of its %s epochs are done" % epochs
     if saved.get("ema") is None and saved.get("model") is None:
-        return "it holds no model"
+        return "it contains no model"
     return None
 
 
 def why_of_another_training(saved, asked):
-    """What shows that the checkpoint is from another training than the one asked for, or None. Settings that may rightly
-    change between attempts (batch, image size, device, ...) are not looked at.
+    """Return why the checkpoint belongs to another training than the requested one, or None. Settings that may change between attempts
+    (batch, image size, device, ...) are not compared.
     """
     if isinstance(asked.get("data"), (list, tuple)):
-        return "it trains on several data sets"
+        return "it trains on several datasets"
     for name in ("epochs", "task"):
         if asked.get(name) is not None and saved.get(name) is not None and str(asked[name]) != str(saved[name]):
-            return "%s is %s there and %s here" % (name, saved[name], asked[name])
+            return "%s is %s in the checkpoint and %s now" % (name, saved[name], asked[name])
     data, saved_data = asked.get("data"), saved.get("data")
     if data and saved_data and _stem(data) != _stem(saved_data):
-        return "data is %s there and %s here" % (saved_data, data)
+        return "data is %s in the checkpoint and %s now" % (saved_data, data)
     name, saved_name = asked.get("name"), saved.get("name")
     if name and saved_name and not str(saved_name).startswith(str(name)):
-        return "name is %s there and %s here" % (saved_name, name)
+        return "name is %s in the checkpoint and %s now" % (saved_name, name)
     return None
 
 

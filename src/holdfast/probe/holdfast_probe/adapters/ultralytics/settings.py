@@ -1,8 +1,7 @@
-"""Settings of Ultralytics from outside, over those that the command or script asks for, and what a training really runs with.
+"""Setting overrides for Ultralytics, which take precedence over the command or script, and the settings that are really used.
 
-They are put in where the user's own arrive (`Model.train`, a trainer's overrides), so that all that Ultralytics makes of them
-follows. When it goes on from its last.pt it takes few settings from outside and the rest from the file; those that were wished
-for are set after that.
+They are inserted where the user's own settings arrive (`Model.train`, the overrides of a trainer), so that Ultralytics derives everything
+from them. When it resumes from its last.pt, it accepts few settings and takes the rest from the file; the overrides are set after that.
 """
 
 import math
@@ -11,9 +10,9 @@ from .callbacks import SOURCE, wrap_method
 from .trainer_state import OF_THE_RATE
 
 NOT_FROM_OUTSIDE = ("mode", "task", "resume", "cfg", "save_dir")
-"""They say what the run is, which is not for a wish to change."""
+"""They identify the run, so they cannot be overridden."""
 OF_THE_FILE = ("model", "data", "pretrained", "name", "project", "exist_ok")
-"""What a training that goes on from last.pt keeps of it, or finds itself."""
+"""Settings that a training resumed from last.pt takes from the file or determines itself."""
 MOMENTUM_OF_AUTO = 0.9
 
 
@@ -24,12 +23,12 @@ class Settings(object):
         self._known = None
 
     def of_model(self, model_class):
-        """`ultralytics.engine.model` is imported."""
+        """Wrap `Model.train` when `ultralytics.engine.model` is imported."""
         if hasattr(model_class, "train"):
             wrap_method(model_class, "train", self._around_train)
 
     def of(self, trainer_class):
-        """A trainer of this class is about to be made."""
+        """Wrap the methods of a trainer class before a trainer is created."""
         for name, around in (
             ("check_resume", self._around_check_resume),
             ("build_optimizer", self._around_build),
@@ -39,11 +38,11 @@ class Settings(object):
                 wrap_method(trainer_class, name, around)
 
     def over(self, overrides):
-        """The user's settings with those from outside over them."""
+        """Return the user's settings with the overrides applied."""
         return dict(overrides or {}, **self.known())
 
     def known(self):
-        """Those that this version of Ultralytics knows and takes; the others are noted."""
+        """Return the overrides that this version of Ultralytics knows and accepts; note the others."""
         if self._known is None:
             from ultralytics.cfg import DEFAULT_CFG_DICT, check_cfg
 
@@ -53,23 +52,23 @@ class Settings(object):
                 if why is None:
                     self._known[name] = value
                 else:
-                    self._watcher.note("a setting from outside is left out: %s" % name, why)
+                    self._watcher.note("setting override ignored: %s" % name, why)
         return self._known
 
     def _refused(self, name):
         if name in NOT_FROM_OUTSIDE:
-            self._watcher.note("a setting from outside is left out: %s" % name, "it says which training this is")
+            self._watcher.note("setting override ignored: %s" % name, "it identifies the training")
         return name in NOT_FROM_OUTSIDE
 
     # --- a training that begins ----------------------------------------------------------------------------------
 
     def _around_train(self, original, model, args, kwargs):
-        with self._watcher.never_raising("settings from outside"):
+        with self._watcher.never_raising("setting overrides"):
             kwargs = self.over(kwargs)
         return original(model, *args, **kwargs)
 
     def _around_build(self, original, trainer, args, kwargs):
-        """`optimizer=auto` takes a learning rate of its own; one that is wished for holds."""
+        """Apply an overridden learning rate: `optimizer=auto` would choose its own."""
         optimizer = original(trainer, *args, **kwargs)
         with self._watcher.never_raising("the learning rate"):
             requested_overrides = {name: self.known()[name] for name in ("lr0", "momentum") if name in self.known()}
@@ -87,12 +86,12 @@ class Settings(object):
     # --- one that goes on from last.pt ---------------------------------------------------------------------------
 
     def _around_check_resume(self, original, trainer, args, kwargs):
-        """check_resume(overrides): says which of them it ignores, so those that will hold are kept from it."""
-        with self._watcher.never_raising("settings from outside"):
+        """check_resume(overrides): hide the overrides from it, because it reports which settings it ignores."""
+        with self._watcher.never_raising("setting overrides"):
             if args:
                 args = ({name: value for name, value in args[0].items() if name not in self.known()}, *args[1:])
         result = original(trainer, *args, **kwargs)
-        with self._watcher.never_raising("settings from outside"):
+        with self._watcher.never_raising("setting overrides"):
             if trainer.resume:
                 for name, value in self.known().items():
                     if name not in OF_THE_FILE:
@@ -100,9 +99,9 @@ class Settings(object):
         return result
 
     def _around_load(self, original, trainer, args, kwargs):
-        """_load_checkpoint_state(ckpt): the optimizer that is saved has the rates that it was saved with."""
+        """_load_checkpoint_state(ckpt): keep overridden rates, because the saved optimizer has the old ones."""
         own = None
-        with self._watcher.never_raising("rates from outside"):
+        with self._watcher.never_raising("learning rate overrides"):
             then = args[0].get("train_args") or {}
             changed = [name for name in OF_THE_RATE if name in self.known() and then.get(name) != self.known()[name]]
             if changed:
@@ -116,7 +115,7 @@ class Settings(object):
 
 
 class SettingsTold(object):
-    """Told of the trainer's moments after all others: it is the first sign that this process trains."""
+    """Reports the settings. It is called after all other followers: it is the first sign that this process trains."""
 
     def __init__(self, probe):
         self._probe = probe
@@ -127,7 +126,7 @@ class SettingsTold(object):
 
 
 def values_of(trainer):
-    """What the training runs with, as it begins."""
+    """Return the settings that the training uses when it begins."""
     values = {name: _plain(value) for name, value in vars(trainer.args).items()}
     values.update(
         batch=trainer.batch_size,
@@ -151,7 +150,7 @@ def _plain(value):
 
 
 def _why_not(name, value, defaults, check):
-    """Why Ultralytics would not take this setting, or None."""
+    """Return why Ultralytics would not accept this setting, or None."""
     if name not in defaults:
         return "this version of ultralytics does not know it"
     try:

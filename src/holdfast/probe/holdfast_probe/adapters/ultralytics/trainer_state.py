@@ -1,6 +1,6 @@
-"""What a trainer of Ultralytics is made of: all that must be set back for it to go on as it would have.
+"""The state of an Ultralytics trainer: everything that must be restored to resume exactly.
 
-Its own checkpoint keeps the averaged weights in half precision, an optimizer in half precision, and no random numbers.
+Its own checkpoint contains the averaged weights and the optimizer in half precision, and no random states.
 """
 
 import time
@@ -23,9 +23,9 @@ PLAIN_FIELDS = (
     "tloss",
 )
 OF_THE_RATE = ("lr0", "lrf", "momentum", "weight_decay", "optimizer", "cos_lr", "epochs", "nbs", "batch")
-"""Settings that the optimizer's groups and the schedule follow from."""
+"""Settings that determine the optimizer groups and the learning rate schedule."""
 TIMES_THE_MODEL = 5
-"""Weights, their averages, gradients, and two moments."""
+"""Weights, averaged weights, gradients, and two moments."""
 
 
 class TrainerState(object):
@@ -42,13 +42,13 @@ class TrainerState(object):
         self._objects = StatefulObjects(torch, parts)
 
     def bytes_expected(self):
-        """Of a whole state, before there are gradients and moments of an optimizer."""
+        """Return the size of a complete state, before gradients and optimizer moments exist."""
         return TIMES_THE_MODEL * sum(
             tensor.numel() * tensor.element_size() for tensor in self._model.state_dict().values()
         )
 
     def of(self, trainer):
-        """Live tensors, not copies."""
+        """Return live tensors, not copies."""
         loss = trainer.loss
         return {
             "objects": self._objects.state(),
@@ -65,18 +65,18 @@ class TrainerState(object):
         }
 
     def why_not(self, kept):
-        """Why a kept state cannot be given to this trainer's model, or None."""
+        """Return why a saved state does not fit the model of this trainer, or None."""
         for name in ("model", "ema"):
             then, now = kept["objects"][name]["state"], self._objects.parts[name].state_dict()
             other = [
                 key for key in {**then, **now} if key not in then or key not in now or then[key].shape != now[key].shape
             ]
             if other:
-                return "%d of its %d tensors are others, as %s" % (len(other), len(now), min(other))
+                return "%d of its %d tensors differ, for example %s" % (len(other), len(now), min(other))
         return None
 
     def give_back(self, trainer, kept, changed):
-        """`changed` names settings that are not what they were: what follows from them keeps its new value."""
+        """Restore a saved state. `changed` names changed settings: values that depend on them keep their new value."""
         same = kept["optimizer"] == type(trainer.optimizer).__name__
         self._give_objects_back(trainer, kept["objects"], changed, same)
         for name, value in kept["plain"].items():
@@ -113,11 +113,11 @@ class TrainerState(object):
             for group, options in zip(trainer.optimizer.param_groups, own):
                 group.update(options)
         if changed:
-            # None, not zero: the optimizer has parameters that are frozen too, and would still move them by what it remembers.
+            # None, not zero: the optimizer also has frozen parameters, and its moments would still move them.
             trainer.optimizer.zero_grad(set_to_none=True)
 
     def _frozen(self):
-        """Names of the parameters that are not trained, as the trainer has set its model up."""
+        """Return the names of the parameters that the trainer has frozen."""
         found = self._model.state_dict(keep_vars=True)
         return [
             name
@@ -138,14 +138,14 @@ def unwrapped(model):
 
 
 def _numbers_of(criterion):
-    """A loss may count its own updates. None where there is no loss yet."""
+    """Return the plain values of the loss, which may count its own updates. None if there is no loss yet."""
     if criterion is None:
         return None
     return {name: value for name, value in vars(criterion).items() if type(value) in PLAIN}
 
 
 def give_csv_back(trainer, kept):
-    """Ultralytics removes results.csv as a trainer is made. Raises OSError."""
+    """Restore results.csv, which Ultralytics removes when it creates a trainer. Raise OSError."""
     if kept["csv"] is not None:
         replace_content(trainer.csv, kept["csv"])
 

@@ -1,7 +1,7 @@
-"""Validation every n epochs, with batches and a number of boxes of its own, and the best by another number.
+"""Validation every n epochs, with its own batch size and number of boxes, and best.pt by another metric.
 
-An epoch that is not validated has no metrics: those of an earlier one are not written to results.csv again, do not count for
-early stopping, and do not make best.pt anew. The weights are those that they would have been with all validations (see drawing).
+An epoch without validation has no metrics: those of an earlier epoch are not written to results.csv again, do not count for early
+stopping, and do not update best.pt. The weights are the same as with all validations (see rng_parity).
 """
 
 import random
@@ -15,7 +15,7 @@ DEFAULTS = {"every": 1, "batch": None, "max_det": None, "best_by": "fitness"}
 
 
 def told_apart_by(requested_overrides):
-    """For a snapshot's fingerprint: with other validations best.pt and the metrics may be others, though the weights are not."""
+    """Return entries for the fingerprint of a snapshot: other validations may change best.pt and the metrics, but not the weights."""
     parts = {name: requested_overrides.get(name, usual) for name, usual in DEFAULTS.items()}
     return {"validation " + name: str(value) for name, value in parts.items() if value not in (None, DEFAULTS[name])}
 
@@ -32,7 +32,7 @@ class Validation(object):
             self._by = None
 
     def of(self, trainer_class):
-        """A trainer of this class is about to be made."""
+        """Wrap the methods of a trainer class before a trainer is created."""
         for wanted, name, around in (
             (self._every > 1 or self._by, "validate", self._around_validate),
             (self._every > 1, "save_metrics", self._around_save_metrics),
@@ -43,12 +43,12 @@ class Validation(object):
             if wanted and hasattr(trainer_class, name):
                 wrap_method(trainer_class, name, around)
             elif wanted:
-                self._watcher.note("this version of ultralytics validates otherwise", "it has no %s" % name)
+                self._watcher.note("this version of ultralytics validates differently", "it has no %s" % name)
 
     # --- when, and the best by what ------------------------------------------------------------------------------
 
     def due(self, trainer):
-        """Whether the epoch at hand is validated: each nth, the last, and one that early stopping would end with."""
+        """Return whether to validate the current epoch: every nth, the last one, and the one at which early stopping would stop."""
         epoch = trainer.epoch + 1
         if epoch % self._every == 0 or epoch >= trainer.epochs or trainer.stop:
             return True
@@ -58,7 +58,7 @@ class Validation(object):
 
     def _around_validate(self, original, trainer, args, kwargs):
         due, before, drawn = True, getattr(trainer, "best_fitness", None), random.getstate()
-        with self._watcher.never_raising("whether to validate"):
+        with self._watcher.never_raising("deciding whether to validate"):
             if not self.due(trainer):
                 self._drawing.instead_of(trainer.test_loader)
                 due = False
@@ -76,7 +76,7 @@ class Validation(object):
     def _judged(self, trainer, metrics, fitness, before):
         score = best_metric.score(metrics, self._by)
         if score is None:
-            self._watcher.note("best.pt is the best by Ultralytics' own fitness", "there is no %s here" % self._by)
+            self._watcher.note("best.pt is selected by Ultralytics' own fitness", "there is no %s here" % self._by)
             return fitness
         trainer.best_fitness = score if before is None or before < score else before
         return score
@@ -91,7 +91,7 @@ class Validation(object):
         return result
 
     def _around_save_model(self, original, trainer, args, kwargs):
-        """Ultralytics saves best.pt where the fitness is the best, and with none validated yet both are None."""
+        """Ultralytics saves best.pt if the fitness equals the best, and before the first validation both are None."""
         if not _is_passed_over(trainer) or trainer.best_fitness is not None:
             return original(trainer, *args, **kwargs)
         trainer.fitness = 0.0
@@ -104,7 +104,7 @@ class Validation(object):
 
     def _around_loader(self, original, trainer, args, kwargs):
         """get_dataloader(dataset_path, batch_size, rank, mode)"""
-        with self._watcher.never_raising("the batches of a validation"):
+        with self._watcher.never_raising("the validation batch size"):
             mode = args[3] if len(args) > 3 else kwargs.get("mode")
             if mode == "val" and len(args) > 1:
                 args = (args[0], int(self._batch), *args[2:])
@@ -114,22 +114,22 @@ class Validation(object):
 
     def _around_validator(self, original, trainer, args, kwargs):
         validator = original(trainer, *args, **kwargs)
-        with self._watcher.never_raising("how many boxes are kept"):
+        with self._watcher.never_raising("the maximum number of boxes"):
             validator.args.max_det = int(self._max_det)
         return validator
 
 
 def _is_passed_over(trainer):
-    """Whether the epoch at hand was not validated."""
+    """Return whether the current epoch was not validated."""
     return getattr(trainer, "_holdfast_passed_over", None) == trainer.epoch
 
 
 def empty_in_last_row(path, names):
-    """In a table with a header, these columns of the last row become empty: plots leave a gap there."""
+    """Clear these columns in the last row of a table with a header, so that plots leave a gap there."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     header, cells = lines[0].split(","), lines[-1].split(",")
     if len(header) != len(cells):
-        raise ValueError("the last row has %d cells under %d names" % (len(cells), len(header)))
+        raise ValueError("the last row has %d cells, but the header has %d names" % (len(cells), len(header)))
     lines[-1] = ",".join("" if name.strip() in names else cell for name, cell in zip(header, cells))
     replace_content(path, ("\n".join(lines) + "\n").encode("utf-8"))
