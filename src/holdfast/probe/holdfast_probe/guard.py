@@ -15,18 +15,18 @@ import sys
 import time
 
 from . import protocol
-from .snapshots.fingerprint import batches_of, differences, fingerprint, settings
+from .snapshots.fingerprint import count_batches, differences, fingerprint, settings
 from .snapshots.folder_lock import FolderLock
 from .snapshots.interval import BUDGET
 from .snapshots.loader_registry import Loaders
 from .snapshots.loss_trace import LossTrace
 from .snapshots.param_groups import GroupsDiffer
-from .snapshots.restore import own
-from .snapshots.rng import draw_on_from, drawn_so_far
-from .snapshots.snapshotter import snapshots_of_this_run
+from .snapshots.restore import clone_tensors
+from .snapshots.rng import get_rng_states, set_rng_states
+from .snapshots.snapshotter import make_snapshotter
 from .snapshots.stateful import StatefulObjects
 from .snapshots.store import Store
-from .snapshots.user_state import fill
+from .snapshots.user_state import restore_user_state
 
 ALONE = os.path.join(".holdfast", "guard")
 LEAVE_SECONDS = 600.0
@@ -56,7 +56,7 @@ class Guard(object):
         self._store = Store(self._claim.folder, rank, world_size)
         self._probe = _awake_probe()
         self._fingerprint, self._settings = fingerprint(torch, parts), settings(torch, parts)
-        self._snapshots = snapshots_of_this_run(torch, self._store, self._tell, most_lost, budget)
+        self._snapshots = make_snapshotter(torch, self._store, self._tell, most_lost, budget)
         self.state = {}
         """For values of the program's own, as its best score so far: they are kept and given back."""
         self.restored = None
@@ -83,11 +83,11 @@ class Guard(object):
     def __enter__(self):
         if self._probe is not None:
             self._probe.see("snapshots", "seen: holdfast.guard")
-        self._claim.take()
+        self._claim.acquire()
         try:
             self._begin()
         except BaseException:
-            self._claim.leave(ended=False)
+            self._claim.release(finished=False)
             raise
         return self
 
@@ -96,18 +96,18 @@ class Guard(object):
         if snapshot is not None:
             self._give_back(snapshot)
         elif self._trace is not None:
-            self._trace.begins()
+            self._trace.clear()
 
     def __exit__(self, kind, error, trace):
         pauses = self._asked and (kind is None or issubclass(kind, SystemExit)) and self._may_go_on_here()
         if pauses:
             self._asked = False
             self._take()
-        self._snapshots.settle(LEAVE_SECONDS)
+        self._snapshots.flush(LEAVE_SECONDS)
         ended = kind is None and not pauses
         if ended and _last_to_leave(self._torch, self._store):
             self._store.clear()
-        self._claim.leave(ended=ended)
+        self._claim.release(finished=ended)
         return False
 
     def _may_go_on_here(self):
@@ -127,7 +127,7 @@ class Guard(object):
                 self._between()
             elif self._ahead["place"]["pass"] is None:
                 self._arrive()
-            self._loaders.at_a_place()
+            self._loaders.record_hashes()
             began, position = time.monotonic(), self._position
             self._knows_epochs()
             yield epoch
@@ -149,11 +149,11 @@ class Guard(object):
         self._left_early = None
         call, self._call = self._call, self._call + 1
         if self._ahead is not None and self._ahead["place"]["pass"] is not None and call < self._ahead["place"]["call"]:
-            self._loaders.meet(call, loader, give_back=False)
+            self._loaders.register(call, loader, restore=False)
             return  # this pass was over
         resuming = None if self._ahead is None else self._arrive()
-        place = self._loaders.meet(call, loader, give_back=resuming is None)
-        one = self._pass = self._loaders.pass_over(place, loader, resuming)
+        place = self._loaders.register(call, loader, restore=resuming is None)
+        one = self._pass = self._loaders.start_pass(place, loader, resuming)
         last = self._last_of(loader)
         reason = one.why_not_exact()
         if reason is not None:
@@ -170,14 +170,14 @@ class Guard(object):
             self._left_early = one
             raise
         finally:
-            self._loaders.passed(place, loader)
+            self._loaders.end_pass(place, loader)
             self._pass = None
 
     def _last_of(self, loader):
         """The batch after which none is taken: who goes on from there finds no batch left, and nothing in the variables that the loop fills. The
         next epoch is as good a place, or the next pass where there are no epochs.
         """
-        count = batches_of(self._torch, loader)
+        count = count_batches(self._torch, loader)
         return None if count == 1 and self._epoch is None else count
 
     def snapshot(self):
@@ -194,14 +194,14 @@ class Guard(object):
         """With `again`, in a pass that is not its epoch's first: the passes before it would yield nothing to who goes on from here, so it is not
         taken before more would be lost than may be.
         """
-        if self._asked or (self._snapshots.due(self._position) and not (again and self._snapshots.may_wait())):
+        if self._asked or (self._snapshots.is_due(self._position) and not (again and self._snapshots.may_wait())):
             self._asked = False
             self._take()
 
     def _take(self):
         step = self._probe.step if self._probe is not None and self._probe.awake else self._position
         began = time.monotonic()
-        self._snapshots.settle()  # one copy in memory at most
+        self._snapshots.flush()  # one copy in memory at most
         about = {"fingerprint": self._fingerprint, "settings": self._settings}
         self._snapshots.take(self._position, step, self._collect, about)
         if self._probe is not None:
@@ -214,7 +214,7 @@ class Guard(object):
             "epoch": self._epoch,
             "call": self._call - 1 if one is not None else 0,
             "pass": None if one is None else one.state(),
-            "rng": drawn_so_far(self._torch) if one is None else None,
+            "rng": get_rng_states(self._torch) if one is None else None,
             "loaders": self._loaders.state(),
         }
         parts = self._objects.state()
@@ -222,14 +222,14 @@ class Guard(object):
 
     def _give_back(self, snapshot):
         with self._in_words(snapshot.path):
-            self._objects.give_back(snapshot.state["parts"], on_the_way=True)
-            self._loaders.go_on(snapshot.state["place"]["loaders"])
-        self.state.update(own(self._torch, snapshot.state["own"]))
+            self._objects.restore(snapshot.state["parts"], before_resume_point=True)
+            self._loaders.load_state(snapshot.state["place"]["loaders"])
+        self.state.update(clone_tensors(self._torch, snapshot.state["own"]))
         self._ahead = snapshot.state
         self._position = snapshot.position
         self.restored = snapshot.step
         if self._trace is not None:
-            self._trace.goes_on_from(snapshot.position)
+            self._trace.resume_from(snapshot.position)
         if self._probe is not None:
             self._probe.goes_on_from(snapshot.step)
         other = self._what_differs(snapshot.header)
@@ -245,12 +245,12 @@ class Guard(object):
         """At the place of the snapshot: what the program did on its way here, it had done before that was taken. Returns the pass to go on with."""
         state, self._ahead = self._ahead, None
         with self._in_words("the snapshot"):
-            self._objects.give_back(state["parts"])
+            self._objects.restore(state["parts"])
         self._objects.set_modes(state.get("modes", {}))  # older snapshots have none
-        fill(self._torch, self.state, state["own"], self._objects.memory())
-        self._loaders.arrive()
+        restore_user_state(self._torch, self.state, state["own"], self._objects.memory())
+        self._loaders.reach_resume_point()
         if state["place"]["pass"] is None:
-            draw_on_from(self._torch, state["place"]["rng"])
+            set_rng_states(self._torch, state["place"]["rng"])
         return state["place"]["pass"]
 
     @contextlib.contextmanager

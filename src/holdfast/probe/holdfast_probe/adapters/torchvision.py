@@ -35,7 +35,7 @@ class Repair(object):
     def watch(self, extension):
         """Define the operators if they are missing. Called when `torchvision.extension` is imported and has tried to load them."""
         try:
-            if extension._has_ops() or any(self._is_there(name) for name in NAMES):
+            if extension._has_ops() or any(self._exists(name) for name in NAMES):
                 return
             self._define()
         except Exception as error:
@@ -45,7 +45,7 @@ class Repair(object):
         self._probe.see(KIND, "seen: its operators cannot be loaded, nms is Holdfast's own")
         self._probe.note(MISSING, ADVICE % self._torch.__version__)
 
-    def _is_there(self, name):
+    def _exists(self, name):
         """Return whether the operator exists: other code may have defined it already."""
         try:
             getattr(self._torch.ops.torchvision, name)
@@ -66,10 +66,10 @@ class Repair(object):
 
     def nms(self, boxes, scores, iou_threshold):
         """Return the indices of the boxes to keep, highest score first, like torchvision.ops.nms."""
-        return kept_boxes(self._torch, boxes, scores, iou_threshold)
+        return select_boxes(self._torch, boxes, scores, iou_threshold)
 
 
-def kept_boxes(torch, boxes, scores, iou_threshold):
+def select_boxes(torch, boxes, scores, iou_threshold):
     """Go through the boxes by score and keep each box unless it overlaps a kept one by more than the threshold.
 
     All on the CPU: devices that select wrong rows by a mask are among those that need this.
@@ -79,18 +79,18 @@ def kept_boxes(torch, boxes, scores, iou_threshold):
     if boxes.dtype not in (torch.float32, torch.float64):
         boxes = boxes.float()
     left = scores.sort(stable=True, dim=0, descending=True)[1]
-    limit = _not_above(torch, float(iou_threshold), boxes.dtype)
+    limit = _round_down(torch, float(iou_threshold), boxes.dtype)
     kept = []
     while left.numel():
         first, rest = left[:BLOCK], left[BLOCK:]
         overlapping = (_overlaps(torch, boxes[first], boxes[first]) > limit).triu_(1)
-        first = first[_first_come(torch, overlapping)]
+        first = first[_find_staying(torch, overlapping)]
         kept.append(first)
         if rest.numel():
             rest = rest[~(_overlaps(torch, boxes[first], boxes[rest]) > limit).any(0)]
         left = rest
-    found = torch.cat(kept) if kept else torch.empty((0,), dtype=torch.int64)
-    return found.to(device)
+    result = torch.cat(kept) if kept else torch.empty((0,), dtype=torch.int64)
+    return result.to(device)
 
 
 def _overlaps(torch, some, others):
@@ -103,18 +103,18 @@ def _overlaps(torch, some, others):
     return both.div_(either)
 
 
-def _first_come(torch, overlapping):
+def _find_staying(torch, overlapping):
     """Return which boxes stay if each box overlapped by an earlier box that stays is removed. The result no longer changes after as many
     rounds as the longest chain of overlapping boxes, which is short.
     """
     stays = torch.ones(len(overlapping), dtype=torch.bool)
     while True:
-        then, stays = stays, ~(overlapping & stays[:, None]).any(0)
-        if torch.equal(then, stays):
+        previous, stays = stays, ~(overlapping & stays[:, None]).any(0)
+        if torch.equal(previous, stays):
             return stays
 
 
-def _not_above(torch, threshold, dtype):
+def _round_down(torch, threshold, dtype):
     """Return the largest number of this dtype that is not above the threshold: comparisons with it give the same result as in full precision."""
     rounded = torch.tensor(threshold, dtype=dtype)
     if rounded.item() > threshold:

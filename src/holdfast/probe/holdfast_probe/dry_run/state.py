@@ -3,7 +3,7 @@
 import os
 
 from ..op_check.cpu_mirror import to_host
-from ..snapshots.rng import draw_on_from, drawn_so_far
+from ..snapshots.rng import get_rng_states, set_rng_states
 
 SHARE_OF_FREE_MEMORY = 0.4
 
@@ -25,7 +25,7 @@ class State(object):
             self.weights = [to_host(torch, p.detach()) for p in self.parameters]
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._state = {p: self._copy(held, keep_device=False) for p, held in list(optimizer.state.items())}
-        self._random = drawn_so_far(torch)
+        self._random = get_rng_states(torch)
 
     def restore(self):
         torch, optimizer = self._torch, self.optimizer
@@ -39,7 +39,7 @@ class State(object):
 
     def draw_again(self):
         """Random numbers alone."""
-        draw_on_from(self._torch, self._random)
+        set_rng_states(self._torch, self._random)
 
     def _copy(self, held, keep_device):
         """(device, tensor on the CPU) in what is kept, tensors on their devices in what is given back."""

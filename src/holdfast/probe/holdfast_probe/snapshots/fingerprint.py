@@ -7,20 +7,20 @@ import sys
 
 def fingerprint(torch, parts):
     """Return names and versions. Sums depend on the number of threads, and may depend on the processor."""
-    found = {
+    values = {
         "python": "%d.%d" % sys.version_info[:2],
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "processor": torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else "",
-        "devices": sorted({device for part in parts.values() for device in _devices_of(torch, part)}),
+        "devices": sorted({device for part in parts.values() for device in _find_devices(torch, part)}),
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        found["numpy"] = str(numpy.__version__)
+        values["numpy"] = str(numpy.__version__)
     if os.environ.get("PYTHONHASHSEED"):
-        found["hash seed"] = os.environ["PYTHONHASHSEED"]
-    return found
+        values["hash seed"] = os.environ["PYTHONHASHSEED"]
+    return values
 
 
 def settings(torch, parts):
@@ -37,27 +37,27 @@ def settings(torch, parts):
     }
 
 
-def of_loader(torch, loader):
+def describe_loader(torch, loader):
     """Return what must be the same for a pass over this loader to resume."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return {"samples": len(loader)} if isinstance(loader, (list, tuple, range)) else {}
-    found = {"batch size": loader.batch_size, "workers": loader.num_workers}
+    values = {"batch size": loader.batch_size, "workers": loader.num_workers}
     # A DataLoader over an iterable dataset that was asked for its length warns later if the length is wrong.
     if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        found.update(batches=_length(loader), samples=_length(loader.dataset))
-    return {name: value for name, value in found.items() if type(value) is int}
+        values.update(batches=_get_length(loader), samples=_get_length(loader.dataset))
+    return {name: value for name, value in values.items() if type(value) is int}
 
 
-def batches_of(torch, loader):
+def count_batches(torch, loader):
     """Return how many batches a whole pass yields; None if unknown."""
     if isinstance(loader, torch.utils.data.DataLoader):
-        return of_loader(torch, loader).get("batches")
-    return _length(loader)
+        return describe_loader(torch, loader).get("batches")
+    return _get_length(loader)
 
 
-def _length(thing):
+def _get_length(obj):
     try:
-        return len(thing)
+        return len(obj)
     except Exception:  # many have no length
         return None
 
@@ -68,5 +68,5 @@ def differences(before, now):
     return ["%s: %s then, %s now" % (n, before.get(n), now.get(n)) for n in names if before.get(n) != now.get(n)]
 
 
-def _devices_of(torch, part):
+def _find_devices(torch, part):
     return {p.device.type for p in part.parameters()} if isinstance(part, torch.nn.Module) else set()

@@ -12,17 +12,17 @@ import stat
 TEMPORARY = re.compile(r"\.holdfast-([0-9]{1,10})-[0-9a-f]{16}\.tmp")
 """Names that only Holdfast uses: they identify the incomplete files of a crashed process."""
 MAX_PID = (1 << 31) - 1
-_CAREFULLY = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_SAFE_FLAGS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class OfAnotherUser(OSError):
+class OwnedByAnotherUser(OSError):
     """The file belongs to another user, so it is neither read nor removed."""
 
 
 class Files(object):
     def create(self, path):
         """Create a file and open it for writing. Raise FileExistsError if anything exists at the path, including a link."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o600)
 
     def write(self, descriptor, data):
         left = memoryview(data).cast("B")
@@ -58,7 +58,7 @@ def temporary_name(folder):
     return os.path.join(folder, ".holdfast-%d-%s.tmp" % (os.getpid(), os.urandom(8).hex()))
 
 
-def write_whole(files, path, chunks):
+def write_atomically(files, path, chunks):
     """Write a file atomically: whenever the machine stops, the file is complete or does not exist."""
     temporary = temporary_name(os.path.dirname(path) or ".")
     descriptor = files.create(temporary)
@@ -78,14 +78,14 @@ def write_whole(files, path, chunks):
 
 def replace_content(path, content):
     """Replace the content of a file of the user. Raise OSError on failure; then the file is unchanged."""
-    replace_with(path, [content])
+    replace_with_chunks(path, [content])
 
 
-def replace_with(path, chunks):
+def replace_with_chunks(path, chunks):
     """Replace the content of a file with the concatenated chunks, as `replace_content` does."""
     path = str(path)
     temporary = temporary_name(os.path.dirname(path) or ".")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             for chunk in chunks:
@@ -100,18 +100,18 @@ def open_own(path, flags):
     """Return a descriptor of a regular file that belongs to this user. To be writable, it must have no other hard link. Never block, follow
     no link. Raise OSError.
     """
-    descriptor = os.open(path, flags | _CAREFULLY, 0o600)
+    descriptor = os.open(path, flags | _SAFE_FLAGS, 0o600)
     status = os.fstat(descriptor)
-    why, error = None, OSError
+    reason, error = None, OSError
     if not stat.S_ISREG(status.st_mode):
-        why = "it is not a regular file"
+        reason = "it is not a regular file"
     elif status.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
-        why = "it has another hard link"
-    elif status.st_uid not in _trusted() and not _is_us(os.path.dirname(path), status.st_uid):
-        why, error = "it belongs to another user (uid %d)" % status.st_uid, OfAnotherUser
-    if why is not None:
+        reason = "it has another hard link"
+    elif status.st_uid not in _trusted_users() and not _is_mapped_user(os.path.dirname(path), status.st_uid):
+        reason, error = "it belongs to another user (uid %d)" % status.st_uid, OwnedByAnotherUser
+    if reason is not None:
         os.close(descriptor)
-        raise error(errno.EPERM, why, path)
+        raise error(errno.EPERM, reason, path)
     return descriptor
 
 
@@ -121,20 +121,20 @@ def is_own(path):
         owner = os.lstat(path).st_uid
     except OSError:
         return False
-    return owner in _trusted() or _is_us(os.path.dirname(path), owner)
+    return owner in _trusted_users() or _is_mapped_user(os.path.dirname(path), owner)
 
 
-def read_own(path, most):
-    """Return at most `most` bytes of a file that belongs to this user. Raise OSError."""
+def read_own(path, max_bytes):
+    """Return at most `max_bytes` bytes of a file that belongs to this user. Raise OSError."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 def make_folder(path):
     """Create a folder and its parents: the folder accessible only to this user, the parents writable only by this user."""
-    above = os.path.dirname(path)
-    if above and not os.path.isdir(above):
-        _make_above(above)
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        _make_parents(parent)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -142,10 +142,10 @@ def make_folder(path):
             raise
 
 
-def _make_above(path):
-    above = os.path.dirname(path)
-    if above and above != path and not os.path.isdir(above):
-        _make_above(above)
+def _make_parents(path):
+    parent = os.path.dirname(path)
+    if parent and parent != path and not os.path.isdir(parent):
+        _make_parents(parent)
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:
@@ -153,15 +153,15 @@ def _make_above(path):
             raise
 
 
-def owner_of(folder):
+def find_foreign_owner(folder):
     """Return the uid of another user who owns this folder or a link to it; None if it belongs to this user. Raise OSError."""
     for status in (os.lstat(folder), os.stat(folder)):
-        if status.st_uid not in _trusted() and not _is_us(folder, status.st_uid):
+        if status.st_uid not in _trusted_users() and not _is_mapped_user(folder, status.st_uid):
             return status.st_uid
     return None
 
 
-def _trusted():
+def _trusted_users():
     """Return this user, root, and the user who called sudo, if any."""
     users = {os.geteuid(), 0}
     caller = os.environ.get("SUDO_UID", "")
@@ -170,7 +170,7 @@ def _trusted():
     return users
 
 
-def _is_us(folder, user):
+def _is_mapped_user(folder, user):
     """Return whether files of this process get this owner on that file system: some map all files to another user (root on NFS is nobody)."""
     temporary = temporary_name(folder)
     try:

@@ -15,37 +15,37 @@ LOAN_SECONDS = 0.25
 """What an attempt may spend in advance: trainings crash most often early. After a crash, the next attempt may spend what the rule
 gives for an attempt of that length: the budget is meant for those that last.
 """
-WRITING = 0.2
+MAX_WRITE_FRACTION = 0.2
 """The maximum fraction of the time that may be spent writing."""
-BESIDE = 0.1
+WRITE_COST_FACTOR = 0.1
 """The cost of a second of writing, relative to a second in which the training waits: disks wear, and processors are shared. Measured
 with a spare core and YOLO11n: less than that.
 """
-LIFE_SECONDS = 60.0
+DEFAULT_ATTEMPT_SECONDS = 60.0
 """How long the first attempt is expected to last."""
-MAX_LIFE_SECONDS = 4 * 3600.0
+MAX_ATTEMPT_SECONDS = 4 * 3600.0
 
 
-def expected_attempt_seconds(known, age):
-    """`known` is how long earlier attempts lasted; `age` is the age of this one."""
-    return min(MAX_LIFE_SECONDS, max(known, age))
+def expected_attempt_seconds(earlier_seconds, age):
+    """`earlier_seconds` is how long earlier attempts lasted; `age` is the age of this one."""
+    return min(MAX_ATTEMPT_SECONDS, max(earlier_seconds, age))
 
 
-def seconds_between(cost, life, most_lost=None, writing=0.0):
-    """`cost` is how long the training waits for a snapshot, `writing` how long writing it takes. `most_lost` is the user's own limit: it
+def seconds_between(cost, attempt_seconds, max_lost_seconds=None, write_seconds=0.0):
+    """`cost` is how long the training waits for a snapshot, `write_seconds` how long writing it takes. `max_lost_seconds` is the user's own limit: it
     takes precedence over the limit on writing.
     """
-    best = math.sqrt(2.0 * max(cost + BESIDE * writing, 1e-6) * life)
-    if most_lost is not None:
-        return min(best, most_lost)
-    return max(writing / WRITING, min(best, MAX_LOST_SECONDS))
+    best = math.sqrt(2.0 * max(cost + WRITE_COST_FACTOR * write_seconds, 1e-6) * attempt_seconds)
+    if max_lost_seconds is not None:
+        return min(best, max_lost_seconds)
+    return max(write_seconds / MAX_WRITE_FRACTION, min(best, MAX_LOST_SECONDS))
 
 
-def loan_for(cost, known):
-    """`known` is how long earlier attempts of this run lasted; None for the first attempt."""
-    return LOAN_SECONDS if known is None else max(LOAN_SECONDS, math.sqrt(0.5 * cost * known))
+def compute_loan(cost, earlier_seconds):
+    """`earlier_seconds` is how long earlier attempts of this run lasted; None for the first attempt."""
+    return LOAN_SECONDS if earlier_seconds is None else max(LOAN_SECONDS, math.sqrt(0.5 * cost * earlier_seconds))
 
 
-def seconds_until_earned(cost, spent, age, budget=BUDGET, loan=LOAN_SECONDS):
+def seconds_until_affordable(cost, spent, age, budget=BUDGET, loan=LOAN_SECONDS):
     """Return how long until an attempt of this age, which has spent this much, can afford one more snapshot."""
     return (spent + cost - loan) / budget - age

@@ -4,15 +4,15 @@
 this is determined once and then only verified. (Hooks and custom methods are searched for once.)
 """
 
-ASKED_IN_ITS_OWN_WAY = ("state_dict", "_save_to_state_dict", "get_extra_state")
-HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
+STATE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
+STATE_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
 
 
 class ModuleTensors(object):
     def __init__(self, torch, module):
         self._torch = torch
         self._module = module
-        self._within = None
+        self._submodules = None
         """All submodules and their names at the time the tensors were found."""
         self._holders = []
         """Modules that own tensors."""
@@ -23,71 +23,77 @@ class ModuleTensors(object):
         self._parameters = []
         """(index among all tensors, name) of each parameter."""
         self._buffers = []
-        self._places = []
+        self._module_list = []
         """(name, module) of each; a shared module appears once per name."""
-        self._passing = []
+        self._non_persistent = []
         """The same for non-persistent buffers, which `state_dict` omits on purpose: they may still change during the training."""
 
-    def now(self):
+    def get_tensors(self):
         """Return ({name: parameter}, {name: buffer}, {name: non-persistent buffer}), or None if the module needs its own `state_dict`."""
-        within = _within(self._module)
-        tensors, names = _held_by(self._holders)
-        if within != self._within or names != self._names or any(m._parameters or m._buffers for m in self._empty):
-            self._find_out(within)
-            tensors, _ = _held_by(self._holders)
-        if self._within is None:
+        submodules = _list_submodules(self._module)
+        tensors, names = _list_tensors(self._holders)
+        if (
+            submodules != self._submodules
+            or names != self._names
+            or any(m._parameters or m._buffers for m in self._empty)
+        ):
+            self._build_index(submodules)
+            tensors, _ = _list_tensors(self._holders)
+        if self._submodules is None:
             return None
-        found = ({name: tensors[n] for n, name in some} for some in (self._parameters, self._buffers, self._passing))
-        parameters, buffers, passing = ({k: v for k, v in one.items() if v is not None} for one in found)
-        return parameters, buffers, passing
+        found = (
+            {name: tensors[n] for n, name in some} for some in (self._parameters, self._buffers, self._non_persistent)
+        )
+        parameters, buffers, non_persistent = ({k: v for k, v in one.items() if v is not None} for one in found)
+        return parameters, buffers, non_persistent
 
     def modes(self):
-        """Return whether the module is in training mode, and the names of submodules in the other mode. Call right after `now()`."""
-        places = self._all() if self._within is None else self._places
+        """Return whether the module is in training mode, and the names of submodules in the other mode. Call right after `get_tensors()`."""
+        modules = self._list_modules() if self._submodules is None else self._module_list
         whole = self._module.training
-        return whole, [name for name, module in places if module.training is not whole]
+        return whole, [name for name, module in modules if module.training is not whole]
 
     def set_modes(self, whole, others):
         # Not with `train()`: an overridden one has already run, and its effect is in the state.
-        for name, module in self._all():
+        for name, module in self._list_modules():
             mode = whole is not (name in others)
             if module.training is not mode:
                 module.training = mode
 
-    def _all(self):
+    def _list_modules(self):
         return list(self._module.named_modules(remove_duplicate=False))
 
-    def _find_out(self, within):
-        self._holders, self._empty, self._parameters, self._buffers, self._passing, count = [], [], [], [], [], 0
-        self._within, self._places = None, []
+    def _build_index(self, submodules):
+        self._holders, self._empty, self._parameters, self._buffers, self._non_persistent, count = [], [], [], [], [], 0
+        self._submodules, self._module_list = None, []
         # A module with two names has its tensors under both.
         for prefix, module in self._module.named_modules(remove_duplicate=False):
-            if self._is_special(module):
+            if self._has_custom_state(module):
                 return
-            self._places.append((prefix, module))
+            self._module_list.append((prefix, module))
             before = prefix + "." if prefix else ""
             (self._holders if module._parameters or module._buffers else self._empty).append(module)
             for name in module._parameters:
                 self._parameters.append((count, before + name))
                 count += 1
             for name in module._buffers:
-                passing = name in module._non_persistent_buffers_set
-                (self._passing if passing else self._buffers).append((count, before + name))
+                non_persistent = name in module._non_persistent_buffers_set
+                (self._non_persistent if non_persistent else self._buffers).append((count, before + name))
                 count += 1
-        self._within = within
-        _, self._names = _held_by(self._holders)
+        self._submodules = submodules
+        _, self._names = _list_tensors(self._holders)
 
-    def _is_special(self, module):
+    def _has_custom_state(self, module):
         usual, kind = self._torch.nn.Module, type(module)
         return (
-            any(getattr(kind, name) is not getattr(usual, name) for name in ASKED_IN_ITS_OWN_WAY)
-            or any(name in vars(module) for name in ASKED_IN_ITS_OWN_WAY)
-            or any(getattr(module, name, None) for name in HOOKS)
+            any(getattr(kind, name) is not getattr(usual, name) for name in STATE_METHODS)
+            or any(name in vars(module) for name in STATE_METHODS)
+            or any(getattr(module, name, None) for name in STATE_HOOKS)
             or not all(isinstance(vars(module).get(name), dict) for name in ("_parameters", "_buffers", "_modules"))
         )
 
 
-def _within(module):
+def _list_submodules(module):
     found, names = [module], []
     for one in found:  # the list grows during the loop
         children = one._modules
@@ -96,7 +102,7 @@ def _within(module):
     return found, names
 
 
-def _held_by(holders):
+def _list_tensors(holders):
     tensors, names = [], []
     for module in holders:
         parameters, buffers = module._parameters, module._buffers

@@ -14,10 +14,10 @@ _NUMPY = struct.Struct("<624IIid")
 _SIZES = struct.Struct("<II?")
 
 
-def drawn_so_far(torch):
+def get_rng_states(torch):
     """Return the state of all random number generators."""
-    state = {"python": _packed_python(), "torch": torch.get_rng_state()}
-    numpy_state = _packed_numpy()
+    state = {"python": _get_packed_python(), "torch": torch.get_rng_state()}
+    numpy_state = _get_packed_numpy()
     if numpy_state is not None:
         state["numpy"] = numpy_state
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -28,7 +28,7 @@ def drawn_so_far(torch):
     return state
 
 
-def draw_on_from(torch, state):
+def set_rng_states(torch, state):
     """Restore those that exist here: a snapshot may come from a machine with other devices."""
     _set_python(state["python"])
     # Clone: torch reads a state from the start of the storage, and a view crashes.
@@ -41,36 +41,36 @@ def draw_on_from(torch, state):
         torch.mps.set_rng_state(state["mps"].clone())
 
 
-def of_worker(torch):
+def get_worker_rng_state(torch):
     """Return the random state of a DataLoader worker as one tensor."""
-    numpy_state = _packed_numpy()
-    of_torch = torch.get_rng_state()
-    packed = bytearray(_SIZES.pack(_PYTHON.size, of_torch.numel(), numpy_state is not None))
-    packed += _packed_python()
+    numpy_state = _get_packed_numpy()
+    torch_state = torch.get_rng_state()
+    packed = bytearray(_SIZES.pack(_PYTHON.size, torch_state.numel(), numpy_state is not None))
+    packed += _get_packed_python()
     packed += numpy_state or b""
-    return torch.cat((torch.frombuffer(packed, dtype=torch.uint8), of_torch))
+    return torch.cat((torch.frombuffer(packed, dtype=torch.uint8), torch_state))
 
 
-def set_in_worker(torch, packed):
+def set_worker_rng_state(torch, packed):
     data = bytes(packed.tolist())
-    python, of_torch, has_numpy = _SIZES.unpack_from(data)
+    python_size, torch_size, has_numpy = _SIZES.unpack_from(data)
     at = _SIZES.size
-    _set_python(data[at : at + python])
+    _set_python(data[at : at + python_size])
     if has_numpy:
-        _set_numpy(data[at + python : at + python + _NUMPY.size])
-    torch.set_rng_state(packed[-of_torch:].clone())
+        _set_numpy(data[at + python_size : at + python_size + _NUMPY.size])
+    torch.set_rng_state(packed[-torch_size:].clone())
 
 
-def sources(torch):
-    """Return the state of each CPU generator of the process, in a form to compare; `packed_source` packs one to save it."""
-    found = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    of_numpy = _numpy_state()
-    if of_numpy is not None:
-        found["numpy"] = of_numpy
-    return found
+def get_sources(torch):
+    """Return the state of each CPU generator of the process, in a form to compare; `pack_source` packs one to save it."""
+    states = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy_state = _get_numpy_state()
+    if numpy_state is not None:
+        states["numpy"] = numpy_state
+    return states
 
 
-def same_source(torch, name, one, other):
+def is_same_source(torch, name, one, other):
     if name == "torch":
         return torch.equal(one, other)
     if name == "numpy":
@@ -78,10 +78,10 @@ def same_source(torch, name, one, other):
     return one == other
 
 
-def packed_source(name, state):
+def pack_source(name, state):
     if name == "torch":
         return bytes(state.tolist())
-    return packed_python(state) if name == "python" else _pack_numpy(state)
+    return pack_python(state) if name == "python" else _pack_numpy(state)
 
 
 def set_source(torch, name, packed):
@@ -93,26 +93,26 @@ def set_source(torch, name, packed):
         _set_numpy(packed)
 
 
-def packed_python(state):
+def pack_python(state):
     """Pack a state returned by `random.Random.getstate`."""
     _, words, gauss = state
     return _PYTHON.pack(*words, gauss is not None, gauss or 0.0)
 
 
-def unpacked_python(packed):
+def unpack_python(packed):
     *words, has_gauss, gauss = _PYTHON.unpack(packed)
     return 3, tuple(words), gauss if has_gauss else None
 
 
-def _packed_python():
-    return packed_python(random.getstate())
+def _get_packed_python():
+    return pack_python(random.getstate())
 
 
 def _set_python(packed):
-    random.setstate(unpacked_python(packed))
+    random.setstate(unpack_python(packed))
 
 
-def _numpy_state():
+def _get_numpy_state():
     """Return the state of NumPy's global generator, if the program uses NumPy."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):
@@ -121,8 +121,8 @@ def _numpy_state():
     return state if state[0] == "MT19937" else None
 
 
-def _packed_numpy():
-    state = _numpy_state()
+def _get_packed_numpy():
+    state = _get_numpy_state()
     return None if state is None else _pack_numpy(state)
 
 

@@ -4,7 +4,7 @@ To reach the middle of such an order again, each item must be drawn from its ori
 others have drawn in between. This applies only to samplers that are not from torch, because torch draws the order at the start.
 """
 
-from .rng import packed_source, same_source, set_source, sources
+from .rng import get_sources, is_same_source, pack_source, set_source
 
 MAX_BYTES = 8 << 20
 
@@ -12,72 +12,72 @@ MAX_BYTES = 8 << 20
 class SamplerReplay(object):
     """The random states that the items of a sample order are drawn from."""
 
-    def __init__(self, torch, kept=None):
-        kept = kept or {}
+    def __init__(self, torch, saved=None):
+        saved = saved or {}
         self._torch = torch
-        self.things = 0
+        self.items = 0
         """How many items were drawn in this attempt."""
-        self._known = kept.get("things", 0)
-        self._at = list(kept.get("at", ()))
-        self._sources = list(kept.get("sources", ()))
-        self._sizes = list(kept.get("sizes", ()))
-        self._states = bytearray(bytes(kept["states"].tolist()) if "states" in kept else b"")
-        self.too_many = kept.get("too many", False)
+        self._known_items = saved.get("things", 0)
+        self._at = list(saved.get("at", ()))
+        self._sources = list(saved.get("sources", ()))
+        self._sizes = list(saved.get("sizes", ()))
+        self._states = bytearray(bytes(saved["states"].tolist()) if "states" in saved else b"")
+        self.too_many = saved.get("too many", False)
         """Whether it draws more often than can be saved."""
-        self._after = None
+        self._last_sources = None
         self._replayed = 0
         self._start_of_next = 0
 
     def state(self):
-        if not self.things:
+        if not self.items:
             return None
-        state = {"things": self.things, "too many": self.too_many}
+        state = {"things": self.items, "too many": self.too_many}
         if self._at:
             raw = self._torch.frombuffer(bytearray(self._states), dtype=self._torch.uint8)
             state.update(at=list(self._at), sources=list(self._sources), sizes=list(self._sizes), states=raw)
         return state
 
-    def over(self, things):
+    def wrap(self, items):
         """Return the same items, each drawn from its original random state, as far as the previous attempt got."""
-        return _Watched(self, things)
+        return _ReplayedIterator(self, items)
 
-    def next(self, things):
-        if self.things < self._known:
-            self._set_back()
-            thing = next(things)
-            self.things += 1
-            if self.things == self._known:
-                self._after = sources(self._torch)
-            return thing
+    def next_item(self, items):
+        if self.items < self._known_items:
+            self._restore_sources()
+            item = next(items)
+            self.items += 1
+            if self.items == self._known_items:
+                self._last_sources = get_sources(self._torch)
+            return item
         if self.too_many:
-            thing = next(things)
-            self.things += 1
-            return thing
-        before = sources(self._torch)
-        thing = next(things)
-        after = sources(self._torch)
-        if self._after is not None:  # the first item is drawn from the state at the start of the pass
-            self._keep(before, after)
-        self._after = after
-        self.things += 1
-        return thing
+            item = next(items)
+            self.items += 1
+            return item
+        before = get_sources(self._torch)
+        item = next(items)
+        after = get_sources(self._torch)
+        if self._last_sources is not None:  # the first item is drawn from the state at the start of the pass
+            self._save_sources(before, after)
+        self._last_sources = after
+        self.items += 1
+        return item
 
-    def _set_back(self):
-        while self._replayed < len(self._at) and self._at[self._replayed] <= self.things:
+    def _restore_sources(self):
+        while self._replayed < len(self._at) and self._at[self._replayed] <= self.items:
             size = self._sizes[self._replayed]
             end = self._start_of_next + size
             set_source(self._torch, self._sources[self._replayed], bytes(self._states[self._start_of_next : end]))
             self._start_of_next = end
             self._replayed += 1
 
-    def _keep(self, before, after):
+    def _save_sources(self, before, after):
         for name, state in before.items():
-            if name not in after or same_source(self._torch, name, state, after[name]):
+            if name not in after or is_same_source(self._torch, name, state, after[name]):
                 continue
-            if name in self._after and same_source(self._torch, name, state, self._after[name]):
+            if name in self._last_sources and is_same_source(self._torch, name, state, self._last_sources[name]):
                 continue
-            packed = packed_source(name, state)
-            self._at.append(self.things)
+            packed = pack_source(name, state)
+            self._at.append(self.items)
             self._sources.append(name)
             self._sizes.append(len(packed))
             self._states += packed
@@ -86,13 +86,13 @@ class SamplerReplay(object):
             self._at, self._sources, self._sizes, self._states = [], [], [], bytearray()
 
 
-class _Watched(object):
-    def __init__(self, draws, things):
-        self._draws = draws
-        self._things = things
+class _ReplayedIterator(object):
+    def __init__(self, replay, items):
+        self._replay = replay
+        self._things = items
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return self._draws.next(self._things)
+        return self._replay.next_item(self._things)

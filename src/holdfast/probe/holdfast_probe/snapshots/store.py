@@ -10,11 +10,11 @@ import re
 
 from ..heartbeat import lives
 from . import snapshot_file
-from .fs import MAX_PID, TEMPORARY, Files, OfAnotherUser, is_own, make_folder, read_own, write_whole
+from .fs import MAX_PID, TEMPORARY, Files, OwnedByAnotherUser, is_own, make_folder, read_own, write_atomically
 from .loss_trace import NAME as TRACE
-from .snapshot_file import CorruptSnapshot, NotOurs
+from .snapshot_file import CorruptSnapshot, ForeignSnapshot
 
-KEPT = 3
+MAX_KEPT = 3
 AGREED = "agreed"
 HASH = ".hash"
 PART = re.compile(r"([0-9]{12})\.rank-([0-9]{1,6})-of-([0-9]{1,6})\.snapshot")
@@ -30,13 +30,13 @@ def commit_name(position, world_size):
     return "%012d.of-%d.commit" % (position, world_size)
 
 
-def _is_left_behind(name, by_us=False):
-    """Return whether an exited process left this temporary file; with `by_us`, also whether this process did, which writes no more."""
+def _is_leftover(name, include_own=False):
+    """Return whether an exited process left this temporary file; with `include_own`, also whether this process did, which writes no more."""
     found = TEMPORARY.fullmatch(name)
     if found is None:
         return False
     pid = int(found[1])
-    return (by_us and pid == os.getpid()) or not (0 < pid <= MAX_PID and lives(pid))
+    return (include_own and pid == os.getpid()) or not (0 < pid <= MAX_PID and lives(pid))
 
 
 class Snapshot(object):
@@ -52,14 +52,14 @@ class Snapshot(object):
 
 
 class Store(object):
-    def __init__(self, folder, rank=0, world_size=1, keep=KEPT, files=None):
+    def __init__(self, folder, rank=0, world_size=1, keep=MAX_KEPT, files=None):
         self.folder = folder
         self.rank = rank
         self.world_size = world_size
         self._keep = keep
         self._files = files or Files()
-        self._own = (0, "", "")  # position, name and hash of what rank 0 wrote last
-        self.at = -1
+        self._last_part = (0, "", "")  # position, name and hash of what rank 0 wrote last
+        self.last_position = -1
         """The position that was resumed from, or of the last snapshot since."""
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -70,17 +70,17 @@ class Store(object):
         path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         digest = snapshot_file.write(self._files, path, header, raw)
         if self.world_size == 1:
-            self.tidy(position)
+            self.prune(position)
         elif self.rank == 0:
-            self._own = (position, os.path.basename(path), digest)
+            self._last_part = (position, os.path.basename(path), digest)
         else:
             # Rank 0 reads the hash from here instead of reading the whole part.
-            write_whole(self._files, path + HASH, [digest.encode("ascii")])
+            write_atomically(self._files, path + HASH, [digest.encode("ascii")])
         return path
 
     def commit(self):
         """On rank 0: return whether all parts of the last snapshot exist. If so, commit it."""
-        position, name, digest = self._own
+        position, name, digest = self._last_part
         parts = {name: digest}
         for rank in range(1, self.world_size):
             name = part_name(position, rank, self.world_size)
@@ -89,40 +89,40 @@ class Store(object):
             except (OSError, UnicodeDecodeError):
                 return False
         text = json.dumps({"position": position, "parts": parts}).encode("ascii")
-        write_whole(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
-        self.tidy(position)
+        write_atomically(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
+        self.prune(position)
         return True
 
-    def agree(self, position):
+    def announce(self, position):
         """On rank 0: announce the position at which every rank takes a snapshot. Ranks are never far apart, so it is slightly ahead."""
         make_folder(self.folder)
-        write_whole(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
+        write_atomically(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
 
-    def agreed(self):
+    def read_announced(self):
         """Return the position that rank 0 announced last; -1 if there is none."""
         try:
             return int(read_own(os.path.join(self.folder, AGREED), 32))
         except (OSError, ValueError):
             return -1
 
-    def tidy(self, newest):
+    def prune(self, newest):
         """Keep only the newest few snapshots, and remove temporary files of crashed processes. With one process, snapshots beyond `newest`
         are incomplete or belong to a training that was not resumed: they must not outlive the snapshot taken now. With several ranks, another
         rank may be ahead by one: files beyond `newest` are being written, and those of an earlier attempt were removed at the beginning.
         """
-        kept = set([position for position in self.positions(own=True) if position <= newest][: self._keep])
-        for name in self._names():
+        kept = set([position for position in self.positions(own_only=True) if position <= newest][: self._keep])
+        for name in self._list_files():
             found = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name)
-            left = _is_left_behind(name)
+            leftover = _is_leftover(name)
             ahead = found is not None and int(found[1]) > newest and int(found[found.re.groups]) == self.world_size > 1
-            if left or (found is not None and int(found[1]) not in kept and not ahead):
+            if leftover or (found is not None and int(found[1]) not in kept and not ahead):
                 self._remove(name)
 
     def clear(self):
         """Remove everything at the end of the training: there is nothing to resume."""
-        for name in self._names():
-            ours = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name) or name in (AGREED, TRACE)
-            if ours or _is_left_behind(name, by_us=True):
+        for name in self._list_files():
+            is_snapshot_file = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name) or name in (AGREED, TRACE)
+            if is_snapshot_file or _is_leftover(name, include_own=True):
                 self._remove(name)
 
     def _remove(self, name):
@@ -136,75 +136,77 @@ class Store(object):
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def positions(self, own=False):
-        """Return the positions of all committed snapshots, intact or not, newest first. With `own`, ignore those of another user."""
+    def positions(self, own_only=False):
+        """Return the positions of all committed snapshots, intact or not, newest first. With `own_only`, ignore those of another user."""
         if self.world_size == 1:
-            found = (PART.fullmatch(name) for name in self._names())
+            found = (PART.fullmatch(name) for name in self._list_files())
             known = [match for match in found if match and (match[2], match[3]) == ("0", "1")]
         else:
-            found = (COMMIT.fullmatch(name) for name in self._names())
+            found = (COMMIT.fullmatch(name) for name in self._list_files())
             known = [match for match in found if match and int(match[2]) == self.world_size]
-        counted = {int(match[1]) for match in known if not own or is_own(os.path.join(self.folder, match[0]))}
-        return sorted(counted, reverse=True)
+        committed = {int(match[1]) for match in known if not own_only or is_own(os.path.join(self.folder, match[0]))}
+        return sorted(committed, reverse=True)
 
-    def begin(self, torch, torn=lambda path, why, foreign: None, holds=()):
+    def begin(self, torch, on_corrupt=lambda path, why, foreign: None, required_keys=()):
         """Return the newest snapshot, to resume from. Discard parts beyond it, so that they are never combined with new parts."""
-        snapshot = self.newest(torch, torn, holds)
-        self.at = -1 if snapshot is None else snapshot.position
+        snapshot = self.read_newest(torch, on_corrupt, required_keys)
+        self.last_position = -1 if snapshot is None else snapshot.position
         if self.world_size > 1:
-            self._take_back()
+            self._discard_incomplete()
         return snapshot
 
-    def _take_back(self):
-        for name in self._names():
+    def _discard_incomplete(self):
+        for name in self._list_files():
             part, commit = PART_OR_HASH.fullmatch(name), COMMIT.fullmatch(name)
             own = part is not None and (int(part[2]), int(part[3])) == (self.rank, self.world_size)
-            begun = own and name.endswith(HASH) and int(part[1]) > self.at
-            same = commit is not None and int(commit[2]) == self.world_size
-            counted = same and int(commit[1]) > self.at >= 0
-            if begun or (self.rank == 0 and (counted or name == AGREED)):
+            incomplete = own and name.endswith(HASH) and int(part[1]) > self.last_position
+            same_size = commit is not None and int(commit[2]) == self.world_size
+            committed = same_size and int(commit[1]) > self.last_position >= 0
+            if incomplete or (self.rank == 0 and (committed or name == AGREED)):
                 self._remove(name)
 
-    def newest(self, torch, torn=lambda path, why, foreign: None, holds=()):
-        """Return the newest snapshot whose parts are all intact, or None. For each snapshot that is skipped, call `torn` with its path, the
-        reason, and whether it was skipped because it belongs to another user. A state without all of the keys in `holds` is not valid.
+    def read_newest(self, torch, on_corrupt=lambda path, why, foreign: None, required_keys=()):
+        """Return the newest snapshot whose parts are all intact, or None. For each snapshot that is skipped, call `on_corrupt` with its path, the
+        reason, and whether it was skipped because it belongs to another user. A state without all of the keys in `required_keys` is not valid.
         """
         for position in self.positions():
             try:
-                return self._read(torch, position, holds)
+                return self._read(torch, position, required_keys)
             except CorruptSnapshot as why:
                 path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
-                torn(path, str(why), isinstance(why, NotOurs))
+                on_corrupt(path, str(why), isinstance(why, ForeignSnapshot))
         return None
 
-    def _read(self, torch, position, holds):
-        own = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
-        header, state, digest = snapshot_file.read(torch, own)
+    def _read(self, torch, position, required_keys):
+        path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
+        header, state, digest = snapshot_file.read(torch, path)
         if not all(isinstance(header.get(name), int) for name in ("position", "step")):
             raise CorruptSnapshot("its header has no position or step")
-        if holds and not (isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in holds)):
+        if required_keys and not (
+            isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in required_keys)
+        ):
             raise CorruptSnapshot("it does not contain the expected state")
         if self.world_size > 1:
-            self._check_the_others(position, own, digest)
-        return Snapshot(own, header, state, digest)
+            self._check_all_parts(position, path, digest)
+        return Snapshot(path, header, state, digest)
 
-    def _check_the_others(self, position, own, digest):
+    def _check_all_parts(self, position, own_path, digest):
         """Check every part on every rank: all ranks must reach the same result without communicating."""
         try:
             text = read_own(os.path.join(self.folder, commit_name(position, self.world_size)), 1 << 20)
             parts = dict(json.loads(text)["parts"])
-        except OfAnotherUser as error:
-            raise NotOurs("its commit file: %s" % error.strerror) from None
+        except OwnedByAnotherUser as error:
+            raise ForeignSnapshot("its commit file: %s" % error.strerror) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptSnapshot("its commit file cannot be read: %s" % error) from None
         for rank in range(self.world_size):
             name = part_name(position, rank, self.world_size)
             path = os.path.join(self.folder, name)
-            found = digest if path == own else snapshot_file.digest_of(path)
+            found = digest if path == own_path else snapshot_file.compute_digest(path)
             if parts.get(name) != found:
                 raise CorruptSnapshot("the part of rank %d is not what was written" % rank)
 
-    def _names(self):
+    def _list_files(self):
         try:
             return sorted(os.listdir(self.folder))
         except OSError:

@@ -26,28 +26,28 @@ from .callbacks import SOURCE, Callbacks
 from .exact_resume import ExactResume
 from .overrides import Overrides, requested_overrides
 from .resume_last_pt import Resume
-from .settings import SettingsTold
+from .settings import SettingsReporter
 
 
 def install(probe):
-    watcher = Callbacks(probe)
-    after_import("ultralytics.engine.trainer", watcher.watch)
+    callbacks = Callbacks(probe)
+    after_import("ultralytics.engine.trainer", callbacks.watch)
     if os.environ.get(protocol.OBSERVE_ONLY) != "1":
-        _install_what_acts(probe, watcher)
-    watcher.followers.append(SettingsTold(probe))
+        _install_changes(probe, callbacks)
+    callbacks.followers.append(SettingsReporter(probe))
 
 
-def _install_what_acts(probe, watcher):
-    asked = requested_overrides(watcher.note)
-    exact = ExactResume(probe, watcher, asked.get("validation"))
-    watcher.followers.append(exact)
+def _install_changes(probe, callbacks):
+    requested = requested_overrides(callbacks.note)
+    exact = ExactResume(probe, callbacks, requested.get("validation"))
+    callbacks.followers.append(exact)
     after_import("ultralytics.engine.trainer", exact.watch)
-    how, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
-    if how == "snapshot":
+    resume_mode, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
+    if resume_mode == "snapshot":
         checkpoint = os.environ.get(protocol.FALLBACK)
-    if how in ("snapshot", SOURCE) and checkpoint:
-        resume = Resume(probe.torch, checkpoint, watcher.note, probe.starts_over, exact.goes_on)
+    if resume_mode in ("snapshot", SOURCE) and checkpoint:
+        resume = Resume(probe.torch, checkpoint, callbacks.note, probe.starts_over, exact.can_resume)
         after_import("ultralytics.engine.model", resume.watch)
-    wishes = Overrides(probe, watcher, asked)
-    after_import("ultralytics.engine.trainer", wishes.watch)
-    after_import("ultralytics.engine.model", wishes.watch_model)
+    overrides = Overrides(probe, callbacks, requested)
+    after_import("ultralytics.engine.trainer", overrides.watch)
+    after_import("ultralytics.engine.model", overrides.watch_model)

@@ -9,18 +9,18 @@ NOT_COMPARED = frozenset(
     ("save_dir", "name", "project", "exist_ok", "resume", "device", "verbose", "plots", "save_period")
 )
 """Settings that do not change the result, or that the fingerprint contains in another form."""
-OF_THE_SAME = ("task", "data", "epochs", "model")
+IDENTITY_SETTINGS = ("task", "data", "epochs", "model")
 """Settings that identify a training."""
 
 
-def asked(overrides):
+def select_identity(overrides):
     """Return the requested settings that distinguish a training from others."""
-    return {name: str(overrides[name]) for name in OF_THE_SAME if overrides.get(name) is not None}
+    return {name: str(overrides[name]) for name in IDENTITY_SETTINGS if overrides.get(name) is not None}
 
 
-def why_another(then, now):
+def why_other_training(then, now):
     """Return why a snapshot belongs to another training, or None."""
-    both = [name for name in OF_THE_SAME if name in then and name in now and name != "epochs"]
+    both = [name for name in IDENTITY_SETTINGS if name in then and name in now and name != "epochs"]
     return next(("%s is %s in the snapshot and %s now" % (n, then[n], now[n]) for n in both if then[n] != now[n]), None)
 
 
@@ -32,24 +32,24 @@ def changed_settings(then, now):
     }
 
 
-def fingerprint_of(torch, trainer, validation):
+def make_fingerprint(torch, trainer, validation):
     """Return everything that the results depend on. `validation` contains the validation overrides."""
-    found = fingerprint(torch, {"model": trainer.model})
+    values = fingerprint(torch, {"model": trainer.model})
     from ultralytics import __version__
 
-    found["ultralytics"] = __version__
+    values["ultralytics"] = __version__
     opencv = sys.modules.get("cv2")
-    found["opencv"] = getattr(opencv, "__version__", None)
-    found["images"] = _images(trainer.train_loader.dataset)
-    found["workers"] = trainer.train_loader.num_workers
-    found.update(validation)
+    values["opencv"] = getattr(opencv, "__version__", None)
+    values["images"] = _hash_images(trainer.train_loader.dataset)
+    values["workers"] = trainer.train_loader.num_workers
+    values.update(validation)
     for name, value in vars(trainer.args).items():
         if name not in NOT_COMPARED:
-            found["setting " + name] = str(value)
-    return found
+            values["setting " + name] = str(value)
+    return values
 
 
-def _images(dataset):
+def _hash_images(dataset):
     """Return a short hash of the image names."""
     import hashlib
 

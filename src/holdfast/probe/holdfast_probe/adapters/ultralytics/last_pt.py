@@ -9,7 +9,7 @@ import os
 import re
 import threading
 
-from ...snapshots.fs import replace_with
+from ...snapshots.fs import replace_with_chunks
 
 NAME = re.compile(r"last-(\d{6})\.pt")
 
@@ -24,53 +24,53 @@ class LastPtCopies(object):
         """Epoch of a save -> positions of the first and the last snapshot that need it."""
         self._inherited = frozenset()
         """Epochs whose copies an earlier attempt left for its snapshots."""
-        self._keeping = None
+        self._copy_thread = None
 
-    def snapshot_taken(self, position, epoch):
+    def add_snapshot(self, position, epoch):
         """Record a snapshot. `epoch` is that of the last save before it; None if there was none."""
         if epoch is not None:
             first, _ = self._spans.get(epoch, (position, position))
             self._spans[epoch] = (first, position)
 
-    def keep(self, trainer):
+    def start_copy(self, trainer):
         """Copy the file that was just saved while the training continues."""
-        self._spans, self._inherited = self._still_needed()
+        self._spans, self._inherited = self._find_needed()
         needed = {trainer.epoch, *self._spans, *self._inherited}
-        self._keeping = CopyThread(self._folder, str(trainer.last), trainer.epoch, needed)
+        self._copy_thread = CopyThread(self._folder, str(trainer.last), trainer.epoch, needed)
 
     def wait(self):
         """Wait until the previous save is copied; required before the next save. Raise the error of the copy, if any."""
-        keeping, self._keeping = self._keeping, None
-        if keeping is not None:
-            keeping.wait()
+        copy_thread, self._copy_thread = self._copy_thread, None
+        if copy_thread is not None:
+            copy_thread.wait()
 
-    def give_back(self, torch, trainer, position, epoch):
+    def restore(self, torch, trainer, position, epoch):
         """Restore last.pt as it was at that snapshot. Return why that is impossible, or None; raise OSError."""
-        epochs = _epochs(self._folder)
-        self.snapshot_taken(position, epoch)
-        self._inherited = frozenset(one for one in epochs if epoch is not None and one <= epoch)
+        epochs = _list_epochs(self._folder)
+        self.add_snapshot(position, epoch)
+        self._inherited = frozenset(saved for saved in epochs if epoch is not None and saved <= epoch)
         # Later copies belong to epochs that are repeated: if the new copy fails, the old ones must not be mistaken for it.
         _remove(self._folder, set(epochs) - self._inherited)
         if epoch in epochs:
             _copy(_path(self._folder, epoch), str(trainer.last))
-        elif epoch is not None and _epoch_in(torch, str(trainer.last)) != epoch:
+        elif epoch is not None and _read_epoch(torch, str(trainer.last)) != epoch:
             return "there is no copy from after epoch %d" % (epoch + 1)
         return None
 
     def clear(self):
         """Remove all copies: the training is over or starts over."""
-        _remove(self._folder, _epochs(self._folder))
+        _remove(self._folder, _list_epochs(self._folder))
 
-    def _still_needed(self):
-        there = self._store.positions()
+    def _find_needed(self):
+        positions = self._store.positions()
         newest = max(self._spans, default=None)  # its snapshot may not be on disk yet
         spans = {
             epoch: (first, end)
             for epoch, (first, end) in self._spans.items()
-            if epoch == newest or any(first <= position <= end for position in there)
+            if epoch == newest or any(first <= position <= end for position in positions)
         }
         oldest = min((first for first, _ in self._spans.values()), default=None)
-        earlier = oldest is None or any(position < oldest for position in there)
+        earlier = oldest is None or any(position < oldest for position in positions)
         return spans, self._inherited if earlier else frozenset()
 
 
@@ -88,7 +88,7 @@ class CopyThread(threading.Thread):
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             _copy(self._path, _path(self._folder, self._epoch))
-            _remove(self._folder, set(_epochs(self._folder)) - self._needed)
+            _remove(self._folder, set(_list_epochs(self._folder)) - self._needed)
         except OSError as error:
             self._error = error
 
@@ -102,7 +102,7 @@ def _path(folder, epoch):
     return os.path.join(folder, "last-%06d.pt" % epoch)
 
 
-def _epochs(folder):
+def _list_epochs(folder):
     try:
         found = (NAME.fullmatch(name) for name in os.listdir(folder))
     except OSError:
@@ -110,7 +110,7 @@ def _epochs(folder):
     return sorted(int(match[1]) for match in found if match)
 
 
-def _epoch_in(torch, path):
+def _read_epoch(torch, path):
     """Return the epoch that an Ultralytics checkpoint was saved after; None if it cannot be read."""
     try:
         return torch.load(path, map_location="cpu", weights_only=False).get("epoch")
@@ -125,4 +125,4 @@ def _remove(folder, epochs):
 
 def _copy(path, to):
     with open(path, "rb") as file:
-        replace_with(to, iter(lambda: file.read(1 << 22), b""))
+        replace_with_chunks(to, iter(lambda: file.read(1 << 22), b""))

@@ -6,7 +6,7 @@ import sys
 LOOP = "_do_train"
 
 
-def frame_of(name):
+def find_frame(name):
     """Return the frame of the calling function with this name; None if there is none."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
@@ -16,15 +16,15 @@ def frame_of(name):
 
 def set_local(frame, name, value):
     """Set a local variable of a running function. Python 3.13 writes through automatically."""
-    known = frame.f_locals
-    known[name] = value
+    local_values = frame.f_locals
+    local_values[name] = value
     if sys.version_info < (3, 13):
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def advance_bar(done):
     """Advance the progress bar to the start position in the epoch."""
-    frame = frame_of("__iter__")
+    frame = find_frame("__iter__")
     bar = None if frame is None else frame.f_locals.get("self")
     if bar is not None and hasattr(bar, "n") and hasattr(bar, "last_print_n"):
         bar.n = bar.last_print_n = done

@@ -28,35 +28,35 @@ def requested_overrides(note):
     if not text:
         return {}
     try:
-        found = json.loads(text)
+        overrides = json.loads(text)
     except ValueError:
-        found = None
-    if isinstance(found, dict) and all(isinstance(found.get(name, {}), dict) for name in OBJECTS):
-        return found
+        overrides = None
+    if isinstance(overrides, dict) and all(isinstance(overrides.get(name, {}), dict) for name in OBJECTS):
+        return overrides
     note("the overrides cannot be parsed: the training runs as its command says", text[:300])
     return {}
 
 
 class Overrides(object):
-    def __init__(self, probe, watcher, requested_overrides):
-        self._watcher = watcher
+    def __init__(self, probe, callbacks, requested_overrides):
+        self._callbacks = callbacks
         self._settings = (
-            Settings(watcher, requested_overrides["settings"]) if requested_overrides.get("settings") else None
+            Settings(callbacks, requested_overrides["settings"]) if requested_overrides.get("settings") else None
         )
         self._parts = [] if self._settings is None else [self._settings]
         if requested_overrides.get("validation"):
-            self._parts.append(Validation(probe.torch, watcher, requested_overrides["validation"]))
+            self._parts.append(Validation(probe.torch, callbacks, requested_overrides["validation"]))
         if requested_overrides.get("clear_cache"):
-            clearing = CacheClearing(probe.torch, watcher, requested_overrides["clear_cache"])
+            clearing = CacheClearing(probe.torch, callbacks, requested_overrides["clear_cache"])
             self._parts.append(clearing)
-            watcher.followers.append(clearing)
+            callbacks.followers.append(clearing)
         if requested_overrides.get("assigner") == "cpu":
-            after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, watcher).watch)
+            after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, callbacks).watch)
 
     def watch_model(self, module):
         """Apply setting overrides when `ultralytics.engine.model` is imported."""
         if self._settings is not None:
-            self._settings.of_model(module.Model)
+            self._settings.wrap_model(module.Model)
 
     def watch(self, module):
         """Wrap the trainer when `ultralytics.engine.trainer` is imported. Call this after other wrappers, so that they see the overrides."""
@@ -65,11 +65,11 @@ class Overrides(object):
 
     def _around_init(self, original, trainer, args, kwargs):
         for part in self._parts:
-            with self._watcher.never_raising("applying overrides"):
-                part.of(type(trainer))
+            with self._callbacks.report_errors("applying overrides"):
+                part.wrap_trainer(type(trainer))
         if self._settings is not None:
-            with self._watcher.never_raising("setting overrides"):
-                args, kwargs = _with_overrides(args, kwargs, self._settings.over)
+            with self._callbacks.report_errors("setting overrides"):
+                args, kwargs = _with_overrides(args, kwargs, self._settings.apply)
         return original(trainer, *args, **kwargs)
 
 

@@ -21,7 +21,7 @@ class Resume(object):
         self._checkpoint = checkpoint
         self._note = note
         self._starts_over = starts_over
-        self._waiting = True
+        self._is_pending = True
 
     def watch(self, module):
         """Wrap `Model.train` when `ultralytics.engine.model` is imported."""
@@ -34,10 +34,10 @@ class Resume(object):
         @functools.wraps(original)
         def train(*args, **kwargs):
             # The first positional argument is the model object; the `yolo` command also passes a setting named `model`.
-            if self._waiting:
+            if self._is_pending:
                 try:
                     if not self._fallback(kwargs):
-                        self._change(kwargs)
+                        self._set_resume(kwargs)
                 except Exception as error:
                     self._refuse("%s: %s" % (type(error).__name__, str(error)[:300]))
             return original(*args, **kwargs)
@@ -46,11 +46,11 @@ class Resume(object):
 
     def _refuse(self, why):
         """Let the training start as the user requested, from step 0."""
-        self._waiting = False
+        self._is_pending = False
         self._note(NOT_RESUMED, why)
         self._starts_over()
 
-    def _change(self, kwargs):
+    def _set_resume(self, kwargs):
         if not self._checkpoint or not os.path.exists(self._checkpoint):
             self._refuse("the file %s does not exist" % self._checkpoint)
             return
@@ -59,11 +59,11 @@ class Resume(object):
         if reason is not None:
             self._refuse("%s: %s" % (self._checkpoint, reason))
             return
-        difference = why_of_another_training(saved["train_args"], kwargs)
+        difference = why_other_training(saved["train_args"], kwargs)
         if difference is not None:
             self._note("the checkpoint does not belong to this call of Model.train", difference)
             return
-        self._waiting = False
+        self._is_pending = False
         os.environ.pop(protocol.RESUME, None)  # processes started by this one must not resume from it again
         kwargs["resume"] = self._checkpoint
         self._note("ultralytics resumes from its checkpoint", "%s, epoch %d" % (self._checkpoint, saved["epoch"] + 1))
@@ -83,19 +83,19 @@ def why_not_resumable(saved):
     return None
 
 
-def why_of_another_training(saved, asked):
+def why_other_training(saved, requested):
     """Return why the checkpoint belongs to another training than the requested one, or None. Settings that may change between attempts
     (batch, image size, device, ...) are not compared.
     """
-    if isinstance(asked.get("data"), (list, tuple)):
+    if isinstance(requested.get("data"), (list, tuple)):
         return "it trains on several datasets"
     for name in ("epochs", "task"):
-        if asked.get(name) is not None and saved.get(name) is not None and str(asked[name]) != str(saved[name]):
-            return "%s is %s in the checkpoint and %s now" % (name, saved[name], asked[name])
-    data, saved_data = asked.get("data"), saved.get("data")
+        if requested.get(name) is not None and saved.get(name) is not None and str(requested[name]) != str(saved[name]):
+            return "%s is %s in the checkpoint and %s now" % (name, saved[name], requested[name])
+    data, saved_data = requested.get("data"), saved.get("data")
     if data and saved_data and _stem(data) != _stem(saved_data):
         return "data is %s in the checkpoint and %s now" % (saved_data, data)
-    name, saved_name = asked.get("name"), saved.get("name")
+    name, saved_name = requested.get("name"), saved.get("name")
     if name and saved_name and not str(saved_name).startswith(str(name)):
         return "name is %s in the checkpoint and %s now" % (saved_name, name)
     return None
