@@ -54,7 +54,7 @@ class LastPtCopies(object):
         if epoch in epochs:
             _copy(_path(self._folder, epoch), str(trainer.last))
         elif epoch is not None and _read_epoch(torch, str(trainer.last)) != epoch:
-            return "there is no copy from after epoch %d" % (epoch + 1)
+            return "there is no copy saved after epoch %d" % (epoch + 1)
         return None
 
     def clear(self):
