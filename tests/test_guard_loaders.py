@@ -147,7 +147,7 @@ def notes(folder, things):
 
 def test_workers_of_a_loader_with_its_own_iter_are_spoken_of(tmp_path):
     said = notes(tmp_path, lambda: Around(Plain(), BATCH, num_workers=1))
-    assert ["__iter__ of its own, and workers" in line for line in said] == [True]
+    assert ["its own __iter__ and workers" in line for line in said] == [True]
 
 
 # --- generators that the program seeds -----------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_an_order_that_draws_more_than_is_kept_is_said(tmp_path, monkeypatch):
             return drawing()
 
     said = notes(tmp_path, OnTheGo)
-    assert ["more often than is kept" in line for line in said] == [True]
+    assert ["more often than can be saved" in line for line in said] == [True]
 
 
 # --- what samplers, datasets and collate functions hold ------------------------------------------------------------------
@@ -468,7 +468,7 @@ def test_looking_calls_nothing_and_ends(tmp_path):
             raise AssertionError(name)
 
     held = LoaderState(torch, DataLoader(Careful(), BATCH))
-    assert held.everything() == {}
+    assert held.get_all_states() == {}
     assert len(held._walk()._seen) <= MAX_OBJECTS
 
 
@@ -519,7 +519,7 @@ def test_workers_that_were_there_before_do_not_stop_a_resume(tmp_path):
         return loader
 
     said = notes(tmp_path, looked_at)
-    assert ["were there before" in line for line in said] == [True]
+    assert ["were started before" in line for line in said] == [True]
 
 
 # --- another loader than it was ------------------------------------------------------------------------------------------
@@ -625,7 +625,7 @@ def test_a_snapshot_of_the_layout_before_goes_on(tmp_path):
 
     again = Loaders(torch)
     again.load_state({"generators": {0: [moment(whole)["generators"][0]]}, "workers": {}})
-    again.arrive()
+    again.reach_resume_point()
     one = loader()
     resumed = again.start_pass(again.register(0, one, restore=False), one, kept)
     assert [batch.tolist() for batch in resumed] == batches[3:]
@@ -638,6 +638,6 @@ def test_a_boundary_of_the_layout_before_goes_on():
     there = torch.Generator().manual_seed(6).get_state()
     loaders = Loaders(torch)
     loaders.load_state({"generators": {0: [there]}, "workers": {}})
-    loaders.arrive()
+    loaders.reach_resume_point()
     loaders.register(0, one)
     assert torch.equal(one.generator.get_state(), there)
