@@ -1,9 +1,10 @@
-"""Repair for a torchvision whose compiled operators do not load with the installed torch: importing it raises because of operators
-that a training may never call. (PyPI's torchvision with a CPU build of torch is such a combination.)
+"""Repair for a torchvision whose compiled operators do not load with the installed torch: importing it raises because
+of operators that a training may never call. (PyPI's torchvision with a CPU build of torch is such a combination.)
 
-torchvision detects this in `torchvision.extension`, before it needs the operators. If they are missing, `nms` and `qnms` are defined at
-that point in plain torch. With them the rest of torchvision imports, and `torchvision.ops.nms` is the function below.
-Its other compiled operators (roi_align, deform_conv2d, ...) remain missing and raise when they are called.
+torchvision detects this in `torchvision.extension`, before it needs the operators. If they are missing, `nms` and
+`qnms` are defined at that point in plain torch. With them the rest of torchvision imports, and `torchvision.ops.nms` is
+the function below. Its other compiled operators (roi_align, deform_conv2d, ...) remain missing and raise when they are
+called.
 """
 
 import os
@@ -14,7 +15,7 @@ from ..import_hooks import after_import
 NAMES = ("nms", "qnms")
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 BLOCK = 128
-"""Number of boxes that are processed at once: the memory needed is a matrix of this many rows by all remaining boxes."""
+"""Number of boxes processed at once: this needs memory for a matrix of this many rows by all remaining boxes."""
 KIND = "torchvision"
 MISSING = "torchvision's compiled operators cannot be loaded with this torch: Holdfast replaces nms with its own"
 ADVICE = "install the torchvision version that matches torch %s; roi_align and other operators are still missing"
@@ -33,7 +34,9 @@ class Repair(object):
         """The operators exist as long as this object does."""
 
     def watch(self, extension):
-        """Define the operators if they are missing. Called when `torchvision.extension` is imported and has tried to load them."""
+        """Define the operators if they are missing. Called when `torchvision.extension` is imported and has tried to
+        load them.
+        """
         try:
             if extension._has_ops() or any(self._exists(name) for name in NAMES):
                 return
@@ -104,8 +107,8 @@ def _overlaps(torch, some, others):
 
 
 def _find_staying(torch, overlapping):
-    """Return which boxes stay if each box overlapped by an earlier box that stays is removed. The result no longer changes after as many
-    rounds as the longest chain of overlapping boxes, which is short.
+    """Return which boxes stay if each box overlapped by an earlier box that stays is removed. The result no longer
+    changes after as many rounds as the longest chain of overlapping boxes, which is short.
     """
     stays = torch.ones(len(overlapping), dtype=torch.bool)
     while True:
@@ -115,7 +118,9 @@ def _find_staying(torch, overlapping):
 
 
 def _round_down(torch, threshold, dtype):
-    """Return the largest number of this dtype that is not above the threshold: comparisons with it give the same result as in full precision."""
+    """Return the largest number of this dtype that is not above the threshold: comparisons with it give the same result
+    as in full precision.
+    """
     rounded = torch.tensor(threshold, dtype=dtype)
     if rounded.item() > threshold:
         rounded = torch.nextafter(rounded, torch.tensor(float("-inf"), dtype=dtype))

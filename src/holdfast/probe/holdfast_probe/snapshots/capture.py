@@ -1,7 +1,7 @@
 """A copy of a state in host memory: the only thing the training waits for.
 
-One block of memory is kept from snapshot to snapshot and written as it is. The offset of each tensor follows from the shapes, dtypes and
-strides of all tensors. Most states match an earlier one in these, so that a capture only copies.
+One block of memory is kept from snapshot to snapshot and written as it is. The offset of each tensor follows from the
+shapes, dtypes and strides of all tensors. Most states match an earlier one in these, so that a capture only copies.
 """
 
 import ctypes
@@ -17,11 +17,13 @@ MAX_CACHED_LAYOUTS = 4
 BLOCK_SIZE_FACTOR = 3
 """The first states are smaller than later ones. Pages that are never written take no memory."""
 MAX_PREALLOCATED_FRACTION = 0.25
-"""The fraction of free memory that may be taken in advance: the training has not allocated all of its own memory yet."""
+"""The fraction of free memory that may be taken in advance: the training has not allocated all it needs yet."""
 
 
 _WIPE_ON_FORK = 18
-"""A Linux constant that Python does not define. (Not MADV_DONTFORK: a fork that frees the object would unmap whatever is there by then.)"""
+"""A Linux constant that Python does not define. (Not MADV_DONTFORK: a fork that frees the object would unmap whatever
+is there by then.)
+"""
 ADVICE = (getattr(mmap, "MADV_HUGEPAGE", 14), _WIPE_ON_FORK) if sys.platform == "linux" else ()
 
 
@@ -61,7 +63,9 @@ class Capture(object):
         """The state as JSON text, with each tensor replaced by its index."""
 
     def preallocate(self, size):
-        """Allocate memory before the first capture, and not during one. If there is too little, the first capture reports it."""
+        """Allocate memory before the first capture, and not during one. If there is too little, the first capture
+        reports it.
+        """
         free_memory = self._get_free_memory()
         if free_memory is not None and size > MAX_PREALLOCATED_FRACTION * free_memory:
             return
@@ -164,9 +168,9 @@ class Capture(object):
 
 
 def _map_memory(size):
-    """Map fresh memory, because the gaps are written too and must not contain old data. Use huge pages if the kernel can: requesting
-    small pages is most of the cost of the first copy. Forks see the memory zeroed; otherwise DataLoader workers would keep every page that
-    is overwritten here.
+    """Map fresh memory, because the gaps are written too and must not contain old data. Use huge pages if the kernel
+    can: requesting small pages is most of the cost of the first copy. Forks see the memory zeroed; otherwise DataLoader
+    workers would keep every page that is overwritten here.
     """
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in ADVICE:
@@ -191,7 +195,9 @@ def _find_strides(tensor):
 
 
 def view_in_block(torch, block, layout, typed):
-    """Return the view of a block that contains a tensor of this layout. `typed` caches the block viewed as each dtype, across calls."""
+    """Return the view of a block that contains a tensor of this layout. `typed` caches the block viewed as each dtype,
+    across calls.
+    """
     dtype, shape, strides, offset = layout
     if dtype not in typed:
         kind = get_dtype(torch, dtype)

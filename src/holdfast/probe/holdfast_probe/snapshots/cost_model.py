@@ -7,7 +7,9 @@ MEDIAN_OF = 5
 OUTLIER_FACTOR = 3.0
 """A cost above this multiple of the typical cost is an outlier: the machine was busy with something else."""
 MAX_FORGIVEN_SECONDS = 0.25
-"""This much of the outliers is not counted per attempt: a single one would delay the next snapshots until it is paid off."""
+"""This much of the outliers is not counted per attempt: a single one would delay the next snapshots until it is paid
+off.
+"""
 
 
 class CostModel(object):

@@ -1,10 +1,10 @@
 """Encodes plain values with tensors in them as JSON text and a list of tensors, and decodes them.
 
-A state consists of numbers, strings, containers and tensors. Anything else has no meaning outside of its process and is rejected with
-its location: no code is ever stored, so none is ever run.
+A state consists of numbers, strings, containers and tensors. Anything else has no meaning outside of its process and is
+rejected with its location: no code is ever stored, so none is ever run.
 
-The text is built while the training waits, and directly as text: passing thousands of small lists to a JSON encoder would trigger
-Python's garbage collector to scan the whole process, which takes ten times as long as a snapshot.
+The text is built while the training waits, and directly as text: passing thousands of small lists to a JSON encoder
+would trigger Python's garbage collector to scan the whole process, which takes ten times as long as a snapshot.
 """
 
 import base64
@@ -36,8 +36,8 @@ class _Unsupported(Exception):
 
 
 def flatten(torch, value, tensors, patterns=None):
-    """Return `value` as text. Tensors are appended to the list, and the text refers to them by index. `patterns` caches templates that
-    speed up encoding the next similar state.
+    """Return `value` as text. Tensors are appended to the list, and the text refers to them by index. `patterns` caches
+    templates that speed up encoding the next similar state.
     """
     try:
         text = _Flattener(torch, tensors, {} if patterns is None else patterns).encode(value)

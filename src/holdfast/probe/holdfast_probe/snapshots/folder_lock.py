@@ -33,7 +33,9 @@ class FolderLock(object):
         self._check_owner()
 
     def _check_owner(self):
-        """Raise NotOurs if a folder belongs to another user. This includes the parent folders that guard creates itself."""
+        """Raise NotOurs if a folder belongs to another user. This includes the parent folders that guard creates
+        itself.
+        """
         folders, parent = [self.folder, self._base], os.path.dirname(self._base)
         while os.path.basename(parent) in GUARD_FOLDERS:
             folders.append(parent)
@@ -45,13 +47,13 @@ class FolderLock(object):
                 continue
             if owner is not None:
                 raise ForeignFolder(
-                    "%s belongs to another user (uid %d), who could change the state that this training resumes from. Use a snapshot folder "
-                    "of your own: guard(..., folder=...)." % (path, owner)
+                    "%s belongs to another user (uid %d), who could change the state that this training resumes from. "
+                    "Use a snapshot folder of your own: guard(..., folder=...)." % (path, owner)
                 )
 
     def acquire(self):
-        """Take the lock. Raise InUse or NotOurs. The lock is released when the process exits, however it exits. Forks of the process, such as
-        DataLoader workers, do not own it.
+        """Take the lock. Raise InUse or NotOurs. The lock is released when the process exits, however it exits. Forks
+        of the process, such as DataLoader workers, do not own it.
         """
         if any(lock.folder == self.folder for lock in _active):
             raise InUse(_format_in_use(self.folder, "in this process"))

@@ -1,7 +1,7 @@
 """The file system operations of a snapshot, in one place, so that a test can interrupt them between any two.
 
-Others may be able to write to the folder: no link in it is followed, nothing is overwritten except by a rename, and files of another
-user are not read.
+Others may be able to write to the folder: no link in it is followed, nothing is overwritten except by a rename, and
+files of another user are not read.
 """
 
 import errno
@@ -21,7 +21,9 @@ class OwnedByAnotherUser(OSError):
 
 class Files(object):
     def create(self, path):
-        """Create a file and open it for writing. Raise FileExistsError if anything exists at the path, including a link."""
+        """Create a file and open it for writing. Raise FileExistsError if anything exists at the path, including a
+        link.
+        """
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o600)
 
     def write(self, descriptor, data):
@@ -97,8 +99,8 @@ def replace_with_chunks(path, chunks):
 
 
 def open_own(path, flags):
-    """Return a descriptor of a regular file that belongs to this user. To be writable, it must have no other hard link. Never block, follow
-    no link. Raise OSError.
+    """Return a descriptor of a regular file that belongs to this user. To be writable, it must have no other hard link.
+    Never block, follow no link. Raise OSError.
     """
     descriptor = os.open(path, flags | _SAFE_FLAGS, 0o600)
     status = os.fstat(descriptor)
@@ -131,7 +133,7 @@ def read_own(path, max_bytes):
 
 
 def make_folder(path):
-    """Create a folder and its parents: the folder accessible only to this user, the parents writable only by this user."""
+    """Create a folder that only this user can access, and its parents, which only this user can write to."""
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
         _make_parents(parent)
@@ -154,7 +156,9 @@ def _make_parents(path):
 
 
 def find_foreign_owner(folder):
-    """Return the uid of another user who owns this folder or a link to it; None if it belongs to this user. Raise OSError."""
+    """Return the uid of another user who owns this folder or a link to it; None if it belongs to this user. Raise
+    OSError.
+    """
     for status in (os.lstat(folder), os.stat(folder)):
         if status.st_uid not in _trusted_users() and not _is_mapped_user(folder, status.st_uid):
             return status.st_uid
@@ -171,7 +175,9 @@ def _trusted_users():
 
 
 def _is_mapped_user(folder, user):
-    """Return whether files of this process get this owner on that file system: some map all files to another user (root on NFS is nobody)."""
+    """Return whether files of this process get this owner on that file system: some map all files to another user (root
+    on NFS is nobody).
+    """
     temporary = temporary_name(folder)
     try:
         descriptor = Files().create(temporary)

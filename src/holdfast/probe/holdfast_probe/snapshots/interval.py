@@ -1,10 +1,11 @@
 """How often a snapshot is worth its cost.
 
-The Young/Daly rule: if a snapshot costs c seconds and the training crashes every m seconds, one snapshot every sqrt(2 c m) seconds loses
-the least. The interval is bounded from above by how much work may be lost, and from below by the budget.
+The Young/Daly rule: if a snapshot costs c seconds and the training crashes every m seconds, one snapshot every sqrt(2 c
+m) seconds loses the least. The interval is bounded from above by how much work may be lost, and from below by the
+budget.
 
-How long an attempt will last is unknown. An attempt that has lasted for an hour can be expected to last for another. So an older training
-needs fewer snapshots, and most are taken early, when nothing is known about it.
+How long an attempt will last is unknown. An attempt that has lasted for an hour can be expected to last for another. So
+an older training needs fewer snapshots, and most are taken early, when nothing is known about it.
 """
 
 import math
@@ -12,14 +13,14 @@ import math
 MAX_LOST_SECONDS = 120.0
 BUDGET = 0.01
 LOAN_SECONDS = 0.25
-"""What an attempt may spend in advance: trainings crash most often early. After a crash, the next attempt may spend what the rule
-gives for an attempt of that length: the budget is meant for those that last.
+"""What an attempt may spend in advance: trainings crash most often early. After a crash, the next attempt may spend
+what the rule gives for an attempt of that length: the budget is meant for those that last.
 """
 MAX_WRITE_FRACTION = 0.2
 """The maximum fraction of the time that may be spent writing."""
 WRITE_COST_FACTOR = 0.1
-"""The cost of a second of writing, relative to a second in which the training waits: disks wear, and processors are shared. Measured
-with a spare core and YOLO11n: less than that.
+"""The cost of a second of writing, relative to a second in which the training waits: disks wear, and processors are
+shared. Measured with a spare core and YOLO11n: less than that.
 """
 DEFAULT_ATTEMPT_SECONDS = 60.0
 """How long the first attempt is expected to last."""
@@ -32,8 +33,8 @@ def expected_attempt_seconds(earlier_seconds, age):
 
 
 def seconds_between(cost, attempt_seconds, max_lost_seconds=None, write_seconds=0.0):
-    """`cost` is how long the training waits for a snapshot, `write_seconds` how long writing it takes. `max_lost_seconds` is the user's own limit: it
-    takes precedence over the limit on writing.
+    """`cost` is how long the training waits for a snapshot, `write_seconds` how long writing it takes.
+    `max_lost_seconds` is the user's own limit: it takes precedence over the limit on writing.
     """
     best = math.sqrt(2.0 * max(cost + WRITE_COST_FACTOR * write_seconds, 1e-6) * attempt_seconds)
     if max_lost_seconds is not None:

@@ -9,8 +9,8 @@ from .worker_state import finish_tasks
 class Loaders(object):
     """Loaders, each identified by the number of its first pass in an epoch.
 
-    The state of a loader is restored unless the program sets it between a point where snapshots are taken and the pass, as with
-    `generator.manual_seed(epoch)`: the resumed program does so again.
+    The state of a loader is restored unless the program sets it between a point where snapshots are taken and the pass,
+    as with `generator.manual_seed(epoch)`: the resumed program does so again.
     """
 
     def __init__(self, torch):
@@ -62,7 +62,9 @@ class Loaders(object):
         self._reached_resume_point = False
 
     def reach_resume_point(self):
-        """At the resume point: discard what the program did to loaders before it, because the snapshot already contains that."""
+        """At the resume point: discard what the program did to loaders before it, because the snapshot already contains
+        that.
+        """
         self._reached_resume_point = True
         for loader_state, states in self._used_before_resume_point.values():
             loader_state.set_state(states)
@@ -77,8 +79,8 @@ class Loaders(object):
         }
 
     def register(self, pass_number, loader, restore=True):
-        """Register a loader at the start of a pass over it and return its key. Restore each of its values only once, because
-        loaders may share a generator.
+        """Register a loader at the start of a pass over it and return its key. Restore each of its values only once,
+        because loaders may share a generator.
         """
         key = next((key for key, other in self._loaders.items() if other is loader), pass_number)
         loader_state = LoaderState(self._torch, loader, self._first_hashes.setdefault(key, {}))
@@ -114,7 +116,8 @@ class Loaders(object):
             shared = any(generators.get(name) is other for other in self._restored_generators) and name in generators
             if shared or name in set_by_program:
                 continue
-            # After a single pass it is unknown what the program sets: a value that differs from its first use was set by it.
+            # After a single pass it is unknown what the program sets: a value that differs from its first use was set
+            # by it.
             if (
                 self._passes.get(key, 0) > 1
                 or name not in hashes

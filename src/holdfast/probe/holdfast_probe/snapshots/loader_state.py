@@ -78,12 +78,16 @@ class LoaderState(object):
 
 
 class WorkerState(object):
-    """The same in a worker of a loader, which has its own dataset and collate function. Packed as a tensor to send it to the training."""
+    """The same in a worker of a loader, which has its own dataset and collate function. Packed as a tensor to send it
+    to the training.
+    """
 
     def __init__(self, collate):
         self._collate = collate
         self._cached_walk = None
-        """Where generators are, as found after the first batch of the worker: a generator that is created lazily exists by then."""
+        """Where generators are, as found after the first batch of the worker: a generator that is created lazily exists
+        by then.
+        """
 
     def __call__(self, dataset):
         import torch
@@ -239,7 +243,8 @@ def _is_sampler(torch, value):
     return hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
 
 
-# --- types ---------------------------------------------------------------------------------------------------------------
+# --- types
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def _numpy_random():

@@ -1,7 +1,8 @@
 """The losses of the newest batches, which survive a kill: repeated batches are compared with the original ones.
 
-A loss depends on the weights, the data and all random numbers before it. So losses that are equal bit for bit show that a training
-resumed exactly. They are kept in a small ring buffer in a memory-mapped file, which costs nothing and survives a kill.
+A loss depends on the weights, the data and all random numbers before it. So losses that are equal bit for bit show that
+a training resumed exactly. They are kept in a small ring buffer in a memory-mapped file, which costs nothing and
+survives a kill.
 """
 
 import mmap
@@ -18,7 +19,7 @@ _SIZE = SLOTS * _RECORD.size
 
 
 def _map_file(folder):
-    """Map the file. All of it is allocated on disk first: a page without disk space would end the training with SIGBUS."""
+    """Map the file. Allocate all of it on disk first: a page without disk space would end the training with SIGBUS."""
     make_folder(folder)
     descriptor = open_own(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT)
     try:

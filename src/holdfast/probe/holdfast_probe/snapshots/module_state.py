@@ -1,7 +1,7 @@
 """The tensors of a module by name, as `state_dict` returns them, in a third of the time.
 
-`state_dict` makes several calls for each of hundreds of modules. Which modules own tensors, and under which names, hardly ever changes:
-this is determined once and then only verified. (Hooks and custom methods are searched for once.)
+`state_dict` makes several calls for each of hundreds of modules. Which modules own tensors, and under which names,
+hardly ever changes: this is determined once and then only verified. (Hooks and custom methods are searched for once.)
 """
 
 STATE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
@@ -26,10 +26,14 @@ class ModuleTensors(object):
         self._module_list = []
         """(name, module) of each; a shared module appears once per name."""
         self._non_persistent = []
-        """The same for non-persistent buffers, which `state_dict` omits on purpose: they may still change during the training."""
+        """The same for non-persistent buffers, which `state_dict` omits on purpose: they may still change during the
+        training.
+        """
 
     def get_tensors(self):
-        """Return ({name: parameter}, {name: buffer}, {name: non-persistent buffer}), or None if the module needs its own `state_dict`."""
+        """Return ({name: parameter}, {name: buffer}, {name: non-persistent buffer}), or None if the module needs its
+        own `state_dict`.
+        """
         submodules = _list_submodules(self._module)
         tensors, names = _list_tensors(self._holders)
         if (
@@ -48,7 +52,9 @@ class ModuleTensors(object):
         return parameters, buffers, non_persistent
 
     def modes(self):
-        """Return whether the module is in training mode, and the names of submodules in the other mode. Call right after `get_tensors()`."""
+        """Return whether the module is in training mode, and the names of submodules in the other mode. Call right
+        after `get_tensors()`.
+        """
         modules = self._list_modules() if self._submodules is None else self._module_list
         whole = self._module.training
         return whole, [name for name, module in modules if module.training is not whole]

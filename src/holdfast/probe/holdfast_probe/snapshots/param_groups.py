@@ -1,7 +1,8 @@
-"""Parameter groups that an optimizer gets during the training (`add_param_group`), for example when layers are unfrozen gradually.
+"""Parameter groups that an optimizer gets during the training (`add_param_group`), for example when layers are unfrozen
+gradually.
 
-A resumed program creates its optimizer without them and may add some of them itself before the resume point. So missing groups are added
-only there, using the names of their parameters in the saved modules.
+A resumed program creates its optimizer without them and may add some of them itself before the resume point. So missing
+groups are added only there, using the names of their parameters in the saved modules.
 """
 
 import contextlib
@@ -14,7 +15,9 @@ class GroupsDiffer(ValueError):
 
 
 def name_parameters(groups, names):
-    """Return [object, name] of each parameter of each group. `names` maps ids to them; None for a parameter in no saved module."""
+    """Return [object, name] of each parameter of each group. `names` maps ids to them; None for a parameter in no saved
+    module.
+    """
     return [[names.get(id(parameter)) for parameter in group["params"]] for group in groups]
 
 
@@ -28,8 +31,8 @@ def merge_first_groups(optimizer, state, count):
 
 
 def add_missing_groups(torch, optimizer, saved, added, parameters):
-    """Add the missing groups and put all groups in the order of `saved`. The last of these were `added` and are described by `name_parameters`.
-    `parameters` maps (object, name) to the parameters of modules.
+    """Add the missing groups and put all groups in the order of `saved`. The last of these were `added` and are
+    described by `name_parameters`. `parameters` maps (object, name) to the parameters of modules.
     """
     groups, first = optimizer.param_groups, len(saved) - len(added)
     names = {}
@@ -74,8 +77,8 @@ def _pop_group(current, wanted):
 def _add_group(torch, optimizer, number, group, names, parameters):
     if not all(name is not None and tuple(name) in parameters for name in names):
         raise GroupsDiffer(
-            "its group %d was added during the training and has parameters that are in none of the modules given to guard, so "
-            "it cannot be added again" % number
+            "its group %d was added during the training and has parameters that are in none of the modules given "
+            "to guard, so it cannot be added again" % number
         )
     options = {key: clone_tensors(torch, value) for key, value in group.items() if key != "params"}
     members = [parameters[tuple(name)] for name in names]

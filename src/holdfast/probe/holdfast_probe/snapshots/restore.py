@@ -6,8 +6,8 @@ from itertools import chain
 
 
 def restore_module(torch, module, saved, get_tensors, has_custom_state):
-    """Load `saved` into a module. `get_tensors()` returns its current (parameters, other tensors, non-persistent buffers) by name. A module
-    with custom state methods (`has_custom_state`) may keep a reference to what it is given.
+    """Load `saved` into a module. `get_tensors()` returns its current (parameters, other tensors, non-persistent
+    buffers) by name. A module with custom state methods (`has_custom_state`) may keep a reference to what it is given.
     """
     state, non_persistent = saved["state"], saved.get("passing buffers", {})
     _replace_buffers(torch, module, {**state, **non_persistent})
@@ -76,8 +76,8 @@ def set_gradients(torch, parameters, gradients):
 
 
 def clone_tensors(torch, value):
-    """Return a copy in which each tensor has its own memory. All tensors of a snapshot share one block: keeping one would keep all of them
-    alive, and torch reads a generator state from the start of the storage.
+    """Return a copy in which each tensor has its own memory. All tensors of a snapshot share one block: keeping one
+    would keep all of them alive, and torch reads a generator state from the start of the storage.
     """
     if isinstance(value, torch.Tensor):
         return value.clone()
@@ -99,7 +99,9 @@ def is_array(value):
 
 
 def _replace_buffers(torch, module, saved):
-    """Replace buffers that were created or resized during the training, and buffers with overlapping memory, which cannot be copied into."""
+    """Replace buffers that were created or resized during the training, and buffers with overlapping memory, which
+    cannot be copied into.
+    """
     modules = dict(module.named_modules(remove_duplicate=False))
     for key, value in saved.items():
         prefix, _, name = key.rpartition(".")
@@ -115,7 +117,9 @@ def _replace_buffers(torch, module, saved):
 
 
 def _keep_group_objects(optimizer, before):
-    """Keep the old group objects. `load_state_dict` creates new ones, and a program that sets a rate in the old ones would have no effect."""
+    """Keep the old group objects. `load_state_dict` creates new ones, and a program that sets a rate in the old ones
+    would have no effect.
+    """
     now = optimizer.param_groups
     if type(before) is not list or now is before or len(now) != len(before):
         return

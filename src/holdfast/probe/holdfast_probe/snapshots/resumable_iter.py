@@ -1,8 +1,9 @@
 """One pass over a loader that can resume in the middle with the same batches.
 
-The batches of a pass follow from the random state at its start, because the sample order is drawn there. So that state is saved. A
-resumed pass draws the same order again, skips the used batches, and then restores all random states. Workers have their own random
-state: each batch carries the state of its worker after it, and a resumed worker starts from that state.
+The batches of a pass follow from the random state at its start, because the sample order is drawn there. So that state
+is saved. A resumed pass draws the same order again, skips the used batches, and then restores all random states.
+Workers have their own random state: each batch carries the state of its worker after it, and a resumed worker starts
+from that state.
 """
 
 import inspect
@@ -21,14 +22,17 @@ NOT_EXACT_ITERABLE = (
 )
 NOT_EXACT_ORDER = "in_order=False: batches arrive in the order in which they are ready"
 NOT_EXACT_OWN_ITER = (
-    "the loader has its own __iter__ and workers: it is read again from its start, which gives the same batches only if it creates new "
-    "workers for each pass"
+    "the loader has its own __iter__ and workers: it is read again from its start, which gives the same batches only if "
+    "it creates new workers for each pass"
 )
 NOT_EXACT_ITERATOR = (
-    "an iterator (%s) is read again from its current position: that is its start only if it is created anew for each pass and nothing "
-    "is read ahead"
+    "an iterator (%s) is read again from its current position: that is its start only if it is created anew for each "
+    "pass and nothing is read ahead"
 )
-NOT_EXACT_DRAWS = "the sample order is drawn lazily, interleaved with the random numbers of the training, more often than can be saved"
+NOT_EXACT_DRAWS = (
+    "the sample order is drawn lazily, interleaved with the random numbers of the training, more often than can be "
+    "saved"
+)
 NOT_EXACT_WORKERS = "the workers of the loader were started before run.batches: their random state is unknown"
 LOADER_CHANGED = "the loader has changed (%s)"
 
@@ -97,7 +101,8 @@ class ResumableIter(object):
         existing = getattr(self._loader, "_iterator", None)
         if existing is not None:
             finish_tasks(existing, self.workers)
-        # Persistent workers continue their random sequence in the next pass; new workers start where the previous ones stopped.
+        # Persistent workers continue their random sequence in the next pass; new workers start where the previous ones
+        # stopped.
         self._reused = existing is not None or bool(self.workers)
         return self._open(continuing=self._reused and existing is None)
 
@@ -211,7 +216,9 @@ class ResumableIter(object):
 
 
 class _SamplerPatch(object):
-    """While active, a loader starts after `skipped` batches; with `replay`, it draws each of them from its original random state."""
+    """While active, a loader starts after `skipped` batches; with `replay`, it draws each of them from its original
+    random state.
+    """
 
     def __init__(self, loader, skipped, replay):
         self._loader = loader
@@ -277,7 +284,7 @@ def _samples_differ(before, current):
 
 
 def _convert_batch_count(batches, before, current):
-    """Convert a number of batches to another batch size. Round down: repeat part of a batch rather than skip a sample."""
+    """Convert a number of batches to another batch size. Round down: rather repeat samples than skip any."""
     old, new = before.get("batch size"), current.get("batch size")
     if old and new:
         return batches * old // new

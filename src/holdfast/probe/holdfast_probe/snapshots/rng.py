@@ -1,7 +1,7 @@
 """All random states that a training draws from: reads and restores them.
 
-A DataLoader worker has its own. The state after a batch travels with that batch, as one tensor in shared memory: the pipe for batches
-is small, and workers that wait on a full pipe remain when their parent is killed.
+A DataLoader worker has its own. The state after a batch travels with that batch, as one tensor in shared memory: the
+pipe for batches is small, and workers that wait on a full pipe remain when their parent is killed.
 """
 
 import random
@@ -62,7 +62,7 @@ def set_worker_rng_state(torch, packed):
 
 
 def get_sources(torch):
-    """Return the state of each CPU generator of the process, in a form to compare; `pack_source` packs one to save it."""
+    """Return the state of each CPU generator, in a form to compare; `pack_source` packs one to save it."""
     states = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy_state = _get_numpy_state()
     if numpy_state is not None:

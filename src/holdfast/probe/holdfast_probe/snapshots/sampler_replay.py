@@ -1,7 +1,9 @@
-"""Replay of a sample order that is drawn lazily from the same random state as the training: a lazy sampler, a generator function.
+"""Replay of a sample order that is drawn lazily from the same random state as the training: a lazy sampler, a generator
+function.
 
-To reach the middle of such an order again, each item must be drawn from its original random state. So the state is saved whenever
-others have drawn in between. This applies only to samplers that are not from torch, because torch draws the order at the start.
+To reach the middle of such an order again, each item must be drawn from its original random state. So the state is
+saved whenever others have drawn in between. This applies only to samplers that are not from torch, because torch draws
+the order at the start.
 """
 
 from .rng import get_sources, is_same_source, pack_source, set_source

@@ -2,8 +2,8 @@ r"""One snapshot on disk: a magic line, a JSON header, the bytes of the tensors,
 
     holdfast snapshot 2\n | length of the header | header | padding | bytes of the tensors | hash | whole\n
 
-The header contains the state as `tree` (encoding.py) and the layout of each tensor in the bytes as `tensors` (capture.py). Reading a
-file runs no code from it.
+The header contains the state as `tree` (encoding.py) and the layout of each tensor in the bytes as `tensors`
+(capture.py). Reading a file runs no code from it.
 """
 
 import ctypes
@@ -55,7 +55,9 @@ def _chunks(header, raw, digest):
 
 
 def read(torch, path):
-    """Return (header, state, hash) of a snapshot, with the tensors in host memory. Raise CorruptSnapshot if it is not intact."""
+    """Return (header, state, hash) of a snapshot, with the tensors in host memory. Raise CorruptSnapshot if it is not
+    intact.
+    """
     try:
         block, digest = _read_verified(torch, path)
         header, body = _read_header(block)

@@ -21,7 +21,9 @@ from .interval import (
 
 REQUEST_POLL_SECONDS = 0.05
 BATCHES_AHEAD = 16
-"""How many batches in advance the ranks agree on the next snapshot: with gradient accumulation they may be some batches apart."""
+"""How many batches in advance the ranks agree on the next snapshot: with gradient accumulation they may be some batches
+apart.
+"""
 COMMIT_SECONDS = 60.0
 """How long rank 0 waits for the parts of the other ranks."""
 POLL_SECONDS = 0.02
@@ -32,7 +34,9 @@ RETRY_SECONDS = 30.0
 
 
 def make_snapshotter(torch, store, emit, max_lost_seconds=None, budget=BUDGET):
-    """Return a Snapshotter configured by the supervisor, if there is one. `max_lost_seconds` is the limit set by the program itself."""
+    """Return a Snapshotter configured by the supervisor, if there is one. `max_lost_seconds` is the limit set by the
+    program itself.
+    """
     if max_lost_seconds is None:
         max_lost_seconds = _parse_float(os.environ.get(protocol.MAX_LOST_WORK), None)
     attempt_seconds = _parse_float(os.environ.get(protocol.MTBF), None)
@@ -45,8 +49,8 @@ class Snapshotter(object):
     def __init__(
         self, torch, store, emit, max_lost_seconds=None, budget=BUDGET, attempt_seconds=None, request_file=None
     ):
-        """`emit(event, **fields)` writes to the run's journal. `attempt_seconds` is how long earlier attempts lasted; None for the first attempt.
-        When the file `request_file` is new, a snapshot is taken now.
+        """`emit(event, **fields)` writes to the run's journal. `attempt_seconds` is how long earlier attempts lasted;
+        None for the first attempt. When the file `request_file` is new, a snapshot is taken now.
         """
         self._store = store
         self._capture = Capture(torch)
@@ -70,7 +74,9 @@ class Snapshotter(object):
         self._next_due = self._compute_next_due(self._started_at)
 
     def preallocate(self, size):
-        """Allocate memory in the background for copies of a state of about `size` bytes: this can take far longer than a copy."""
+        """Allocate memory in the background for copies of a state of about `size` bytes: this can take far longer than
+        a copy.
+        """
         if not self._costs.has_snapshots:
             self._allocation_thread = _start_thread(self._capture.preallocate, size)
 
@@ -109,7 +115,9 @@ class Snapshotter(object):
         return not is_requested and self._store.world_size == 1 and time.monotonic() - self._taken_at < max_lost
 
     def is_affordable(self):
-        """Return whether an extra snapshot fits the budget and is worthwhile, at a point where repeating the work would be expensive."""
+        """Return whether an extra snapshot fits the budget and is worthwhile, at a point where repeating the work would
+        be expensive.
+        """
         now = time.monotonic()
         idle = self._write_thread is None or not self._write_thread.is_alive()
         return (
@@ -119,8 +127,9 @@ class Snapshotter(object):
         )
 
     def take(self, position, step, collect, header_fields, in_background=False):
-        """Take a snapshot of the state that `collect()` returns; `header_fields` goes into the header. Return True if it is being written.
-        With `in_background`, tensors are copied while the training continues. The training must not change them before `wait_until_copied` returns.
+        """Take a snapshot of the state that `collect()` returns; `header_fields` goes into the header. Return True if
+        it is being written. With `in_background`, tensors are copied while the training continues. The training must
+        not change them before `wait_until_copied` returns.
         """
         if self._store.world_size > 1 and position == self._store.last_position:
             return False  # half of a second snapshot could be combined with half of the first

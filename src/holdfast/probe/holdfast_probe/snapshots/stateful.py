@@ -87,8 +87,9 @@ class StatefulObjects(object):
         return saved
 
     def restore(self, states, before_resume_point=False):
-        """Load the states into the objects. Raise ValueError with a readable message if the objects do not match the state. With `before_resume_point`
-        (before the program reaches the resume point), the program may still add the optimizer groups it had: their state can wait until then.
+        """Load the states into the objects. Raise ValueError with a readable message if the objects do not match the
+        state. With `before_resume_point` (before the program reaches the resume point), the program may still add the
+        optimizer groups it had: their state can wait until then.
         """
         if set(self.parts) != set(states):
             then, now = (", ".join(sorted(names)) for names in (states, self.parts))
@@ -154,8 +155,8 @@ def _map_names(module_parameters):
 
 
 def _rows_to_columns(state):
-    """Split off what an optimizer stores per parameter: hundreds of small mappings with the same keys become one mapping per key.
-    Return (state, None) if the keys differ.
+    """Split off what an optimizer stores per parameter: hundreds of small mappings with the same keys become one
+    mapping per key. Return (state, None) if the keys differ.
     """
     rows = state.get("state") if isinstance(state, dict) else None
     if type(rows) is not dict or {*map(type, rows)} != {int} or {*map(type, rows.values())} != {dict}:

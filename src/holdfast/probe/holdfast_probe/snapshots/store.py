@@ -1,7 +1,8 @@
 """The folder with the snapshots of a run: keeps the newest few and finds one to resume from.
 
-A snapshot of one process is one file. A snapshot of several ranks has one part per rank. It becomes valid when rank 0 writes a commit
-file that lists all parts with their hashes: before that moment the snapshot does not exist, after it the snapshot is complete.
+A snapshot of one process is one file. A snapshot of several ranks has one part per rank. It becomes valid when rank 0
+writes a commit file that lists all parts with their hashes: before that moment the snapshot does not exist, after it
+the snapshot is complete.
 """
 
 import json
@@ -31,7 +32,9 @@ def commit_name(position, world_size):
 
 
 def _is_leftover(name, include_own=False):
-    """Return whether an exited process left this temporary file; with `include_own`, also whether this process did, which writes no more."""
+    """Return whether an exited process left this temporary file; with `include_own`, also whether this process did,
+    which writes no more.
+    """
     found = TEMPORARY.fullmatch(name)
     if found is None:
         return False
@@ -94,7 +97,9 @@ class Store(object):
         return True
 
     def announce(self, position):
-        """On rank 0: announce the position at which every rank takes a snapshot. Ranks are never far apart, so it is slightly ahead."""
+        """On rank 0: announce the position at which every rank takes a snapshot. Ranks are never far apart, so it is
+        slightly ahead.
+        """
         make_folder(self.folder)
         write_atomically(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
 
@@ -106,9 +111,10 @@ class Store(object):
             return -1
 
     def prune(self, newest):
-        """Keep only the newest few snapshots, and remove temporary files of crashed processes. With one process, snapshots beyond `newest`
-        are incomplete or belong to a training that was not resumed: they must not outlive the snapshot taken now. With several ranks, another
-        rank may be ahead by one: files beyond `newest` are being written, and those of an earlier attempt were removed at the beginning.
+        """Keep only the newest few snapshots, and remove temporary files of crashed processes. With one process,
+        snapshots beyond `newest` are incomplete or belong to a training that was not resumed: they must not outlive the
+        snapshot taken now. With several ranks, another rank may be ahead by one: files beyond `newest` are being
+        written, and those of an earlier attempt were removed at the beginning.
         """
         kept = set([position for position in self.positions(own_only=True) if position <= newest][: self._keep])
         for name in self._list_files():
@@ -137,7 +143,9 @@ class Store(object):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def positions(self, own_only=False):
-        """Return the positions of all committed snapshots, intact or not, newest first. With `own_only`, ignore those of another user."""
+        """Return the positions of all committed snapshots, intact or not, newest first. With `own_only`, ignore those
+        of another user.
+        """
         if self.world_size == 1:
             found = (PART.fullmatch(name) for name in self._list_files())
             known = [match for match in found if match and (match[2], match[3]) == ("0", "1")]
@@ -148,7 +156,9 @@ class Store(object):
         return sorted(committed, reverse=True)
 
     def begin(self, torch, on_corrupt=lambda path, why, foreign: None, required_keys=()):
-        """Return the newest snapshot, to resume from. Discard parts beyond it, so that they are never combined with new parts."""
+        """Return the newest snapshot, to resume from. Discard parts beyond it, so that they are never combined with new
+        parts.
+        """
         snapshot = self.read_newest(torch, on_corrupt, required_keys)
         self.last_position = -1 if snapshot is None else snapshot.position
         if self.world_size > 1:
@@ -166,8 +176,9 @@ class Store(object):
                 self._remove(name)
 
     def read_newest(self, torch, on_corrupt=lambda path, why, foreign: None, required_keys=()):
-        """Return the newest snapshot whose parts are all intact, or None. For each snapshot that is skipped, call `on_corrupt` with its path, the
-        reason, and whether it was skipped because it belongs to another user. A state without all of the keys in `required_keys` is not valid.
+        """Return the newest snapshot whose parts are all intact, or None. For each snapshot that is skipped, call
+        `on_corrupt` with its path, the reason, and whether it was skipped because it belongs to another user. A state
+        without all of the keys in `required_keys` is not valid.
         """
         for position in self.positions():
             try:

@@ -8,8 +8,8 @@ _MAPPINGS, _SEQUENCES = (dict,), (list, deque)
 
 
 def restore_user_state(torch, state, saved, memory):
-    """Fill the current object of each name in place if it has the same type as the saved one: the program may have other references to it.
-    `memory` contains the storage addresses of other objects, which are already restored.
+    """Fill the current object of each name in place if it has the same type as the saved one: the program may have
+    other references to it. `memory` contains the storage addresses of other objects, which are already restored.
     """
     filler = _Filler(torch, memory)
     for name, value in saved.items():
@@ -21,7 +21,9 @@ class _Filler(object):
         self._torch = torch
         self._memory = memory
         self._filled = {}
-        """Each filled object and its content, by id. An object with two names may have been two objects at the snapshot."""
+        """Each filled object and its content, by id. An object with two names may have been two objects at the
+        snapshot.
+        """
 
     def fill(self, now, saved):
         """Return what replaces `saved` from now on: the current object if it can be filled."""
@@ -75,7 +77,7 @@ class _Filler(object):
             return False
 
     def _has_own_storage(self, tensor):
-        """Return whether writing to a tensor changes nothing else: neither the weights of a model nor a larger tensor."""
+        """Return whether writing to a tensor changes nothing else: no weights of a model, no larger tensor."""
         if tensor.layout is not self._torch.strided or tensor.is_inference():
             return False
         storage = tensor.untyped_storage()

@@ -1,7 +1,7 @@
 """The random state of DataLoader workers, on its way to the training and back to new workers.
 
-Each batch carries the state of its worker after it. The iterator unwraps its batches itself: persistent workers also serve loops that
-know nothing about this.
+Each batch carries the state of its worker after it. The iterator unwraps its batches itself: persistent workers also
+serve loops that know nothing about this.
 """
 
 import itertools
@@ -28,7 +28,9 @@ class BatchWithState(object):
 
 
 class StatefulCollate(object):
-    """The collate function of a loader, in a worker. `extra(dataset)` returns a tensor with further state of the worker, or None."""
+    """The collate function of a loader, in a worker. `extra(dataset)` returns a tensor with further state of the
+    worker, or None.
+    """
 
     def __init__(self, collate, extra=None):
         self._collate = collate
@@ -50,7 +52,9 @@ class StatefulCollate(object):
 
 
 class ResumedWorkerInit(object):
-    """A `worker_init_fn` that restores the random state of a worker. `extra(dataset, tensor)` restores its further state."""
+    """A `worker_init_fn` that restores the random state of a worker. `extra(dataset, tensor)` restores its further
+    state.
+    """
 
     def __init__(self, init, states, extra=None):
         self._init = init
@@ -73,7 +77,8 @@ class ResumedWorkerInit(object):
 class rotate_workers(object):  # noqa: N801 - it is used like a function
     """While active, the first batch of a new iterator goes to the worker that would have produced batch `batch`.
 
-    Batch n belongs to worker n modulo the number of workers. Renumbering the workers would do for this pass, but they may outlive it.
+    Batch n belongs to worker n modulo the number of workers. Renumbering the workers would do for this pass, but they
+    may outlive it.
     """
 
     def __init__(self, batch):
@@ -106,7 +111,9 @@ class _RotatedItertools(object):
 
 
 def unwrap_batches(iterator, workers):
-    """Make the iterator return plain batches, and store the state that came with the last batch of each worker in `workers`."""
+    """Make the iterator return plain batches, and store the state that came with the last batch of each worker in
+    `workers`.
+    """
     iterator_ref = weakref.ref(iterator)  # no reference cycle: workers exit with their iterator
 
     def next_data():
@@ -121,7 +128,9 @@ def unwrap_batches(iterator, workers):
 
 
 def finish_tasks(iterator, workers):
-    """Wait until persistent workers finish their outstanding tasks, even if a pass was left early. The next pass would wait too."""
+    """Wait until persistent workers finish their outstanding tasks, even if a pass was left early. The next pass would
+    wait too.
+    """
     try:
         from torch.utils.data.dataloader import _DatasetKind
 

@@ -1,4 +1,5 @@
-"""Ultralytics: what its trainer knows and torch does not, and resuming after a crash without a change to the user's command.
+"""Ultralytics: what its trainer knows and torch does not, and resuming after a crash without a change to the user's
+command.
 
 callbacks            loss components, labelled objects, epochs, metrics, checkpoints
 exact_resume         snapshots of the whole training between any two batches, and exact resuming from them
@@ -8,7 +9,7 @@ exact_resume         snapshots of the whole training between any two batches, an
   loader               its infinite loader, its workers and their mosaic buffers
   loop_frame           its training loop while it runs
   last_pt              copies of last.pt, which Ultralytics goes back to after a NaN
-resume_last_pt       resuming from its own last.pt if there is no snapshot: at the end of the last epoch, and not exactly
+resume_last_pt       resuming from its own last.pt if there is no snapshot: after the last saved epoch, not exactly
 overrides            changes to what the command requests, read from the supervisor
   settings             setting overrides, and the settings that are really used
   validation           validation every n epochs, with another batch size, with fewer boxes

@@ -1,7 +1,8 @@
 """Runs the assigner, which matches labelled boxes with predictions, on the CPU; everything else stays on the device.
 
-On some devices the assigner fails or is wrong although the rest of the training is correct (F04: a mask selects another number of rows
-than it has). It needs no gradient, so only values are copied to the CPU and back, with their dtype unchanged.
+On some devices the assigner fails or is wrong although the rest of the training is correct (F04: a mask selects another
+number of rows than it has). It needs no gradient, so only values are copied to the CPU and back, with their dtype
+unchanged.
 """
 
 from .callbacks import wrap_method

@@ -1,7 +1,7 @@
 """Loss components, labelled objects, epochs, metrics and checkpoints, from the trainer.
 
-The methods of the trainer are wrapped on the class. Its callback lists are left alone: users replace them, and they are pickled for
-other processes.
+The methods of the trainer are wrapped on the class. Its callback lists are left alone: users replace them, and they are
+pickled for other processes.
 """
 
 import contextlib
@@ -157,7 +157,9 @@ class Callbacks(object):
         return result
 
     def _around_final(self, original, trainer, args, kwargs):
-        """Ignore these saves: best.pt and last.pt are stripped of the optimizer and written again, so there is nothing new to compare."""
+        """Ignore these saves: best.pt and last.pt are stripped of the optimizer and written again, so there is nothing
+        new to compare.
+        """
         saves = self._find_saves_inspector()
         if saves is None:
             return original(trainer, *args, **kwargs)

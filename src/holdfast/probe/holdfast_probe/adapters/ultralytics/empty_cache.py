@@ -1,7 +1,7 @@
 """Returns the cached free memory of the device every n epochs or optimizer steps.
 
-A device caches memory that its tensors no longer use, by shape; if shapes vary, the cache grows without limit (F08). Returning it
-changes no results and costs the time to allocate it again. A CPU has no such cache.
+A device caches memory that its tensors no longer use, by shape; if shapes vary, the cache grows without limit (F08).
+Returning it changes no results and costs the time to allocate it again. A CPU has no such cache.
 """
 
 from .callbacks import wrap_method

@@ -1,8 +1,9 @@
 """Snapshots of a whole Ultralytics training between any two batches, and exact resuming from them.
 
-The loop of the trainer reads its batches through `enumerate`; in its module that name is replaced. Between two batches nothing in the
-training changes: snapshots are taken and restored there. The user's own command starts the resumed training, in the same folder, and
-it begins with the interrupted epoch. The first batch that it requests is the one that would have come next.
+The loop of the trainer reads its batches through `enumerate`; in its module that name is replaced. Between two batches
+nothing in the training changes: snapshots are taken and restored there. The user's own command starts the resumed
+training, in the same folder, and it begins with the interrupted epoch. The first batch that it requests is the one that
+would have come next.
 """
 
 import builtins
@@ -225,7 +226,9 @@ class ExactResume(object):
             self._take_if_due(trainer, batch + 1, count)
 
     def _take_if_due(self, trainer, done, count):
-        """Take a snapshot if it is due. `done` batches of the epoch are done. Before and after a validation, take one if the budget allows."""
+        """Take a snapshot if it is due. `done` batches of the epoch are done. Before and after a validation, take one
+        if the budget allows.
+        """
         if self._snapshotter is None:
             return
         with self._callbacks.report_errors("a snapshot"):
@@ -345,13 +348,16 @@ class ExactResume(object):
 
     @contextlib.contextmanager
     def _stop_on_failure(self, snapshot):
-        """Stop the training if restoring fails. This happens nowhere else: resuming from half of a state would silently corrupt it."""
+        """Stop the training if restoring fails. This happens nowhere else: resuming from half of a state would silently
+        corrupt it.
+        """
         try:
             yield
         except Exception as error:
             raise CannotResume(
-                "Holdfast could not restore this training from its snapshot %s (%s: %s) and stopped it before training from a partly restored state. "
-                "If you can fix the cause, continue with `holdfast resume`; or remove %s first: then it resumes from its last.pt or starts over."
+                "Holdfast could not restore this training from its snapshot %s (%s: %s) and stopped it before training "
+                "from a partly restored state. If you can fix the cause, continue with `holdfast resume`; or remove %s "
+                "first: then it resumes from its last.pt or starts over."
                 % (snapshot.path, type(error).__name__, str(error)[:500], self._folder)
             ) from error
 

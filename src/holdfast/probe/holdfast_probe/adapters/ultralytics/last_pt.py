@@ -1,8 +1,8 @@
 """Copies of last.pt as it was at each existing snapshot.
 
-After a NaN, Ultralytics itself goes back to last.pt. A resumed training must find the file that it had at the snapshot: not the file of
-an epoch that it has not reached yet, and not a file that was truncated by the kill. It is unknown in advance how many epochs are
-saved between two snapshots and which snapshot will be resumed from.
+After a NaN, Ultralytics itself goes back to last.pt. A resumed training must find the file that it had at the snapshot:
+not the file of an epoch that it has not reached yet, and not a file that was truncated by the kill. It is unknown in
+advance how many epochs are saved between two snapshots and which snapshot will be resumed from.
 """
 
 import os
@@ -39,7 +39,7 @@ class LastPtCopies(object):
         self._copy_thread = CopyThread(self._folder, str(trainer.last), trainer.epoch, needed)
 
     def wait(self):
-        """Wait until the previous save is copied; required before the next save. Raise the error of the copy, if any."""
+        """Wait until the previous save is copied; required before the next save. Raise the error of the copy."""
         copy_thread, self._copy_thread = self._copy_thread, None
         if copy_thread is not None:
             copy_thread.wait()
@@ -49,7 +49,8 @@ class LastPtCopies(object):
         epochs = _list_epochs(self._folder)
         self.add_snapshot(position, epoch)
         self._inherited = frozenset(saved for saved in epochs if epoch is not None and saved <= epoch)
-        # Later copies belong to epochs that are repeated: if the new copy fails, the old ones must not be mistaken for it.
+        # Later copies belong to epochs that are repeated: if the new copy fails, the old ones must not be mistaken for
+        # it.
         _remove(self._folder, set(epochs) - self._inherited)
         if epoch in epochs:
             _copy(_path(self._folder, epoch), str(trainer.last))

@@ -1,9 +1,9 @@
 """The loader of an Ultralytics training: one iterator for all epochs, which can be recreated in the middle of an epoch.
 
-The order of a pass is drawn from the loader's generator when the pass is first requested; workers request it some batches before it
-begins. So the generator state at that moment is saved for each pass. A resumed pass draws the same order again and skips the used batches.
-Augmentation draws from the random state of the process and mixes in images from a buffer of the last loaded ones. With workers, both
-live in the workers and are returned with each batch.
+The order of a pass is drawn from the loader's generator when the pass is first requested; workers request it some
+batches before it begins. So the generator state at that moment is saved for each pass. A resumed pass draws the same
+order again and skips the used batches. Augmentation draws from the random state of the process and mixes in images from
+a buffer of the last loaded ones. With workers, both live in the workers and are returned with each batch.
 """
 
 import itertools
@@ -48,7 +48,8 @@ class ResumableLoader(object):
         if loader.iterator is None:
             self._create()
         if self._read >= len(loader):
-            # Not earlier: if a pass ends with a full batch, its sampler draws once more when the next batch is requested.
+            # Not earlier: if a pass ends with a full batch, its sampler draws once more when the next batch is
+            # requested.
             self._pass, self._read = self._pass + 1, 0
             self._replayable.discard_before(self._pass)
         batch = next(loader.iterator)
@@ -89,7 +90,9 @@ class ResumableLoader(object):
         }
 
     def load_state(self, saved):
-        """Load a state. The iterator is created when it is first read: a training that resumes with a validation may never read it."""
+        """Load a state. The iterator is created when it is first read: a training that resumes with a validation may
+        never read it.
+        """
         self._generator.set_state(saved["now"].clone())
         fill_buffer(self.loader.dataset, saved["buffer"])
         self._saved = saved if saved["made"] else None

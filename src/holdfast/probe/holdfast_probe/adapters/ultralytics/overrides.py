@@ -59,7 +59,9 @@ class Overrides(object):
             self._settings.wrap_model(module.Model)
 
     def watch(self, module):
-        """Wrap the trainer when `ultralytics.engine.trainer` is imported. Call this after other wrappers, so that they see the overrides."""
+        """Wrap the trainer when `ultralytics.engine.trainer` is imported. Call this after other wrappers, so that they
+        see the overrides.
+        """
         if self._parts:
             wrap_method(module.BaseTrainer, "__init__", self._around_init)
 

@@ -1,8 +1,8 @@
 """Resuming from an Ultralytics last.pt without a change to the user's command.
 
-The first `Model.train` call that the checkpoint belongs to gets `resume=<checkpoint>`, which works for scripts and for the `yolo`
-command alike. Ultralytics raises if the checkpoint is finished or from another training, so that is checked first; then the training
-starts as the user requested.
+The first `Model.train` call that the checkpoint belongs to gets `resume=<checkpoint>`, which works for scripts and for
+the `yolo` command alike. Ultralytics raises if the checkpoint is finished or from another training, so that is checked
+first; then the training starts as the user requested.
 """
 
 import functools
@@ -84,8 +84,8 @@ def why_not_resumable(saved):
 
 
 def why_other_training(saved, requested):
-    """Return why the checkpoint belongs to another training than the requested one, or None. Settings that may change between attempts
-    (batch, image size, device, ...) are not compared.
+    """Return why the checkpoint belongs to another training than the requested one, or None. Settings that may change
+    between attempts (batch, image size, device, ...) are not compared.
     """
     if isinstance(requested.get("data"), (list, tuple)):
         return "it trains on several datasets"

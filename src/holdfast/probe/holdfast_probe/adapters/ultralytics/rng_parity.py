@@ -1,7 +1,7 @@
 """The random numbers that a validation draws, so that a skipped validation leaves the random state as if it had run.
 
-Ultralytics draws once for each image that it loads, also for validation. Without workers it draws from the same random state as the next
-augmentation. One image is loaded to count the draws; each validation that runs verifies the count.
+Ultralytics draws once for each image that it loads, also for validation. Without workers it draws from the same random
+state as the next augmentation. One image is loaded to count the draws; each validation that runs verifies the count.
 """
 
 import random

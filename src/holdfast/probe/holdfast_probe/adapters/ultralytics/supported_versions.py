@@ -1,7 +1,8 @@
 """The Ultralytics internals that exact resuming depends on, and the versions that it was tested with.
 
-It starts a training loop in the middle, which only works with the loop that it was written for. So the source of the loop and of the
-loader is compared with the tested ones. With any other version, the training resumes from last.pt instead.
+It starts a training loop in the middle, which only works with the loop that it was written for. So the source of the
+loop and of the loader is compared with the tested ones. With any other version, the training resumes from last.pt
+instead.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Validation every n epochs, with its own batch size and number of boxes, and best.pt by another metric.
 
-An epoch without validation has no metrics: those of an earlier epoch are not written to results.csv again, do not count for early
-stopping, and do not update best.pt. The weights are the same as with all validations (see rng_parity).
+An epoch without validation has no metrics: those of an earlier epoch are not written to results.csv again, do not count
+for early stopping, and do not update best.pt. The weights are the same as with all validations (see rng_parity).
 """
 
 import random
@@ -15,7 +15,9 @@ DEFAULTS = {"every": 1, "batch": None, "max_det": None, "best_by": "fitness"}
 
 
 def describe_validation(requested_overrides):
-    """Return entries for the fingerprint of a snapshot: other validations may change best.pt and the metrics, but not the weights."""
+    """Return entries for the fingerprint of a snapshot: other validations may change best.pt and the metrics, but not
+    the weights.
+    """
     parts = {name: requested_overrides.get(name, default) for name, default in DEFAULTS.items()}
     return {"validation " + name: str(value) for name, value in parts.items() if value not in (None, DEFAULTS[name])}
 
@@ -48,7 +50,9 @@ class Validation(object):
     # --- when to validate, and the best metric -------------------------------------------------------------------
 
     def is_due(self, trainer):
-        """Return whether to validate the current epoch: every nth, the last one, and the one at which early stopping would stop."""
+        """Return whether to validate the current epoch: every nth, the last one, and the one at which early stopping
+        would stop.
+        """
         epoch = trainer.epoch + 1
         if epoch % self._every == 0 or epoch >= trainer.epochs or trainer.stop:
             return True
