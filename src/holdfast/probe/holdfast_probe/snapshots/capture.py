@@ -182,7 +182,7 @@ def _map_memory(size):
 
 
 def _find_strides(tensor):
-    """Return None for contiguous strides. A tensor with overlaps or gaps is stored contiguously."""
+    """Return the strides to store, or None if contiguous. A tensor with overlaps or gaps is stored contiguously."""
     if tensor.is_contiguous():
         return None
     order = sorted(range(tensor.dim()), key=lambda n: -tensor.stride(n))

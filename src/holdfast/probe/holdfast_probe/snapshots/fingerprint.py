@@ -24,8 +24,8 @@ def fingerprint(torch, parts):
 
 
 def settings(torch, parts):
-    """Return the options that optimizers were created with. A snapshot restores the old ones: a user who changed the
-    learning rate must know.
+    """Return the options that optimizers were created with. A snapshot restores the old ones, so a user who changed
+    the learning rate must be warned.
     """
     plain = (bool, int, float, str, tuple, list, type(None))
     return {

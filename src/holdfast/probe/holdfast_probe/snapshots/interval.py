@@ -1,8 +1,8 @@
 """How often a snapshot is worth its cost.
 
-The Young/Daly rule: if a snapshot costs c seconds and the training crashes every m seconds, one snapshot every sqrt(2 c
-m) seconds loses the least. The interval is bounded from above by how much work may be lost, and from below by the
-budget.
+The Young/Daly rule: if a snapshot costs c seconds and the training crashes every m seconds, one snapshot every
+sqrt(2 c m) seconds loses the least. The interval is bounded from above by how much work may be lost, and from below by
+the budget.
 
 How long an attempt will last is unknown. An attempt that has lasted for an hour can be expected to last for another. So
 an older training needs fewer snapshots, and most are taken early, when nothing is known about it.
@@ -28,13 +28,15 @@ MAX_ATTEMPT_SECONDS = 4 * 3600.0
 
 
 def expected_attempt_seconds(earlier_seconds, age):
-    """`earlier_seconds` is how long earlier attempts lasted; `age` is the age of this one."""
+    """Return how long this attempt will last. `earlier_seconds` is how long earlier attempts lasted, `age` the age of
+    this one.
+    """
     return min(MAX_ATTEMPT_SECONDS, max(earlier_seconds, age))
 
 
 def seconds_between(cost, attempt_seconds, max_lost_seconds=None, write_seconds=0.0):
-    """`cost` is how long the training waits for a snapshot, `write_seconds` how long writing it takes.
-    `max_lost_seconds` is the user's own limit: it takes precedence over the limit on writing.
+    """Return the interval between snapshots. `cost` is how long the training waits for a snapshot, `write_seconds` how
+    long writing it takes. `max_lost_seconds` is the user's own limit: it takes precedence over the limit on writing.
     """
     best = math.sqrt(2.0 * max(cost + WRITE_COST_FACTOR * write_seconds, 1e-6) * attempt_seconds)
     if max_lost_seconds is not None:
@@ -43,7 +45,9 @@ def seconds_between(cost, attempt_seconds, max_lost_seconds=None, write_seconds=
 
 
 def compute_loan(cost, earlier_seconds):
-    """`earlier_seconds` is how long earlier attempts of this run lasted; None for the first attempt."""
+    """Return what may be spent in advance. `earlier_seconds` is how long earlier attempts lasted; None for the first
+    attempt.
+    """
     return LOAN_SECONDS if earlier_seconds is None else max(LOAN_SECONDS, math.sqrt(0.5 * cost * earlier_seconds))
 
 

@@ -60,7 +60,7 @@ class ModuleTensors(object):
         return whole, [name for name, module in modules if module.training is not whole]
 
     def set_modes(self, whole, others):
-        # Not with `train()`: an overridden one has already run, and its effect is in the state.
+        # Not with `train()`: an override of it ran before the snapshot, and its effect is in the state.
         for name, module in self._list_modules():
             mode = whole is not (name in others)
             if module.training is not mode:

@@ -52,7 +52,7 @@ def add_missing_groups(torch, optimizer, saved, added, parameters):
 
 @contextlib.contextmanager
 def report_group_count(optimizer, state):
-    """If an optimizer rejects a state, report a different number of groups as the reason if it is."""
+    """If an optimizer rejects a state because it has another number of groups, raise GroupsDiffer."""
     try:
         yield
     except ValueError:

@@ -117,7 +117,7 @@ def _replace_buffers(torch, module, saved):
 
 
 def _keep_group_objects(optimizer, before):
-    """Keep the old group objects. `load_state_dict` creates new ones, and a program that sets a rate in the old ones
+    """Keep the old group objects. `load_state_dict` creates new ones, and a rate that a program sets in the old ones
     would have no effect.
     """
     now = optimizer.param_groups

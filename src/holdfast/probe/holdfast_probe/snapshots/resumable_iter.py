@@ -22,8 +22,8 @@ NOT_EXACT_ITERABLE = (
 )
 NOT_EXACT_ORDER = "in_order=False: batches arrive in the order in which they are ready"
 NOT_EXACT_OWN_ITER = (
-    "the loader has its own __iter__ and workers: it is read again from its start, which gives the same batches only if "
-    "it creates new workers for each pass"
+    "the loader has its own __iter__ and workers: it is read again from its start, which gives the same batches only "
+    "if it creates new workers for each pass"
 )
 NOT_EXACT_ITERATOR = (
     "an iterator (%s) is read again from its current position: that is its start only if it is created anew for each "

@@ -1,5 +1,4 @@
-"""Ultralytics: what its trainer knows and torch does not, and resuming after a crash without a change to the user's
-command.
+"""Ultralytics: what its trainer knows and torch does not, and resuming after a crash with the same command.
 
 callbacks            loss components, labelled objects, epochs, metrics, checkpoints
 exact_resume         snapshots of the whole training between any two batches, and exact resuming from them

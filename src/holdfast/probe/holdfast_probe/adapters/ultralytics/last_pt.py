@@ -49,8 +49,7 @@ class LastPtCopies(object):
         epochs = _list_epochs(self._folder)
         self.add_snapshot(position, epoch)
         self._inherited = frozenset(saved for saved in epochs if epoch is not None and saved <= epoch)
-        # Later copies belong to epochs that are repeated: if the new copy fails, the old ones must not be mistaken for
-        # it.
+        # Later copies belong to repeated epochs: if a new copy fails, the old one must not be mistaken for it.
         _remove(self._folder, set(epochs) - self._inherited)
         if epoch in epochs:
             _copy(_path(self._folder, epoch), str(trainer.last))

@@ -48,8 +48,7 @@ class ResumableLoader(object):
         if loader.iterator is None:
             self._create()
         if self._read >= len(loader):
-            # Not earlier: if a pass ends with a full batch, its sampler draws once more when the next batch is
-            # requested.
+            # Not earlier: if a pass ends with a full batch, its sampler draws once more at the next request.
             self._pass, self._read = self._pass + 1, 0
             self._replayable.discard_before(self._pass)
         batch = next(loader.iterator)

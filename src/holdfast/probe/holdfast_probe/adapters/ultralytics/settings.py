@@ -1,5 +1,4 @@
-"""Setting overrides for Ultralytics, which take precedence over the command or script, and the settings that are really
-used.
+"""Setting overrides for Ultralytics, which take precedence over the command or script, and the settings in use.
 
 They are inserted where the user's own settings arrive (`Model.train`, the overrides of a trainer), so that Ultralytics
 derives everything from them. When it resumes from its last.pt, it accepts few settings and takes the rest from the
