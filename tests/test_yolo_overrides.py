@@ -22,7 +22,7 @@ from holdfast.probe.holdfast_probe.adapters.ultralytics import best_metric
 from holdfast.probe.holdfast_probe.adapters.ultralytics.assigner import AssignerOnCpu
 from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import Callbacks, wrap_method
 from holdfast.probe.holdfast_probe.adapters.ultralytics.empty_cache import CacheClearing
-from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import requested_overrides
+from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import read_overrides
 from holdfast.probe.holdfast_probe.adapters.ultralytics.rng_parity import RngParity
 from holdfast.probe.holdfast_probe.adapters.ultralytics.validation import Validation
 from holdfast.schema import events
@@ -297,10 +297,10 @@ def test_what_cannot_be_read_is_noted(monkeypatch):
     for text in ("{", "[]", '{"settings": 3}', '{"validation": []}'):
         notes = []
         monkeypatch.setenv("HOLDFAST_ULTRALYTICS", text)
-        assert requested_overrides(lambda what, detail, notes=notes: notes.append(what)) == {}
+        assert read_overrides(lambda what, detail, notes=notes: notes.append(what)) == {}
         assert len(notes) == 1
     monkeypatch.setenv("HOLDFAST_ULTRALYTICS", '{"assigner": "cpu"}')
-    assert requested_overrides(None) == {"assigner": "cpu"}
+    assert read_overrides(None) == {"assigner": "cpu"}
 
 
 def test_the_assigner_on_the_cpu_gives_the_same():

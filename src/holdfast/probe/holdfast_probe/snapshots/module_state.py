@@ -46,9 +46,9 @@ class ModuleTensors(object):
         if self._submodules is None:
             return None
         found = (
-            {name: tensors[n] for n, name in some} for some in (self._parameters, self._buffers, self._non_persistent)
+            {name: tensors[n] for n, name in index} for index in (self._parameters, self._buffers, self._non_persistent)
         )
-        parameters, buffers, non_persistent = ({k: v for k, v in one.items() if v is not None} for one in found)
+        parameters, buffers, non_persistent = ({k: v for k, v in group.items() if v is not None} for group in found)
         return parameters, buffers, non_persistent
 
     def modes(self):
@@ -56,13 +56,13 @@ class ModuleTensors(object):
         after `get_tensors()`.
         """
         modules = self._list_modules() if self._submodules is None else self._module_list
-        whole = self._module.training
-        return whole, [name for name, module in modules if module.training is not whole]
+        training = self._module.training
+        return training, [name for name, module in modules if module.training is not training]
 
-    def set_modes(self, whole, others):
+    def set_modes(self, training, others):
         # Not with `train()`: an override of it ran before the snapshot, and its effect is in the state.
         for name, module in self._list_modules():
-            mode = whole is not (name in others)
+            mode = training is not (name in others)
             if module.training is not mode:
                 module.training = mode
 
@@ -77,14 +77,14 @@ class ModuleTensors(object):
             if self._has_custom_state(module):
                 return
             self._module_list.append((prefix, module))
-            before = prefix + "." if prefix else ""
+            dotted_prefix = prefix + "." if prefix else ""
             (self._holders if module._parameters or module._buffers else self._empty).append(module)
             for name in module._parameters:
-                self._parameters.append((count, before + name))
+                self._parameters.append((count, dotted_prefix + name))
                 count += 1
             for name in module._buffers:
                 non_persistent = name in module._non_persistent_buffers_set
-                (self._non_persistent if non_persistent else self._buffers).append((count, before + name))
+                (self._non_persistent if non_persistent else self._buffers).append((count, dotted_prefix + name))
                 count += 1
         self._submodules = submodules
         _, self._names = _list_tensors(self._holders)
@@ -101,8 +101,8 @@ class ModuleTensors(object):
 
 def _list_submodules(module):
     found, names = [module], []
-    for one in found:  # the list grows during the loop
-        children = one._modules
+    for submodule in found:  # the list grows during the loop
+        children = submodule._modules
         names.extend(children.keys())
         found.extend([child for child in children.values() if child is not None])
     return found, names

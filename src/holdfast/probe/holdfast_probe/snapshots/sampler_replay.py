@@ -17,9 +17,9 @@ class SamplerReplay(object):
     def __init__(self, torch, saved=None):
         saved = saved or {}
         self._torch = torch
-        self.items = 0
+        self.item_count = 0
         """How many items were drawn in this attempt."""
-        self._known_items = saved.get("things", 0)
+        self._known_count = saved.get("things", 0)
         self._at = list(saved.get("at", ()))
         self._sources = list(saved.get("sources", ()))
         self._sizes = list(saved.get("sizes", ()))
@@ -31,9 +31,9 @@ class SamplerReplay(object):
         self._start_of_next = 0
 
     def state(self):
-        if not self.items:
+        if not self.item_count:
             return None
-        state = {"things": self.items, "too many": self.too_many}
+        state = {"things": self.item_count, "too many": self.too_many}
         if self._at:
             raw = self._torch.frombuffer(bytearray(self._states), dtype=self._torch.uint8)
             state.update(at=list(self._at), sources=list(self._sources), sizes=list(self._sizes), states=raw)
@@ -44,16 +44,16 @@ class SamplerReplay(object):
         return _ReplayedIterator(self, items)
 
     def next_item(self, items):
-        if self.items < self._known_items:
+        if self.item_count < self._known_count:
             self._restore_sources()
             item = next(items)
-            self.items += 1
-            if self.items == self._known_items:
+            self.item_count += 1
+            if self.item_count == self._known_count:
                 self._last_sources = get_sources(self._torch)
             return item
         if self.too_many:
             item = next(items)
-            self.items += 1
+            self.item_count += 1
             return item
         before = get_sources(self._torch)
         item = next(items)
@@ -61,11 +61,11 @@ class SamplerReplay(object):
         if self._last_sources is not None:  # the first item is drawn from the state at the start of the pass
             self._save_sources(before, after)
         self._last_sources = after
-        self.items += 1
+        self.item_count += 1
         return item
 
     def _restore_sources(self):
-        while self._replayed < len(self._at) and self._at[self._replayed] <= self.items:
+        while self._replayed < len(self._at) and self._at[self._replayed] <= self.item_count:
             size = self._sizes[self._replayed]
             end = self._start_of_next + size
             set_source(self._torch, self._sources[self._replayed], bytes(self._states[self._start_of_next : end]))
@@ -79,7 +79,7 @@ class SamplerReplay(object):
             if name in self._last_sources and is_same_source(self._torch, name, state, self._last_sources[name]):
                 continue
             packed = pack_source(name, state)
-            self._at.append(self.items)
+            self._at.append(self.item_count)
             self._sources.append(name)
             self._sizes.append(len(packed))
             self._states += packed
@@ -91,10 +91,10 @@ class SamplerReplay(object):
 class _ReplayedIterator(object):
     def __init__(self, replay, items):
         self._replay = replay
-        self._things = items
+        self._items = items
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return self._replay.next_item(self._things)
+        return self._replay.next_item(self._items)

@@ -24,7 +24,7 @@ from ... import protocol
 from ...import_hooks import after_import
 from .callbacks import SOURCE, Callbacks
 from .exact_resume import ExactResume
-from .overrides import Overrides, requested_overrides
+from .overrides import Overrides, read_overrides
 from .resume_last_pt import Resume
 from .settings import SettingsReporter
 
@@ -38,7 +38,7 @@ def install(probe):
 
 
 def _install_changes(probe, callbacks):
-    requested = requested_overrides(callbacks.note)
+    requested = read_overrides(callbacks.note)
     exact = ExactResume(probe, callbacks, requested.get("validation"))
     callbacks.followers.append(exact)
     after_import("ultralytics.engine.trainer", exact.watch)

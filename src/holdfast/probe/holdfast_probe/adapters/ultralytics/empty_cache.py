@@ -8,11 +8,11 @@ from .callbacks import wrap_method
 
 
 class CacheClearing(object):
-    def __init__(self, torch, callbacks, requested_overrides):
+    def __init__(self, torch, callbacks, overrides):
         self._torch = torch
         self._callbacks = callbacks
-        self._epochs = int(requested_overrides.get("epochs") or 0)
-        self._steps = int(requested_overrides.get("steps") or 0)
+        self._epochs = int(overrides.get("epochs") or 0)
+        self._steps = int(overrides.get("steps") or 0)
         self._steps_done = 0
 
     def wrap_trainer(self, trainer_class):

@@ -22,7 +22,7 @@ from .validation import Validation
 OBJECTS = ("settings", "validation", "clear_cache")
 
 
-def requested_overrides(note):
+def read_overrides(note):
     """Return the overrides in the environment variable; empty if there are none or they cannot be parsed."""
     text = os.environ.get(protocol.ULTRALYTICS)
     if not text:
@@ -38,19 +38,17 @@ def requested_overrides(note):
 
 
 class Overrides(object):
-    def __init__(self, probe, callbacks, requested_overrides):
+    def __init__(self, probe, callbacks, overrides):
         self._callbacks = callbacks
-        self._settings = (
-            Settings(callbacks, requested_overrides["settings"]) if requested_overrides.get("settings") else None
-        )
+        self._settings = Settings(callbacks, overrides["settings"]) if overrides.get("settings") else None
         self._parts = [] if self._settings is None else [self._settings]
-        if requested_overrides.get("validation"):
-            self._parts.append(Validation(probe.torch, callbacks, requested_overrides["validation"]))
-        if requested_overrides.get("clear_cache"):
-            clearing = CacheClearing(probe.torch, callbacks, requested_overrides["clear_cache"])
+        if overrides.get("validation"):
+            self._parts.append(Validation(probe.torch, callbacks, overrides["validation"]))
+        if overrides.get("clear_cache"):
+            clearing = CacheClearing(probe.torch, callbacks, overrides["clear_cache"])
             self._parts.append(clearing)
             callbacks.followers.append(clearing)
-        if requested_overrides.get("assigner") == "cpu":
+        if overrides.get("assigner") == "cpu":
             after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, callbacks).watch)
 
     def watch_model(self, module):

@@ -18,9 +18,9 @@ AUTO_MOMENTUM = 0.9
 
 
 class Settings(object):
-    def __init__(self, callbacks, requested_overrides):
+    def __init__(self, callbacks, overrides):
         self._callbacks = callbacks
-        self._requested = {name: value for name, value in requested_overrides.items() if not self._is_refused(name)}
+        self._requested = {name: value for name, value in overrides.items() if not self._is_refused(name)}
         self._supported = None
 
     def wrap_model(self, model_class):
@@ -38,9 +38,9 @@ class Settings(object):
             if hasattr(trainer_class, name):
                 wrap_method(trainer_class, name, around)
 
-    def apply(self, overrides):
+    def apply(self, user_settings):
         """Return the user's settings with the overrides applied."""
-        return dict(overrides or {}, **self.get_supported())
+        return dict(user_settings or {}, **self.get_supported())
 
     def get_supported(self):
         """Return the overrides that this version of Ultralytics knows and accepts; note the others."""
@@ -72,16 +72,16 @@ class Settings(object):
         """Apply an overridden learning rate: `optimizer=auto` would choose its own."""
         optimizer = original(trainer, *args, **kwargs)
         with self._callbacks.report_errors("the learning rate"):
-            requested_overrides = {
+            overrides = {
                 name: self.get_supported()[name] for name in ("lr0", "momentum") if name in self.get_supported()
             }
             chosen = trainer.args.optimizer
-            if requested_overrides and str(kwargs.get("name")).lower() == "auto" and str(chosen).lower() != "auto":
-                trainer.args.lr0 = requested_overrides.get("lr0", trainer.args.lr0)
+            if overrides and str(kwargs.get("name")).lower() == "auto" and str(chosen).lower() != "auto":
+                trainer.args.lr0 = overrides.get("lr0", trainer.args.lr0)
                 changes = {
                     "name": chosen,
                     "lr": trainer.args.lr0,
-                    "momentum": requested_overrides.get("momentum", AUTO_MOMENTUM),
+                    "momentum": overrides.get("momentum", AUTO_MOMENTUM),
                 }
                 optimizer = original(trainer, *args, **dict(kwargs, **changes))
         return optimizer

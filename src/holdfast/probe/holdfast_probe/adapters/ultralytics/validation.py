@@ -14,22 +14,22 @@ from .rng_parity import RngParity
 DEFAULTS = {"every": 1, "batch": None, "max_det": None, "best_by": "fitness"}
 
 
-def describe_validation(requested_overrides):
+def describe_validation(overrides):
     """Return entries for the fingerprint of a snapshot: other validations may change best.pt and the metrics, but not
     the weights.
     """
-    parts = {name: requested_overrides.get(name, default) for name, default in DEFAULTS.items()}
+    parts = {name: overrides.get(name, default) for name, default in DEFAULTS.items()}
     return {"validation " + name: str(value) for name, value in parts.items() if value not in (None, DEFAULTS[name])}
 
 
 class Validation(object):
-    def __init__(self, torch, callbacks, requested_overrides):
+    def __init__(self, torch, callbacks, overrides):
         self._callbacks = callbacks
         self._rng_parity = RngParity(torch, callbacks.note)
-        self._every = max(1, int(requested_overrides.get("every") or 1))
-        self._batch = requested_overrides.get("batch")
-        self._max_det = requested_overrides.get("max_det")
-        self._metric = requested_overrides.get("best_by")
+        self._every = max(1, int(overrides.get("every") or 1))
+        self._batch = overrides.get("batch")
+        self._max_det = overrides.get("max_det")
+        self._metric = overrides.get("best_by")
         if self._metric not in best_metric.METRICS:
             self._metric = None
 
