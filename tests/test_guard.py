@@ -87,9 +87,9 @@ def test_another_training_is_not_taken_for_this_one(tmp_path):
     """The message names the file, what differs and what to do; the objects are those of the caller."""
     model = nn.Linear(2, 2)
     used(tmp_path, model, [1, 2, 3], stop=2)
-    with pytest.raises(CannotResume, match=r"model cannot be set to it: (.|\n)*size mismatch"):
+    with pytest.raises(CannotResume, match=r"model cannot be restored: (.|\n)*size mismatch"):
         guard(folder=tmp_path, model=nn.Linear(3, 2)).__enter__()
-    with pytest.raises(CannotResume, match="it holds model, and what is given now is model, optimizer"):
+    with pytest.raises(CannotResume, match="it contains model, but guard was given model, optimizer"):
         guard(folder=tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).__enter__()
 
 

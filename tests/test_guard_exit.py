@@ -26,7 +26,7 @@ def test_what_a_pass_fills_is_there_after_it(tmp_path):
                     total, count = total + float(x.sum()), count + 1
                 means.append(total / count)
                 if stop and epoch == 1:
-                    run._snapshots.settle()
+                    run._snapshots.flush()
                     raise Stop
         return weights(model), means[-1]
 
@@ -41,7 +41,7 @@ def test_one_that_is_asked_for_with_the_last_batch_comes_with_the_next_epoch(tmp
         with guard(folder=folder, model=model, optimizer=optimizer, max_lost_work=NEVER) as run:
             for epoch in run.epochs(3):
                 if stop and epoch == 1:
-                    run._snapshots.settle()
+                    run._snapshots.flush()
                     raise Stop
                 for number, x in enumerate(run.batches(batches())):
                     learn(model, optimizer, x)
@@ -64,7 +64,7 @@ def test_passes_of_one_batch_are_kept_too(tmp_path):
                     run.state["made"] += 1
                     run.snapshot()
                     if stop and run.state["made"] == 4:
-                        run._snapshots.settle()
+                        run._snapshots.flush()
                         raise Stop
         return weights(model), run.restored
 
@@ -74,7 +74,7 @@ def test_passes_of_one_batch_are_kept_too(tmp_path):
 @pytest.mark.parametrize(("max_lost_work", "restored"), [(None, 3), (EVERY_BATCH, 6)])
 def test_a_second_pass_of_an_epoch_can_wait(tmp_path, monkeypatch, max_lost_work, restored):
     """To go on in it, the first would be passed over with all that the program gathers in it: so only where else too much would be lost."""
-    monkeypatch.setattr(Snapshotter, "due", lambda *_: True)
+    monkeypatch.setattr(Snapshotter, "is_due", lambda *_: True)
 
     def life(folder, stop):
         model, optimizer = regression()
@@ -84,7 +84,7 @@ def test_a_second_pass_of_an_epoch_can_wait(tmp_path, monkeypatch, max_lost_work
                     for number, x in enumerate(run.batches(batches())):
                         learn(model, optimizer, x)
                         if stop and (call, number) == (1, 2):
-                            run._snapshots.settle()
+                            run._snapshots.flush()
                             raise Stop
         return run.restored
 
@@ -105,7 +105,7 @@ def test_a_loop_over_epochs_that_was_over_stays_over(tmp_path):
                         made.append(loop)
                         run.snapshot()
                         if stop and (loop, epoch, number) == (1, 1, 2):
-                            run._snapshots.settle()
+                            run._snapshots.flush()
                             raise Stop
         return weights(model), set(made[-2:]), len(made)
 

@@ -11,8 +11,8 @@ import torch
 
 from holdfast.probe.holdfast_probe.guard import guard
 from holdfast.probe.holdfast_probe.snapshots import folder_lock, fs, snapshot_file
-from holdfast.probe.holdfast_probe.snapshots.folder_lock import FolderLock, NotOurs
-from holdfast.probe.holdfast_probe.snapshots.fs import Files, replace_content, write_whole
+from holdfast.probe.holdfast_probe.snapshots.folder_lock import FolderLock, ForeignFolder
+from holdfast.probe.holdfast_probe.snapshots.fs import Files, replace_content, write_atomically
 from holdfast.probe.holdfast_probe.snapshots.loss_trace import NAME as TRACE
 from holdfast.probe.holdfast_probe.snapshots.loss_trace import LossTrace
 from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
@@ -73,7 +73,7 @@ def test_trace_does_not_follow_a_planted_link(shared, precious, hard):
     """`trace` is a link to a file of the victim's: it keeps its content, and the training goes on without a trace."""
     (os.link if hard else os.symlink)(precious, shared / TRACE)
     trace = LossTrace(str(shared), lambda *_, **__: None)
-    trace.begins()
+    trace.clear()
     trace.add(1, 1, 0.5)
 
 
@@ -85,7 +85,7 @@ def test_snapshot_does_not_write_through_planted_temporary_names(shared, preciou
     store = Store(str(shared))
     assert wrote(store, 7) == str(shared / name)
     assert not (shared / name).is_symlink()
-    assert store.newest(torch).position == 7
+    assert store.read_newest(torch).position == 7
 
 
 def test_temporary_names_cannot_be_foreseen(shared, precious, monkeypatch):
@@ -93,7 +93,7 @@ def test_temporary_names_cannot_be_foreseen(shared, precious, monkeypatch):
     monkeypatch.setattr(os, "urandom", bytes)
     (shared / os.path.basename(fs.temporary_name(str(shared)))).symlink_to(precious)  # noqa: PTH119
     with pytest.raises(FileExistsError):
-        write_whole(Files(), str(shared / "x"), [b"1"])
+        write_atomically(Files(), str(shared / "x"), [b"1"])
     with pytest.raises(FileExistsError):
         replace_content(str(shared / "x"), b"1")
     monkeypatch.undo()
@@ -105,8 +105,8 @@ def test_claim_does_not_follow_a_planted_link(shared, precious):
     """The lock's file is a link: it is neither locked nor removed, and the training goes on."""
     (shared / (folder_lock.NAME % 0)).symlink_to(precious)
     held = FolderLock(str(shared), 0)
-    held.take()
-    held.leave(ended=True)
+    held.acquire()
+    held.release(finished=True)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "zero"])
@@ -123,12 +123,12 @@ def test_nothing_waits_for_what_is_no_file(shared, kind):
             path.symlink_to("/dev/zero" if kind == "zero" else path)
     torn = []
     store = Store(str(shared))
-    assert store.newest(torch, lambda *why: torn.append(why)) is None
+    assert store.read_newest(torch, lambda *why: torn.append(why)) is None
     assert len(torn) == 1
-    assert store.agreed() == -1
+    assert store.read_announced() == -1
     LossTrace(str(shared), lambda *_, **__: None)
-    FolderLock(str(shared), 0).take()
-    folder_lock._open.clear()
+    FolderLock(str(shared), 0).acquire()
+    folder_lock._active.clear()
 
 
 def test_part_of_another_rank_that_is_a_fifo(shared):
@@ -139,7 +139,7 @@ def test_part_of_another_rank_that_is_a_fifo(shared):
     assert stores[0].commit()
     (shared / part_name(3, 1, 2)).unlink()
     os.mkfifo(shared / part_name(3, 1, 2))
-    assert stores[0].newest(torch) is None
+    assert stores[0].read_newest(torch) is None
 
 
 def test_commit_that_is_nested_deeply(shared):
@@ -150,7 +150,7 @@ def test_commit_that_is_nested_deeply(shared):
     assert stores[0].commit()
     for text in ("[" * 200_000, '{"parts": 7}', '{"parts": [1]}'):
         (shared / "000000000003.of-2.commit").write_text(text)
-        assert stores[0].newest(torch) is None
+        assert stores[0].read_newest(torch) is None
 
 
 # --- other owners -----------------------------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ def test_commit_that_is_nested_deeply(shared):
 
 def test_folder_of_another_user_is_refused(shared, monkeypatch):
     """Before anything is read or written there; the words say whose it is and what to do."""
-    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_mapped_user", lambda *_: False)
     given_away(monkeypatch, shared)
-    with pytest.raises(NotOurs, match=rf"another user \(uid {STRANGER}\).*folder="):
+    with pytest.raises(ForeignFolder, match=rf"another user \(uid {STRANGER}\).*folder="):
         guard(model=torch.nn.Linear(1, 1), folder=str(shared))
     monkeypatch.undo()
     assert list(shared.iterdir()) == []
@@ -169,11 +169,11 @@ def test_folder_of_another_user_is_refused(shared, monkeypatch):
 @pytest.mark.parametrize("above", [".holdfast", ".holdfast/guard"])
 def test_folders_above_that_guard_would_make_count_too(tmp_path, monkeypatch, above):
     """`.holdfast` of another user: guard's own folder is not made in it."""
-    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_mapped_user", lambda *_: False)
     (tmp_path / ".holdfast" / "guard").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     given_away(monkeypatch, tmp_path / above)
-    with pytest.raises(NotOurs):
+    with pytest.raises(ForeignFolder):
         guard(model=torch.nn.Linear(1, 1))
     monkeypatch.undo()
     assert list((tmp_path / ".holdfast" / "guard").iterdir()) == []
@@ -181,29 +181,29 @@ def test_folders_above_that_guard_would_make_count_too(tmp_path, monkeypatch, ab
 
 def test_link_of_another_user_is_refused(tmp_path, monkeypatch):
     """The folder's name is a link that somebody planted: it is not gone through."""
-    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_mapped_user", lambda *_: False)
     target, link = tmp_path / "target", tmp_path / "link"
     target.mkdir()
     link.symlink_to(target)
     given_away(monkeypatch, link)
-    with pytest.raises(NotOurs):
+    with pytest.raises(ForeignFolder):
         FolderLock(str(link), 0)
 
 
 def test_snapshot_of_another_user_is_passed_over(shared, monkeypatch):
     """In a folder of one's own that others can write to: the newest is theirs, so the one before it is gone on from."""
-    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_mapped_user", lambda *_: False)
     store = Store(str(shared))
     wrote(store, 1)
     given_away(monkeypatch, wrote(store, 2))
     torn = []
-    assert store.newest(torch, lambda _, *told: torn.append(told)).position == 1
+    assert store.read_newest(torch, lambda _, *told: torn.append(told)).position == 1
     assert torn == [(f"it belongs to another user (uid {STRANGER})", True)]
 
 
 def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
     """Neither by a new snapshot, for which they do not count among the newest, nor at the end, nor when ranks begin anew."""
-    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_mapped_user", lambda *_: False)
     store = Store(str(shared))
     theirs = [shared / part_name(position, 0, 1) for position in (5, 6, 7, 90)]
     theirs += [shared / ".holdfast-4194304-0123456789abcdef.tmp", shared / "agreed", shared / TRACE]
@@ -213,10 +213,10 @@ def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
     given_away(monkeypatch, *theirs)
     for position in (3, 4, 8):
         wrote(store, position)
-    assert store.positions(own=True) == [8, 4, 3]
+    assert store.positions(own_only=True) == [8, 4, 3]
     ranks = Store(str(shared), 0, 2)
     ranks.at = 1
-    ranks._take_back()
+    ranks._discard_incomplete()
     store.clear()
     ranks.clear()
     assert sorted(shared.iterdir()) == sorted(theirs)
@@ -224,7 +224,7 @@ def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
 
 def test_guard_says_that_it_passed_over_what_another_user_put_there(shared, monkeypatch, capsys):
     """Not that it is torn: it may be whole."""
-    monkeypatch.setattr(fs, "_is_us", lambda *_: False)
+    monkeypatch.setattr(fs, "_is_mapped_user", lambda *_: False)
     given_away(monkeypatch, wrote(Store(str(shared)), 2))
     with guard(model=torch.nn.Linear(1, 1), folder=str(shared)):
         pass
@@ -337,5 +337,5 @@ def test_a_snapshot_with_a_second_name_is_read(shared):
     store = Store(str(shared))
     path = wrote(store, 4)
     os.link(path, shared / "backup")
-    assert store.newest(torch).position == 4
-    assert snapshot_file.digest_of(path) == store.newest(torch).digest
+    assert store.read_newest(torch).position == 4
+    assert snapshot_file.compute_digest(path) == store.read_newest(torch).digest

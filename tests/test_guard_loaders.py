@@ -19,8 +19,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from holdfast.probe.holdfast_probe.guard import guard
 from holdfast.probe.holdfast_probe.snapshots import sampler_replay
 from holdfast.probe.holdfast_probe.snapshots.loader_registry import Loaders
-from holdfast.probe.holdfast_probe.snapshots.loader_state import MAX_LOOKED_AT, LoaderState
-from holdfast.probe.holdfast_probe.snapshots.rng import drawn_so_far
+from holdfast.probe.holdfast_probe.snapshots.loader_state import MAX_OBJECTS, LoaderState
+from holdfast.probe.holdfast_probe.snapshots.rng import get_rng_states
 
 NEVER = 1e9
 SAMPLES, BATCH, EPOCHS = 16, 2, 3
@@ -59,7 +59,7 @@ def read(folder, at, given, snapshot_after=None):
         seen = run.state.setdefault("seen", [])
         for epoch in run.epochs(EPOCHS):
             for batch in run.batches(made(epoch)):
-                run._snapshots.settle()
+                run._snapshots.flush()
                 at("batch", len(seen))
                 drawn = [random.random(), float(np.random.rand()), torch.rand(1).item()]  # noqa: NPY002
                 seen.append([epoch, torch.as_tensor(batch).flatten().tolist(), drawn])
@@ -136,7 +136,7 @@ def notes(folder, things):
             for _ in run.epochs(1):
                 for _ in run.batches(things()):
                     random.random()
-                    run._snapshots.settle()
+                    run._snapshots.flush()
                     at("batch", run._position)
                     run.snapshot()
         return said.getvalue()
@@ -147,7 +147,7 @@ def notes(folder, things):
 
 def test_workers_of_a_loader_with_its_own_iter_are_spoken_of(tmp_path):
     said = notes(tmp_path, lambda: Around(Plain(), BATCH, num_workers=1))
-    assert ["__iter__ of its own, and workers" in line for line in said] == [True]
+    assert ["its own __iter__ and workers" in line for line in said] == [True]
 
 
 # --- generators that the program seeds -----------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_loader_whose_pass_was_over_has_its_generator_where_it_was(tmp_path):
             for _ in run.epochs(3):
                 for loader in loaders:
                     for batch in run.batches(loader):
-                        run._snapshots.settle()
+                        run._snapshots.flush()
                         at("batch", len(seen))
                         seen.append(batch.tolist())
                         if len(seen) == 3 * BATCHES + 3:
@@ -288,7 +288,7 @@ def test_an_order_that_draws_more_than_is_kept_is_said(tmp_path, monkeypatch):
             return drawing()
 
     said = notes(tmp_path, OnTheGo)
-    assert ["more often than is kept" in line for line in said] == [True]
+    assert ["more often than can be saved" in line for line in said] == [True]
 
 
 # --- what samplers, datasets and collate functions hold ------------------------------------------------------------------
@@ -468,8 +468,8 @@ def test_looking_calls_nothing_and_ends(tmp_path):
             raise AssertionError(name)
 
     held = LoaderState(torch, DataLoader(Careful(), BATCH))
-    assert held.everything() == {}
-    assert len(held._look()._seen) <= MAX_LOOKED_AT
+    assert held.get_all_states() == {}
+    assert len(held._walk()._seen) <= MAX_OBJECTS
 
 
 # --- workers that live on ------------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def read_in_parts(folder, at):
         seen = run.state.setdefault("seen", [])
         for _ in run.epochs(4):
             for n, batch in enumerate(run.batches(loader), len(seen) % 5):
-                run._snapshots.settle()
+                run._snapshots.flush()
                 at("batch", len(seen))
                 seen.append(batch.tolist())
                 if n == 4:
@@ -519,7 +519,7 @@ def test_workers_that_were_there_before_do_not_stop_a_resume(tmp_path):
         return loader
 
     said = notes(tmp_path, looked_at)
-    assert ["were there before" in line for line in said] == [True]
+    assert ["were started before" in line for line in said] == [True]
 
 
 # --- another loader than it was ------------------------------------------------------------------------------------------
@@ -614,7 +614,7 @@ def test_a_snapshot_of_the_layout_before_goes_on(tmp_path):
         return DataLoader(Plain(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(5))
 
     def moment(one):
-        return {"rng": drawn_so_far(torch), "generators": [one.generator.get_state()]}
+        return {"rng": get_rng_states(torch), "generators": [one.generator.get_state()]}
 
     whole, batches, start = loader(), [], moment(loader())
     iterator = iter(whole)
@@ -624,10 +624,10 @@ def test_a_snapshot_of_the_layout_before_goes_on(tmp_path):
     epoch_after = [batch.tolist() for batch in whole]
 
     again = Loaders(torch)
-    again.go_on({"generators": {0: [moment(whole)["generators"][0]]}, "workers": {}})
-    again.arrive()
+    again.load_state({"generators": {0: [moment(whole)["generators"][0]]}, "workers": {}})
+    again.reach_resume_point()
     one = loader()
-    resumed = again.pass_over(again.meet(0, one, give_back=False), one, kept)
+    resumed = again.start_pass(again.register(0, one, restore=False), one, kept)
     assert [batch.tolist() for batch in resumed] == batches[3:]
     assert [batch.tolist() for batch in one] == epoch_after
     assert resumed.why_not_exact() is None
@@ -637,7 +637,7 @@ def test_a_boundary_of_the_layout_before_goes_on():
     one = DataLoader(Plain(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(5))
     there = torch.Generator().manual_seed(6).get_state()
     loaders = Loaders(torch)
-    loaders.go_on({"generators": {0: [there]}, "workers": {}})
-    loaders.arrive()
-    loaders.meet(0, one)
+    loaders.load_state({"generators": {0: [there]}, "workers": {}})
+    loaders.reach_resume_point()
+    loaders.register(0, one)
     assert torch.equal(one.generator.get_state(), there)

@@ -16,7 +16,7 @@ from torch import nn
 
 from holdfast.probe.holdfast_probe.guard import CannotResume, Guard, guard
 from holdfast.probe.holdfast_probe.snapshots.stateful import StatefulObjects
-from holdfast.probe.holdfast_probe.snapshots.user_state import fill
+from holdfast.probe.holdfast_probe.snapshots.user_state import restore_user_state
 
 BATCHES, EPOCHS = 4, 4
 LAST = BATCHES * EPOCHS
@@ -76,7 +76,7 @@ class Training:
                     loss.backward()
                     self.optimizer.step()
                     self.after_the_batch(run, run._position, loss.item())
-                    run._snapshots.settle()
+                    run._snapshots.flush()
                     at("after batch", run._position)
         state = [self.model.state_dict(), self.optimizer.state_dict(), self.numbers(run)]
         return json.dumps(state, default=lambda tensor: tensor.tolist())
@@ -360,7 +360,7 @@ def test_a_group_that_cannot_be_made_again_is_told_of_truly(tmp_path):
 
     kept(tmp_path, parts, add)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(CannotResume, match=r"is valid, but optimizer .*group 1 was added while it trained") as told:
+    with pytest.raises(CannotResume, match=r"is valid, but optimizer .*group 1 was added during the training") as told:
         gone_on(tmp_path, made()[0])
     assert "remove" not in str(told.value)
     assert sorted(tmp_path.iterdir()) == before
@@ -376,7 +376,10 @@ def test_an_optimizer_that_is_made_with_other_groups_is_told_of_by_their_number(
     model = nn.Linear(2, 1)
     two = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1)
     kept(tmp_path, {"model": model, "optimizer": two})
-    with pytest.raises(CannotResume, match=r"is valid, but optimizer .*had 2 groups of parameters, and has 1 now"):
+    with pytest.raises(
+        CannotResume,
+        match=r"is valid, but optimizer .*the snapshot has 2 parameter groups, but the optimizer has 1 now",
+    ):
         gone_on(tmp_path, {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
 
 
@@ -393,14 +396,14 @@ def test_before_the_place_an_optimizer_has_what_it_was_of_the_groups_that_are_th
     other = network()
     given = torch.optim.SGD(other[3].parameters(), lr=0.1, momentum=0.9)
     now = StatefulObjects(torch, {"model": other, "optimizer": given})
-    now.give_back(state, on_the_way=True)
+    now.restore(state, before_resume_point=True)
     assert [group["lr"] for group in given.param_groups] == [0.7]
     moments = [optimizer.state[p]["momentum_buffer"] for p in model[3].parameters()]
     assert all(
         torch.equal(given.state[p]["momentum_buffer"], was)
         for p, was in zip(other[3].parameters(), moments, strict=True)
     )
-    now.give_back(state)
+    now.restore(state)
     assert [group["lr"] for group in given.param_groups] == [0.7, 0.2]
     assert given.param_groups[1]["params"] == [*other[0].parameters()]
 
@@ -408,7 +411,7 @@ def test_before_the_place_an_optimizer_has_what_it_was_of_the_groups_that_are_th
 def test_a_parameter_of_another_shape_is_another_training(tmp_path):
     model = nn.Linear(2, 1)
     kept(tmp_path, {"model": model, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)})
-    with pytest.raises(CannotResume, match=r"a different training.*shape \(1,\), and had \(2,\)"):
+    with pytest.raises(CannotResume, match=r"a different training.*shape \(1,\), but the snapshot has \(2,\)"):
         gone_on(tmp_path, {"model": model, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)})
 
 
@@ -448,7 +451,7 @@ def test_a_module_that_tells_its_state_in_its_own_way_has_its_modes_back(tmp_pat
 
 def filled(now, then, memory=()):
     state = {"it": now}
-    fill(torch, state, {"it": then}, memory)
+    restore_user_state(torch, state, {"it": then}, memory)
     return state["it"]
 
 
@@ -507,6 +510,6 @@ def test_weights_of_a_model_are_not_written_to():
 def test_one_object_under_two_names_is_two_if_it_was_two():
     one = [1]
     state = {"a": one, "b": one, "c": one}
-    fill(torch, state, {"a": [2], "b": [3], "c": [2]}, ())
+    restore_user_state(torch, state, {"a": [2], "b": [3], "c": [2]}, ())
     assert state == {"a": [2], "b": [3], "c": [2]}
     assert state["a"] is state["c"] is one

@@ -175,7 +175,7 @@ def train(folder, *, name, at=lambda *_: None, **options):
                 number += 1
                 loss = batch(x * random.uniform(0.9, 1.1), number)
                 run.state.update(number=number, losses=[*run.state.get("losses", []), loss.item()])
-                run._snapshots.settle()
+                run._snapshots.flush()
                 at("after batch", number)
     digest = hashlib.sha256()
     add(digest, {key: part.state_dict() for key, part in parts.items()})
@@ -227,4 +227,4 @@ def test_a_state_that_no_memory_can_hold_does_not_end_the_training(tmp_path, mon
         assert list(run.batches(range(5))) == list(range(5))
     said = capsys.readouterr().err
     assert said.count("snapshot failed") == 1
-    assert "a copy of the state takes 268435456 MiB" in said
+    assert "a copy of the state needs 268435456 MiB" in said

@@ -137,7 +137,7 @@ def read_two_loaders(folder, die_after):
             for loader in loaders:
                 for index, drawn in run.batches(loader):
                     if len(run.state.setdefault("seen", [])) == die_after:
-                        run._snapshots.settle()
+                        run._snapshots.flush()
                         os._exit(9)
                     run.state["seen"].append([epoch, index.tolist(), drawn.tolist()])
     return run.state["seen"]
@@ -210,7 +210,7 @@ def test_two_trainings_at_once_do_not_share_a_folder(tmp_path):
     model, _ = regression()
 
     def enter():
-        folder_lock._open.clear()  # as in a process that was started by itself
+        folder_lock._active.clear()  # as in a process that was started by itself
         try:
             guard(folder=tmp_path, model=model).__enter__()
         except InUse as error:
@@ -220,7 +220,7 @@ def test_two_trainings_at_once_do_not_share_a_folder(tmp_path):
     with guard(folder=tmp_path, model=model) as first, guard(folder=tmp_path, model=model) as second:
         assert first._store.folder != second._store.folder
         said = in_a_fork(enter)
-    assert "keeps its snapshots in" in said
+    assert f"uses {tmp_path} for its snapshots" in said
     assert "folder=..." in said
     assert not any(tmp_path.iterdir())
 

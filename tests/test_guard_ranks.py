@@ -17,7 +17,7 @@ from guarded_ranks import Death, Ranks
 from running import holdfast_run
 
 from holdfast.probe.holdfast_probe.snapshots.fs import Files
-from holdfast.probe.holdfast_probe.snapshots.snapshotter import AHEAD, Snapshotter
+from holdfast.probe.holdfast_probe.snapshots.snapshotter import BATCHES_AHEAD, Snapshotter
 from holdfast.probe.holdfast_probe.snapshots.store import Store
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -54,7 +54,7 @@ def test_killed_where_snapshots_are_taken_when_they_are_due(tmp_path, whole, ran
     assert ranks.live(Death(rank, "entered", 0)) is None
     found = ranks.live()
     assert digests(found) == whole
-    assert restored(found) == [AHEAD, AHEAD]
+    assert restored(found) == [BATCHES_AHEAD, BATCHES_AHEAD]
     assert list((tmp_path / "s").iterdir()) == []
 
 
@@ -89,9 +89,9 @@ def test_what_an_earlier_life_had_begun_is_never_joined_to_a_later_one(tmp_path)
 
     ranks = [Store(str(tmp_path), rank, 2) for rank in (0, 1)]
     write(1, 10)
-    ranks[0].agree(26)
+    ranks[0].announce(26)
     assert [rank.begin(torch) for rank in ranks] == [None, None]
-    assert ranks[1].agreed() == -1
+    assert ranks[1].read_announced() == -1
     write(0, 10)
     assert not ranks[0].commit()
     write(1, 10)
@@ -136,16 +136,19 @@ def test_what_counted_and_was_torn_does_not_outlive_what_is_gone_on_from(tmp_pat
 
 def test_a_position_is_taken_once(tmp_path):
     """An epoch's end is asked about twice. Two parts of one position could be joined to a snapshot that never was."""
-    ranks = [Snapshotter(torch, Store(str(tmp_path), rank, 2), lambda *_, **__: None, most_lost=0.0) for rank in (0, 1)]
-    assert [one.due(1) for one in ranks] == [False, False]
-    at = 1 + AHEAD
-    assert [one.due(at) for one in ranks] == [True, True]
+    ranks = [
+        Snapshotter(torch, Store(str(tmp_path), rank, 2), lambda *_, **__: None, max_lost_seconds=0.0)
+        for rank in (0, 1)
+    ]
+    assert [one.is_due(1) for one in ranks] == [False, False]
+    at = 1 + BATCHES_AHEAD
+    assert [one.is_due(at) for one in ranks] == [True, True]
     assert [one.take(at, at, dict, {}) for one in ranks] == [True, True]
-    assert [one.due(at) for one in ranks] == [False, False]
+    assert [one.is_due(at) for one in ranks] == [False, False]
     assert [one.take(at, at, dict, {}) for one in ranks] == [False, False]
     for one in ranks:
-        one.settle()
-    assert Store(str(tmp_path), 1, 2).newest(torch).position == at
+        one.flush()
+    assert Store(str(tmp_path), 1, 2).read_newest(torch).position == at
 
 
 def test_a_full_disk_does_not_stop_ranks_that_agree(tmp_path):
@@ -157,9 +160,9 @@ def test_a_full_disk_does_not_stop_ranks_that_agree(tmp_path):
 
     told = []
     store = Store(str(tmp_path), 0, 2, files=Full())
-    rank = Snapshotter(torch, store, lambda event, **fields: told.append((event, fields)), most_lost=0.0)
-    assert not any(rank.due(position) for position in range(1, 2 * AHEAD))
-    assert told == [("snapshot-failed", {"step": 1 + AHEAD, "why": "No space left on device"})]
+    rank = Snapshotter(torch, store, lambda event, **fields: told.append((event, fields)), max_lost_seconds=0.0)
+    assert not any(rank.is_due(position) for position in range(1, 2 * BATCHES_AHEAD))
+    assert told == [("snapshot-failed", {"step": 1 + BATCHES_AHEAD, "why": "No space left on device"})]
 
 
 def test_under_torchrun_and_the_supervisor(tmp_path, whole):
@@ -170,4 +173,4 @@ def test_under_torchrun_and_the_supervisor(tmp_path, whole):
     first, second = ran.summary["attempts"]
     assert first["cause"] == "killed-externally"
     assert second["resumed"]["how"] == "snapshot"
-    assert second["first_step"] == second["resumed"]["step"] + 1 > AHEAD // 2
+    assert second["first_step"] == second["resumed"]["step"] + 1 > BATCHES_AHEAD // 2

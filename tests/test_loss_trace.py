@@ -20,7 +20,7 @@ def lived(folder, told, losses, *, after=None):
     """A life that begins after this batch, and has these losses."""
     trace = LossTrace(str(folder), lambda event, **fields: told.append((event, fields)))
     if after is not None:
-        trace.goes_on_from(after)
+        trace.resume_from(after)
     for number, loss in enumerate(losses, (after or 0) + 1):
         trace.add(number, number, loss)
 

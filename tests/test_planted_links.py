@@ -126,4 +126,4 @@ def test_the_caller_of_sudo_is_a_number_in_ascii(monkeypatch, said):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", said)
     assert safe_files.trusted_users() == {0}
-    assert fs._trusted() == {0}
+    assert fs._trusted_users() == {0}

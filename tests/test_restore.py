@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from holdfast.probe.holdfast_probe.guard import CannotResume, guard
-from holdfast.probe.holdfast_probe.snapshots.encoding import NotPlain, flatten
-from holdfast.probe.holdfast_probe.snapshots.restore import own
+from holdfast.probe.holdfast_probe.snapshots.encoding import UnsupportedValue, flatten
+from holdfast.probe.holdfast_probe.snapshots.restore import clone_tensors
 
 
 class Stop(Exception):
@@ -181,7 +181,7 @@ def test_containers_keep_their_kind_and_own_their_tensors():
         "queue": deque([block[3:5]], maxlen=2),
         "several": (block[4:], {1, 2}, frozenset({3})),
     }
-    given = own(torch, made)
+    given = clone_tensors(torch, made)
     assert repr(given) == repr(made)
     block.zero_()
     assert given["default"]["a"][0].tolist() == [1.0, 2.0]
@@ -196,5 +196,5 @@ def test_numpy_arrays_on_disk_are_kept_whole_and_other_kinds_refused(tmp_path):
     kept(tmp_path / "s", model=model, use=lambda run: run.state.update(mapped=mapped))
     assert given_back(tmp_path / "s", model=model).state["mapped"].tolist() == [1, 2, 3]
     for refused in (np.matrix([[1, 2]]), np.str_("")):
-        with pytest.raises(NotPlain, match="NumPy"):
+        with pytest.raises(UnsupportedValue, match="NumPy"):
             flatten(torch, {"it": refused}, [])

@@ -48,9 +48,9 @@ elif ATTEMPT == 3:
 
 def after(done):
     if ATTEMPT == 1:
-        run._snapshots.settle()  # one after every batch
+        run._snapshots.flush()  # one after every batch
     if ATTEMPT == 3 and done == 20:
-        run._snapshots.settle()
+        run._snapshots.flush()
         die()
 """
 

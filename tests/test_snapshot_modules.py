@@ -84,7 +84,7 @@ def test_it_is_what_state_dict_gives(name):
     module = PLAIN[name]()
     tensors = ModuleTensors(torch, module)
     for _ in range(2):
-        found = tensors.now()
+        found = tensors.get_tensors()
         assert same(found, module)
         assert all(isinstance(parameter, nn.Parameter) for parameter in found[0].values())
         assert not any(isinstance(buffer, nn.Parameter) for buffer in found[1].values())
@@ -94,14 +94,14 @@ def test_it_is_what_state_dict_gives(name):
 @pytest.mark.parametrize("name", SPECIAL)
 def test_one_that_tells_its_state_in_its_own_way_is_asked(name):
     module = SPECIAL[name]()
-    assert ModuleTensors(torch, module).now() is None
+    assert ModuleTensors(torch, module).get_tensors() is None
     if name != "lazy":  # which has no numbers yet
         kept = StatefulObjects(torch, {"module": module}).state()["module"]["state"]
         assert kept.keys() == module.state_dict().keys()
 
 
 def test_passing_buffers_are_found_too():
-    _, buffers, passing = ModuleTensors(torch, nn.Sequential(Passing())).now()
+    _, buffers, passing = ModuleTensors(torch, nn.Sequential(Passing())).get_tensors()
     assert (list(buffers), list(passing)) == (["0.kept"], ["0.passing"])
 
 
@@ -126,9 +126,9 @@ def test_passing_buffers_are_found_too():
 def test_a_module_that_changes_is_looked_through_again(change):
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU())
     tensors = ModuleTensors(torch, net)
-    tensors.now()
+    tensors.get_tensors()
     change(net)
-    found = tensors.now()
+    found = tensors.get_tensors()
     assert same(found, net)
     assert all(isinstance(parameter, nn.Parameter) for parameter in found[0].values())
     assert not any(isinstance(buffer, nn.Parameter) for buffer in found[1].values())
@@ -150,7 +150,7 @@ def test_gradients_come_back_whoever_holds_the_parameter():
     assert list(kept["optimizer"]["gradients"]) == ["1.0"]
     before = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
     optimizer.zero_grad()
-    parts.give_back(kept)
+    parts.restore(kept)
     assert free.grad.tolist() == [7.0] * 3
     assert all(torch.equal(parameter.grad, before[name]) for name, parameter in net.named_parameters())
 
@@ -170,7 +170,7 @@ def test_a_snapshot_of_before_comes_back():
         "optimizer": {"state": optimizer.state_dict(), "gradients": {"0.0": gradients[0], "0.1": gradients[1]}},
     }
     optimizer.zero_grad()
-    StatefulObjects(torch, {"net": net, "optimizer": optimizer}).give_back(old)
+    StatefulObjects(torch, {"net": net, "optimizer": optimizer}).restore(old)
     assert all(torch.equal(p.grad, gradient) for p, gradient in zip(net.parameters(), gradients, strict=True))
 
 
@@ -190,7 +190,7 @@ def test_an_optimizers_state_comes_back(kind, trained):
             net[1].requires_grad_(requires_grad=False)
         half_a_step(net, optimizer)
     other_net, other = made()
-    StatefulObjects(torch, {"net": other_net, "optimizer": other}).give_back(
+    StatefulObjects(torch, {"net": other_net, "optimizer": other}).restore(
         StatefulObjects(torch, {"net": net, "optimizer": optimizer}).state()
     )
     then, now = optimizer.state_dict(), other.state_dict()

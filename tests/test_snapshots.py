@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from holdfast.probe.holdfast_probe.snapshots import snapshot_file
-from holdfast.probe.holdfast_probe.snapshots.capture import Capture, NoRoom
-from holdfast.probe.holdfast_probe.snapshots.encoding import NotPlain, flatten, unflatten
+from holdfast.probe.holdfast_probe.snapshots.capture import Capture, NotEnoughMemory
+from holdfast.probe.holdfast_probe.snapshots.encoding import UnsupportedValue, flatten, unflatten
 from holdfast.probe.holdfast_probe.snapshots.fs import Files
 from holdfast.probe.holdfast_probe.snapshots.snapshot_file import CorruptSnapshot
 from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
@@ -71,7 +71,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     header, state, digest = snapshot_file.read(torch, path)
     assert equal(state, STATE)
     assert header["step"] == 1
-    assert snapshot_file.digest_of(path) == digest
+    assert snapshot_file.compute_digest(path) == digest
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     [
         ({"a": [1, {"b": object()}]}, r"\['a'\]\[1\]\['b'\] is builtins.object"),
         ({"f": len}, r"\['f'\] is builtins.builtin_function"),
-        ({"s": torch.eye(2).to_sparse()}, r"\['s'\] is a tensor that is not stored plainly"),
+        ({"s": torch.eye(2).to_sparse()}, r"\['s'\] is a tensor that is not stored as plain strided data"),
         ({"m": torch.empty(2, device="meta")}, r"\['m'\] is a tensor"),
         ({"d": defaultdict(lambda: 1)}, r"\['d'\] is collections.defaultdict"),
         ({"o": np.array([object()])}, r"\['o'\] is a NumPy value"),
     ],
 )
 def test_what_has_no_meaning_elsewhere_is_refused_by_its_place(state, said):
-    with pytest.raises(NotPlain, match=said):
+    with pytest.raises(UnsupportedValue, match=said):
         captured(state)
 
 
@@ -151,13 +151,13 @@ def test_with_gradients_and_without_take_turns():
     assert take(torch.full((1000,), 1.0)) == [0, 4032, 8064]
     assert take(None) == [0, 4032]
     assert capture.bytes == 2 * 4032
-    places = capture._current.places
+    places = capture._current.views
     kept = torch.full((1000,), 3.0)
     assert take(kept) == [0, 4032, 8064]
     assert bytes(capture.raw())[:4000] == kept.numpy().tobytes()
     assert bytes(capture.raw())[4032:8032] == weight.numpy().tobytes()
     take(None)
-    assert capture._current.places is places
+    assert capture._current.views is places
 
 
 def test_a_block_that_grows_does_not_stand_beside_the_one_before():
@@ -223,8 +223,8 @@ def test_tensors_of_ever_new_sizes_do_not_fill_the_memory():
 
 
 def test_a_copy_needs_room():
-    with pytest.raises(NoRoom, match="takes 4 MiB, and 1 MiB are free"):
-        Capture(torch, room=lambda: 1 << 20).take({"w": torch.zeros(1 << 20)})
+    with pytest.raises(NotEnoughMemory, match="needs 4 MiB, but only 1 MiB are free"):
+        Capture(torch, free_memory=lambda: 1 << 20).take({"w": torch.zeros(1 << 20)})
 
 
 @pytest.mark.parametrize("spoil", ["cut", "flip", "other", "end", "empty", "header"])
@@ -244,7 +244,7 @@ def test_a_torn_snapshot_is_passed_over(tmp_path, spoil):
     }[spoil]
     Path(path).write_bytes(corrupt)
     said = []
-    snapshot = store.newest(torch, lambda *about: said.append(about))
+    snapshot = store.read_newest(torch, lambda *about: said.append(about))
     assert snapshot.position == 1
     assert [about[0] for about in said] == [path]
     assert said[0][1]
@@ -279,7 +279,7 @@ def test_a_file_larger_than_memory_is_passed_over(tmp_path):
         file.seek(1 << 43)
         file.write(snapshot_file.END)
     said = []
-    assert store.newest(torch, lambda _, why, foreign: said.append(why)).position == 1
+    assert store.read_newest(torch, lambda _, why, foreign: said.append(why)).position == 1
     assert "memory" in said[0]
     assert "\n" not in said[0]
 
@@ -290,8 +290,8 @@ def test_what_is_whole_but_of_something_else_is_passed_over(tmp_path):
     written(store, 2, {"parts": 5})
     written(store, 3, [1, 2])
     said = []
-    assert store.newest(torch, lambda _, why, foreign: said.append(why), holds=("parts",)).position == 1
-    assert said == ["it is of something else"] * 2
+    assert store.read_newest(torch, lambda _, why, foreign: said.append(why), required_keys=("parts",)).position == 1
+    assert said == ["it does not contain the expected state"] * 2
 
 
 class Killed(BaseException):
@@ -371,7 +371,7 @@ def test_killed_between_any_two_writes_there_is_a_whole_one(tmp_path, lost, agai
         files = Dying(operations, lost)
         with contextlib.suppress(Killed):
             written(Store(str(folder), files=files), 4 if again else 5, {"n": 5, "w": torch.full((50,), 5.0)})
-        snapshot = Store(str(folder)).newest(torch)
+        snapshot = Store(str(folder)).read_newest(torch)
         assert snapshot.state["n"] in (4, 5)
         assert torch.equal(snapshot.state["w"], torch.full((50,), float(snapshot.state["n"])))
         if not files.died:
@@ -386,7 +386,7 @@ def test_what_lies_beyond_the_newest_does_not_outlive_it(tmp_path):
     store = Store(str(tmp_path), keep=2)
     for position in (100, 101, 102):
         (tmp_path / f"{position:012d}.rank-0-of-1.snapshot").write_bytes(b"torn")
-    assert store.newest(torch) is None
+    assert store.read_newest(torch) is None
     written(store, 1, {"w": torch.ones(2)})
     assert store.positions() == [1]
 
@@ -396,7 +396,7 @@ def test_only_the_newest_few_are_kept(tmp_path):
     for position in range(1, 6):
         written(store, position, {"w": torch.ones(2)})
     (tmp_path / ".holdfast-4194304-0123456789abcdef.tmp").write_bytes(b"left by a process that is gone")
-    store.tidy(5)
+    store.prune(5)
     assert store.positions() == [5, 4]
     assert len(list(tmp_path.iterdir())) == 2
     store.clear()
@@ -412,11 +412,11 @@ def test_ranks_have_one_moment_at_which_it_counts(tmp_path):
         assert [rank.positions() for rank in ranks] == [list(range(1, position))] * 2
         path = written(ranks[1], position, {"rank": 1})
         assert ranks[0].commit() is True
-    assert [rank.newest(torch).state["rank"] for rank in ranks] == [0, 1]
-    assert [rank.newest(torch).position for rank in ranks] == [2, 2]
+    assert [rank.read_newest(torch).state["rank"] for rank in ranks] == [0, 1]
+    assert [rank.read_newest(torch).position for rank in ranks] == [2, 2]
     os.truncate(path, 100)
-    assert [rank.newest(torch).position for rank in ranks] == [1, 1]
-    assert Store(str(tmp_path)).newest(torch) is None
+    assert [rank.read_newest(torch).position for rank in ranks] == [1, 1]
+    assert Store(str(tmp_path)).read_newest(torch) is None
 
 
 def test_a_tensor_in_two_places_is_kept_once():

@@ -11,7 +11,7 @@ import probe_harness
 import pytest
 import torch
 
-from holdfast.probe.holdfast_probe.adapters.torchvision import BLOCK, Repair, kept_boxes
+from holdfast.probe.holdfast_probe.adapters.torchvision import BLOCK, Repair, select_boxes
 
 SCRIPT = """
 import sys, torch
@@ -56,14 +56,14 @@ def test_nms_is_what_it_is_defined_to_be(count, threshold):
     corners = (torch.rand(count, 2) * 60).round()
     boxes = torch.cat((corners, corners + (torch.rand(count, 2) * 30).round()), 1)
     scores = (torch.rand(count) * 50).round() / 50
-    assert kept_boxes(torch, boxes, scores, threshold).tolist() == one_by_one(boxes, scores, threshold)
+    assert select_boxes(torch, boxes, scores, threshold).tolist() == one_by_one(boxes, scores, threshold)
 
 
 def test_a_chain_of_boxes_is_followed_to_its_end():
     """Each overlaps the next: every other one stays."""
     starts = torch.arange(300.0) * 4
     boxes = torch.stack((starts, torch.zeros(300), starts + 6, torch.ones(300)), 1)
-    assert kept_boxes(torch, boxes, torch.arange(300.0, 0, -1), 0.1).tolist() == list(range(0, 300, 2))
+    assert select_boxes(torch, boxes, torch.arange(300.0, 0, -1), 0.1).tolist() == list(range(0, 300, 2))
 
 
 def test_the_threshold_is_not_rounded():
@@ -71,12 +71,12 @@ def test_the_threshold_is_not_rounded():
     scores = torch.tensor([1.0, 0.5])
     for height, threshold, kept in ((1, 0.1, [0]), (7, 0.7, [0, 1])):
         boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, height]])
-        assert kept_boxes(torch, boxes, scores, threshold).tolist() == one_by_one(boxes, scores, threshold) == kept
+        assert select_boxes(torch, boxes, scores, threshold).tolist() == one_by_one(boxes, scores, threshold) == kept
 
 
 def test_boxes_in_half_precision():
     boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 7], [0, 0, 2, 2]], dtype=torch.half)
-    assert kept_boxes(torch, boxes, torch.tensor([1.0, 0.5, 0.2]).half(), 0.6).tolist() == [0, 2]
+    assert select_boxes(torch, boxes, torch.tensor([1.0, 0.5, 0.2]).half(), 0.6).tolist() == [0, 2]
 
 
 def test_operators_that_load_are_left_alone():

@@ -14,7 +14,7 @@ from squares import make_squares
 import holdfast.probe
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import instances_of
-from holdfast.probe.holdfast_probe.adapters.ultralytics.resume_last_pt import why_not_resumable, why_of_another_training
+from holdfast.probe.holdfast_probe.adapters.ultralytics.resume_last_pt import why_not_resumable, why_other_training
 from holdfast.probe.holdfast_probe.step_log import Record, window_line
 from holdfast.schema import events
 
@@ -134,7 +134,7 @@ def test_the_resumed_training_goes_on_from_the_checkpoint(resumed):
     assert [epoch.epoch for epoch in of(events.Epoch, resumed)] == [2, 3]
     assert of(events.Step, resumed)[0].step == 3
     notes = [note.what for note in of(events.ProbeNote, resumed)]
-    assert "ultralytics goes on from its checkpoint" in notes
+    assert "ultralytics resumes from its checkpoint" in notes
 
 
 def test_the_last_metrics_are_those_of_the_best_checkpoint(resumed):
@@ -201,9 +201,9 @@ def test_a_checkpoint_that_cannot_be_resumed_is_told_apart():
 def test_a_script_that_trains_twice_resumes_the_right_call():
     """Settings that a remedy may change do not matter; data, epochs and name say which training it is."""
     saved = GOOD["train_args"]
-    assert why_of_another_training(saved, {"data": "a.yaml", "epochs": 3, "name": "x", "batch": 2, "imgsz": 32}) is None
-    assert why_of_another_training(saved, {}) is None
-    assert "data is" in why_of_another_training(saved, {"data": "b.yaml"})
-    assert "epochs is" in why_of_another_training(saved, {"epochs": 5})
-    assert "name is" in why_of_another_training(saved, {"name": "second"})
-    assert "several" in why_of_another_training(saved, {"data": ["a.yaml", "b.yaml"]})
+    assert why_other_training(saved, {"data": "a.yaml", "epochs": 3, "name": "x", "batch": 2, "imgsz": 32}) is None
+    assert why_other_training(saved, {}) is None
+    assert "data is" in why_other_training(saved, {"data": "b.yaml"})
+    assert "epochs is" in why_other_training(saved, {"epochs": 5})
+    assert "name is" in why_other_training(saved, {"name": "second"})
+    assert "several" in why_other_training(saved, {"data": ["a.yaml", "b.yaml"]})

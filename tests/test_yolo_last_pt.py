@@ -26,11 +26,11 @@ class Training:
         self.copies.wait()
         torch.save({"epoch": epoch}, self.trainer.last)
         self.trainer.epoch = self.saved = epoch
-        self.copies.keep(self.trainer)
+        self.copies.start_copy(self.trainer)
         self.copies.wait()
 
     def snapshot(self, position, *, written=True):
-        self.copies.snapshot_taken(position, self.saved)
+        self.copies.add_snapshot(position, self.saved)
         if written:
             (self.folder / part_name(position, 0, 1)).write_bytes(b"")
 
@@ -41,7 +41,7 @@ class Training:
         """Another life, from that snapshot."""
         after = Training(self.folder)
         after.saved = epoch
-        return after, after.copies.give_back(torch, after.trainer, position, epoch)
+        return after, after.copies.restore(torch, after.trainer, position, epoch)
 
     @property
     def kept(self):
@@ -128,9 +128,9 @@ def test_a_full_disk_costs_no_copy(training, monkeypatch):
 
     after = Training(training.folder)
     with monkeypatch.context() as patched:
-        patched.setattr(last_pt, "replace_with", full)
+        patched.setattr(last_pt, "replace_with_chunks", full)
         with pytest.raises(OSError, match="No space"):
-            after.copies.give_back(torch, after.trainer, 10, 0)
+            after.copies.restore(torch, after.trainer, 10, 0)
     assert after.epoch_there == 1
     after.save(1)
     after.save(2)
@@ -142,7 +142,7 @@ def test_without_a_copy_the_file_itself_is_asked(training):
     training.save(3)
     training.copies.clear()
     assert training.goes_on(40, 3)[1] is None
-    assert "no copy of it as it was saved after epoch 3" in training.goes_on(30, 2)[1]
+    assert "no copy saved after epoch 3" in training.goes_on(30, 2)[1]
     training.trainer.last.write_bytes(b"torn")
     assert training.goes_on(40, 3)[1] is not None
     assert training.goes_on(0, None)[1] is None

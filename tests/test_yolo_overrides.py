@@ -22,7 +22,7 @@ from holdfast.probe.holdfast_probe.adapters.ultralytics import best_metric
 from holdfast.probe.holdfast_probe.adapters.ultralytics.assigner import AssignerOnCpu
 from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import Callbacks, wrap_method
 from holdfast.probe.holdfast_probe.adapters.ultralytics.empty_cache import CacheClearing
-from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import requested_overrides
+from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import read_overrides
 from holdfast.probe.holdfast_probe.adapters.ultralytics.rng_parity import RngParity
 from holdfast.probe.holdfast_probe.adapters.ultralytics.validation import Validation
 from holdfast.schema import events
@@ -130,8 +130,8 @@ def test_settings_from_outside_are_as_if_asked_for(tmp_path):
     assert values["save_dir"] == str(training.folder / "runs" / "life")
     assert all(value is None or isinstance(value, (bool, int, float, str)) for value in values.values())
     notes = {fields["what"]: fields["detail"] for fields in told(training, "probe-note")}
-    assert "does not know" in notes["a setting from outside is left out: val_period"]
-    assert "mixup" in notes["a setting from outside is left out: mixup"]
+    assert "does not know" in notes["setting override ignored: val_period"]
+    assert "mixup" in notes["setting override ignored: mixup"]
 
 
 def test_settings_hold_when_it_goes_on_from_its_checkpoint(tmp_path):
@@ -178,10 +178,17 @@ def at(epoch, *, of=20, best_epoch=0, patience=100, stop=False, ranks=0):
 def test_when_a_validation_is_due(watcher):
     """Each nth epoch, the last, one at which the training is told to stop, and one that early stopping would end with."""
     every = Validation(torch, watcher, {"every": 5})
-    assert [epoch for epoch in range(1, 13) if every.due(at(epoch, of=12))] == [5, 10, 12]
-    assert every.due(at(3, stop=True))
-    assert [epoch for epoch in range(1, 13) if every.due(at(epoch, best_epoch=5, patience=3))] == [5, 8, 9, 10, 11, 12]
-    assert not every.due(at(8, best_epoch=5, patience=3, ranks=2))
+    assert [epoch for epoch in range(1, 13) if every.is_due(at(epoch, of=12))] == [5, 10, 12]
+    assert every.is_due(at(3, stop=True))
+    assert [epoch for epoch in range(1, 13) if every.is_due(at(epoch, best_epoch=5, patience=3))] == [
+        5,
+        8,
+        9,
+        10,
+        11,
+        12,
+    ]
+    assert not every.is_due(at(8, best_epoch=5, patience=3, ranks=2))
 
 
 class Pictures:
@@ -212,13 +219,13 @@ def test_a_validation_that_is_left_out_draws_as_one_that_is_made(watcher):
     start = random.getstate()
     after = validate(loader)
     random.setstate(start)
-    drawing.instead_of(loader)
+    drawing.skip_validation(loader)
     assert random.getstate() == after
-    drawing.instead_of(SimpleNamespace(num_workers=2, dataset=None))
+    drawing.skip_validation(SimpleNamespace(num_workers=2, dataset=None))
     assert random.getstate() == after
     assert watcher._probe.notes == []
     validate(SimpleNamespace(num_workers=0, dataset=Pictures(1, 2)))
-    drawing.instead_of(SimpleNamespace(num_workers=0, dataset=Pictures(1000)))
+    drawing.skip_validation(SimpleNamespace(num_workers=0, dataset=Pictures(1000)))
     assert len(watcher._probe.notes) == 2
 
 
@@ -246,8 +253,8 @@ def test_the_cache_of_the_training_s_device_is_cleared(watcher):
         def optimizer_step(self):
             return "stepped"
 
-    clearing.of(Trainer)
-    clearing.of(Trainer)  # a second training of the same class
+    clearing.wrap_trainer(Trainer)
+    clearing.wrap_trainer(Trainer)  # a second training of the same class
     trainer = Trainer()
     assert [trainer.optimizer_step() for _ in range(7)] == ["stepped"] * 7
     assert cleared == ["mps", "mps"]
@@ -290,10 +297,10 @@ def test_what_cannot_be_read_is_noted(monkeypatch):
     for text in ("{", "[]", '{"settings": 3}', '{"validation": []}'):
         notes = []
         monkeypatch.setenv("HOLDFAST_ULTRALYTICS", text)
-        assert requested_overrides(lambda what, detail, notes=notes: notes.append(what)) == {}
+        assert read_overrides(lambda what, detail, notes=notes: notes.append(what)) == {}
         assert len(notes) == 1
     monkeypatch.setenv("HOLDFAST_ULTRALYTICS", '{"assigner": "cpu"}')
-    assert requested_overrides(None) == {"assigner": "cpu"}
+    assert read_overrides(None) == {"assigner": "cpu"}
 
 
 def test_the_assigner_on_the_cpu_gives_the_same():

@@ -61,7 +61,7 @@ def refuse(monkeypatch, *, beginning):
 def test_layers_frozen_from_now_on(tmp_path):
     """They stay as they were at the snapshot, gradients half accumulated and moments or not; the others are trained."""
     training = killed(tmp_path, at=9)
-    then = Store(str(tmp_path / "snapshots")).newest(torch).state["trainer"]["objects"]["model"]
+    then = Store(str(tmp_path / "snapshots")).read_newest(torch).state["trainer"]["objects"]["model"]
     assert then["gradients"]
     out = training.live(None, freeze=10)
     from_the_start = Lives(make_squares(tmp_path / "bare", IMAGES), bare=True, epochs=1, freeze=10).to_the_end()
@@ -73,7 +73,7 @@ def test_layers_frozen_from_now_on(tmp_path):
 def test_layers_trained_from_now_on(tmp_path, bare):
     """The other way round: what was frozen has no moments yet."""
     training = killed(tmp_path, freeze=10)
-    then = Store(str(tmp_path / "snapshots")).newest(torch).state["trainer"]["objects"]["model"]
+    then = Store(str(tmp_path / "snapshots")).read_newest(torch).state["trainer"]["objects"]["model"]
     assert len(then["frozen"]) > 1
     out = training.live(None, freeze=None)
     assert out["frozen"] == bare["frozen"]
@@ -84,7 +84,7 @@ def test_what_has_no_effect_any_more_is_said(tmp_path, bare):
     training = killed(tmp_path)
     out = training.live(None, seed=4)
     assert out == bare
-    assert "these settings have no effect on a training that goes on: seed" in notes(training)
+    assert "these settings have no effect on a resumed training: seed" in notes(training)
 
 
 def test_rows_of_results_outlive_a_restart_that_dies(tmp_path, bare):
@@ -110,7 +110,7 @@ def test_a_full_disk_keeps_last_pt_as_it_is(tmp_path, bare, monkeypatch):
     training = killed(tmp_path)
     refuse(monkeypatch, beginning="last.pt")
     assert training.live(None) == bare
-    assert "last.pt could not be set to what it was at the snapshot" in notes(training)
+    assert "last.pt could not be restored to what it was at the snapshot" in notes(training)
 
 
 def test_a_full_disk_takes_rows_of_results_csv(tmp_path, bare, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_full_disk_takes_rows_of_results_csv(tmp_path, bare, monkeypatch):
     refuse(monkeypatch, beginning="results.csv")
     out = training.live(None)
     assert {name for name in bare if out[name] != bare[name]} == {"csv"}
-    assert "results.csv could not be given its rows back" in notes(training)
+    assert "the rows of results.csv could not be restored" in notes(training)
 
 
 def test_a_state_that_cannot_be_given_back_ends_it(tmp_path, bare, monkeypatch):
@@ -129,10 +129,10 @@ def test_a_state_that_cannot_be_given_back_ends_it(tmp_path, bare, monkeypatch):
 
         def fails(objects, states):
             objects.parts["model"].load_state_dict(states["model"]["state"])
-            raise ValueError("optimizer cannot be set to it: it is too large")
+            raise ValueError("optimizer cannot be restored: it is too large")
 
-        patched.setattr(StatefulObjects, "give_back", fails)
-        with pytest.raises(AssertionError, match=r"CannotResume: .*optimizer cannot be set to it.*last\.pt"):
+        patched.setattr(StatefulObjects, "restore", fails)
+        with pytest.raises(AssertionError, match=r"CannotResume: .*optimizer cannot be restored.*last\.pt"):
             training.live(None)
     assert training.restored == []
     assert last_pt(training).read_bytes() == saved
@@ -159,4 +159,4 @@ def test_without_a_copy_of_last_pt_it_is_said_whose_it_is(tmp_path, bare, monkey
     assert notes(training) == []
     last_pt(training).write_bytes(b"torn")
     assert training.live(None) == bare
-    assert "last.pt could not be set to what it was at the snapshot" in notes(training)
+    assert "last.pt could not be restored to what it was at the snapshot" in notes(training)

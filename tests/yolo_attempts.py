@@ -83,25 +83,25 @@ def watched(folder: Path, told: list, most_lost: float) -> None:
     if not most_lost:
         write_at_once()
     elif most_lost >= 3600:
-        Snapshotter.due = Snapshotter.affordable = lambda *_: False
+        Snapshotter.is_due = Snapshotter.is_affordable = lambda *_: False
     ultralytics.install(Probe(told))
 
 
 def write_at_once() -> None:
     """Each snapshot is on disk before the next batch is trained with, so that it is known which one a life goes on from."""
-    take, copied = Snapshotter.take, Snapshotter.copied
+    take, copied = Snapshotter.take, Snapshotter.wait_until_copied
 
-    def take_and_settle(snapshots: Snapshotter, *given: Any, beside: bool) -> bool:
-        taken = take(snapshots, *given, beside=beside)
-        if not beside:
-            snapshots.settle()
+    def take_and_settle(snapshots: Snapshotter, *given: Any, in_background: bool) -> bool:
+        taken = take(snapshots, *given, in_background=in_background)
+        if not in_background:
+            snapshots.flush()
         return taken
 
     def copied_and_settled(snapshots: Snapshotter) -> None:
         copied(snapshots)
-        snapshots.settle()
+        snapshots.flush()
 
-    Snapshotter.take, Snapshotter.copied = take_and_settle, copied_and_settled
+    Snapshotter.take, Snapshotter.wait_until_copied = take_and_settle, copied_and_settled
 
 
 def train(

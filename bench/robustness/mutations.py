@@ -237,7 +237,7 @@ def work_of(case: Case, folder: Path):
 
         from holdfast.probe.holdfast_probe.snapshots.store import Store
 
-        Store(str(folder / corpus.RUN / "snapshots"), 0, 1).newest(torch)
+        Store(str(folder / corpus.RUN / "snapshots"), 0, 1).read_newest(torch)
 
     def image() -> None:
         from holdfast.probe.holdfast_probe import image_scan

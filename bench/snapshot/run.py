@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from holdfast.probe.holdfast_probe.snapshots.capture import Capture
-from holdfast.probe.holdfast_probe.snapshots.rng import drawn_so_far
+from holdfast.probe.holdfast_probe.snapshots.rng import get_rng_states
 from holdfast.probe.holdfast_probe.snapshots.stateful import StatefulObjects
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def main() -> int:
     capture, objects = Capture(torch), StatefulObjects(torch, parts)
 
     def collect() -> dict[str, object]:
-        return {"parts": objects.state(), "rng": drawn_so_far(torch)}
+        return {"parts": objects.state(), "rng": get_rng_states(torch)}
 
     capture.take(collect())
     block = torch.empty(capture.bytes, dtype=torch.uint8)

@@ -15,18 +15,18 @@ import sys
 import time
 
 from . import protocol
-from .snapshots.fingerprint import batches_of, differences, fingerprint, settings
+from .snapshots.fingerprint import count_batches, differences, fingerprint, settings
 from .snapshots.folder_lock import FolderLock
 from .snapshots.interval import BUDGET
 from .snapshots.loader_registry import Loaders
 from .snapshots.loss_trace import LossTrace
 from .snapshots.param_groups import GroupsDiffer
-from .snapshots.restore import own
-from .snapshots.rng import draw_on_from, drawn_so_far
-from .snapshots.snapshotter import snapshots_of_this_run
+from .snapshots.restore import clone_tensors
+from .snapshots.rng import get_rng_states, set_rng_states
+from .snapshots.snapshotter import make_snapshotter
 from .snapshots.stateful import StatefulObjects
 from .snapshots.store import Store
-from .snapshots.user_state import fill
+from .snapshots.user_state import restore_user_state
 
 DEFAULT_FOLDER = os.path.join(".holdfast", "guard")
 EXIT_SECONDS = 600.0
@@ -58,7 +58,7 @@ class Guard(object):
         self._store = Store(self._lock.folder, rank, world_size)
         self._probe = _find_probe()
         self._fingerprint, self._settings = fingerprint(torch, parts), settings(torch, parts)
-        self._snapshots = snapshots_of_this_run(torch, self._store, self._emit, max_lost_work, budget)
+        self._snapshots = make_snapshotter(torch, self._store, self._emit, max_lost_work, budget)
         self.state = {}
         """The program's own values, such as its best score so far. They are saved and restored."""
         self.restored = None
@@ -85,11 +85,11 @@ class Guard(object):
     def __enter__(self):
         if self._probe is not None:
             self._probe.see("snapshots", "seen: holdfast.guard")
-        self._lock.take()
+        self._lock.acquire()
         try:
             self._begin()
         except BaseException:
-            self._lock.leave(ended=False)
+            self._lock.release(finished == False)
             raise
         return self
 
@@ -98,18 +98,18 @@ class Guard(object):
         if snapshot is not None:
             self._restore(snapshot)
         elif self._trace is not None:
-            self._trace.begins()
+            self._trace.clear()
 
     def __exit__(self, kind, error, trace):
         pauses = self._snapshot_requested and (kind is None or issubclass(kind, SystemExit)) and self._is_mid_pass()
         if pauses:
             self._snapshot_requested = False
             self._take_snapshot()
-        self._snapshots.settle(EXIT_SECONDS)
+        self._snapshots.flush(EXIT_SECONDS)
         ended = kind is None and not pauses
         if ended and _is_last_rank_to_exit(self._torch, self._store):
             self._store.clear()
-        self._lock.leave(ended=ended)
+        self._lock.release(finished == ended)
         return False
 
     def _is_mid_pass(self):
@@ -132,7 +132,7 @@ class Guard(object):
                 self._take_snapshot_if_due()
             elif self._resume_state["place"]["pass"] is None:
                 self._finish_restore()
-            self._loaders.at_a_place()
+            self._loaders.record_hashes()
             began, position = time.monotonic(), self._position
             self._take_over_epochs()
             yield epoch
@@ -162,11 +162,11 @@ class Guard(object):
             and resume_state["place"]["pass"] is not None
             and call < resume_state["place"]["call"]
         ):
-            self._loaders.meet(call, loader, give_back=False)
+            self._loaders.register(call, loader, restore == False)
             return  # this pass was finished before the snapshot
         resumed_pass = None if resume_state is None else self._finish_restore()
-        place = self._loaders.meet(call, loader, give_back=resumed_pass is None)
-        loader_pass = self._pass = self._loaders.pass_over(place, loader, resumed_pass)
+        place = self._loaders.register(call, loader, restore == resumed_pass is None)
+        loader_pass = self._pass = self._loaders.start_pass(place, loader, resumed_pass)
         last = self._last_batch(loader)
         reason = loader_pass.why_not_exact()
         if reason is not None:
@@ -183,7 +183,7 @@ class Guard(object):
             self._unfinished_pass = loader_pass
             raise
         finally:
-            self._loaders.passed(place, loader)
+            self._loaders.end_pass(place, loader)
             self._pass = None
 
     def _last_batch(self, loader):
@@ -192,7 +192,7 @@ class Guard(object):
         A run that resumed there would find no batch left, and the variables that the loop fills would be empty. The
         start of the next epoch serves as well, or the next pass if there are no epochs.
         """
-        count = batches_of(self._torch, loader)
+        count = count_batches(self._torch, loader)
         return None if count == 1 and self._epoch is None else count
 
     def snapshot(self):
@@ -214,7 +214,7 @@ class Guard(object):
         would yield nothing. So the snapshot waits until more work than allowed would be lost without it.
         """
         if self._snapshot_requested or (
-            self._snapshots.due(self._position) and not (is_later_pass and self._snapshots.may_wait())
+            self._snapshots.is_due(self._position) and not (is_later_pass and self._snapshots.may_wait())
         ):
             self._snapshot_requested = False
             self._take_snapshot()
@@ -222,7 +222,7 @@ class Guard(object):
     def _take_snapshot(self):
         step = self._probe.step if self._probe is not None and self._probe.awake else self._position
         began = time.monotonic()
-        self._snapshots.settle()  # at most one copy in memory
+        self._snapshots.flush()  # at most one copy in memory
         about = {"fingerprint": self._fingerprint, "settings": self._settings}
         self._snapshots.take(self._position, step, self._collect, about)
         if self._probe is not None:
@@ -235,7 +235,7 @@ class Guard(object):
             "epoch": self._epoch,
             "call": self._call - 1 if loader_pass is not None else 0,
             "pass": None if loader_pass is None else loader_pass.state(),
-            "rng": drawn_so_far(self._torch) if loader_pass is None else None,
+            "rng": get_rng_states(self._torch) if loader_pass is None else None,
             "loaders": self._loaders.state(),
         }
         parts = self._objects.state()
@@ -243,14 +243,14 @@ class Guard(object):
 
     def _restore(self, snapshot):
         with self._explain_errors(snapshot.path):
-            self._objects.give_back(snapshot.state["parts"], on_the_way=True)
-            self._loaders.go_on(snapshot.state["place"]["loaders"])
-        self.state.update(own(self._torch, snapshot.state["own"]))
+            self._objects.restore(snapshot.state["parts"], before_resume_point=True)
+            self._loaders.load_state(snapshot.state["place"]["loaders"])
+        self.state.update(clone_tensors(self._torch, snapshot.state["own"]))
         self._resume_state = snapshot.state
         self._position = snapshot.position
         self.restored = snapshot.step
         if self._trace is not None:
-            self._trace.goes_on_from(snapshot.position)
+            self._trace.resume_from(snapshot.position)
         if self._probe is not None:
             self._probe.set_resumed_step(snapshot.step)
         changes = self._find_changes(snapshot.header)
@@ -271,12 +271,12 @@ class Guard(object):
         """
         state, self._resume_state = self._resume_state, None
         with self._explain_errors("the snapshot"):
-            self._objects.give_back(state["parts"])
+            self._objects.restore(state["parts"])
         self._objects.set_modes(state.get("modes", {}))  # older snapshots do not contain modes
-        fill(self._torch, self.state, state["own"], self._objects.memory())
-        self._loaders.arrive()
+        restore_user_state(self._torch, self.state, state["own"], self._objects.memory())
+        self._loaders.reach_resume_point()
         if state["place"]["pass"] is None:
-            draw_on_from(self._torch, state["place"]["rng"])
+            set_rng_states(self._torch, state["place"]["rng"])
         return state["place"]["pass"]
 
     @contextlib.contextmanager

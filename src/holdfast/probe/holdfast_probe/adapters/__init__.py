@@ -1,6 +1,6 @@
-"""Adapters: what a framework knows and torch does not (loss components, metrics, epochs, checkpoints), one a file.
+"""Adapters: what a framework knows and torch does not (loss components, metrics, epochs, checkpoints), one file each.
 
-An adapter waits until the training itself imports the framework, and says what it cannot find there.
+An adapter waits until the training itself imports the framework, and reports what it cannot find there.
 """
 
 

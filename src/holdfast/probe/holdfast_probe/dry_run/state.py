@@ -3,7 +3,7 @@
 import os
 
 from ..op_check.cpu_mirror import to_host
-from ..snapshots.rng import draw_on_from, drawn_so_far
+from ..snapshots.rng import get_rng_states, set_rng_states
 
 MAX_MEMORY_SHARE = 0.4
 
@@ -25,7 +25,7 @@ class State(object):
             self.weights = [to_host(torch, p.detach()) for p in self.parameters]
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._state = {p: self._copy(obj, keep_device=False) for p, obj in list(optimizer.state.items())}
-        self._rng_state = drawn_so_far(torch)
+        self._rng_state = get_rng_states(torch)
 
     def restore(self):
         torch, optimizer = self._torch, self.optimizer
@@ -39,7 +39,7 @@ class State(object):
 
     def restore_rng(self):
         """Restore only the random state."""
-        draw_on_from(self._torch, self._rng_state)
+        set_rng_states(self._torch, self._rng_state)
 
     def _copy(self, obj, keep_device):
         """Copy nested tensors to the CPU, or, with `keep_device`, copy the stored tensors back to their devices."""

@@ -1,7 +1,7 @@
-"""A copy of a state in host memory: all that the training waits for.
+"""A copy of a state in host memory: the only thing the training waits for.
 
-One block of memory is kept from snapshot to snapshot, and written as it lies. Where each tensor goes follows from the kinds of all of them;
-most states are made of the same kinds as one before, so that a capture is nothing but copying.
+One block of memory is kept from snapshot to snapshot and written as it is. The offset of each tensor follows from the
+shapes, dtypes and strides of all tensors. Most states match an earlier one in these, so that a capture only copies.
 """
 
 import ctypes
@@ -9,89 +9,93 @@ import json
 import mmap
 import sys
 
-from .encoding import dtype_called, flatten
+from .encoding import flatten, get_dtype
 
-ALIGNED = 64
-KEPT = 4
-"""Arrangements: a state with gradients and one without take turns, and the first has no moments of the optimizer's yet."""
-ROOM_IN_STATES = 3
-"""The first states are smaller than later ones. What is not written to takes no memory."""
-AT_ONCE = 0.25
-"""The part of the free memory that is taken before it is needed: the training itself has not had all of its own yet."""
+ALIGNMENT = 64
+MAX_CACHED_LAYOUTS = 4
+"""States with and without gradients alternate, and the first state has no optimizer moments yet."""
+BLOCK_SIZE_FACTOR = 3
+"""The first states are smaller than later ones. Pages that are never written take no memory."""
+MAX_PREALLOCATED_FRACTION = 0.25
+"""The fraction of free memory that may be taken in advance: the training has not allocated all it needs yet."""
 
 
 _WIPE_ON_FORK = 18
-"""Of Linux; Python has no name for it. (Not MADV_DONTFORK: a fork that frees the object would unmap whatever it has there by then.)"""
+"""A Linux constant that Python does not define. (Not MADV_DONTFORK: a fork that frees the object would unmap whatever
+is there by then.)
+"""
 ADVICE = (getattr(mmap, "MADV_HUGEPAGE", 14), _WIPE_ON_FORK) if sys.platform == "linux" else ()
 
 
-class NoRoom(MemoryError):
+class NotEnoughMemory(MemoryError):
     """There is not enough memory for a copy of the state."""
 
 
-class _Arrangement(object):
-    """Where tensors of these kinds lie in the block."""
+class _BlockLayout(object):
+    """The offsets in the block of tensors with these shapes, dtypes and strides."""
 
     def __init__(self, kinds, tensors):
         self.kinds = kinds
         self.layouts = []
         self.bytes = 0
         for tensor in tensors:
-            self.layouts.append([str(tensor.dtype), list(tensor.shape), _strides(tensor), self.bytes])
+            self.layouts.append([str(tensor.dtype), list(tensor.shape), _find_strides(tensor), self.bytes])
             size = tensor.numel() * tensor.element_size()
-            self.bytes += (size + ALIGNED - 1) // ALIGNED * ALIGNED
+            self.bytes += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.text = json.dumps(self.layouts, separators=(",", ":"))
-        self.places = []
-        """Views of the block, as soon as there is one that is large enough."""
+        self.views = []
+        """Views of the block, once there is a block that is large enough."""
 
 
 class Capture(object):
-    def __init__(self, torch, room=None):
-        """`room()` says how many bytes may be taken, or None where that is not known."""
+    def __init__(self, torch, free_memory=None):
+        """`free_memory()` returns how many bytes may be allocated, or None if that is unknown."""
         self._torch = torch
-        self._room = room or available_memory
+        self._get_free_memory = free_memory or available_memory
         self._block = None
-        self._known = []
-        """Arrangements in the block, the newest last."""
+        self._cached_layouts = []
+        """Layouts of the current block, the newest last."""
         self._current = None
         self._patterns = {}
         self._tensors = []
-        """Those that are still to be copied."""
+        """Tensors that are not copied yet."""
         self.tree = None
-        """The state, as text with the numbers of tensors in it."""
+        """The state as JSON text, with each tensor replaced by its index."""
 
-    def make_room(self, size):
-        """Before anything is taken, and not while something is. Where there is none, the first that is taken says so."""
-        room = self._room()
-        if room is not None and size > AT_ONCE * room:
+    def preallocate(self, size):
+        """Allocate memory before the first capture, and not during one. If there is too little, the first capture
+        reports it.
+        """
+        free_memory = self._get_free_memory()
+        if free_memory is not None and size > MAX_PREALLOCATED_FRACTION * free_memory:
             return
         try:
-            block = self._reserved(size)
-        except NoRoom:
+            block = self._allocate(size)
+        except NotEnoughMemory:
             return
-        # So that it is really there. Not by torch: a process that ends meanwhile would be aborted (pytorch#38228).
+        # Touch every page. Not with torch: a process that exits meanwhile would be aborted (pytorch#38228).
         ctypes.memset(block.data_ptr(), 0, size)
         self._block = block
 
     def take(self, state):
-        """Copies a state as it is now. What was captured before is gone."""
+        """Copy a state as it is now. This discards the previous capture."""
         self.begin(state)
         self.copy()
 
     def begin(self, state):
-        """All but the copying of tensors, which `copy` does: until then they must not change."""
+        """Do everything except copying the tensors, which must not change until `copy` has copied them."""
         tensors = []
         tree = flatten(self._torch, state, tensors, self._patterns)
-        self._current = self._arranged(tensors)
+        self._current = self._find_block_layout(tensors)
         self.tree, self._tensors = tree, tensors
 
     def copy(self):
         tensors, self._tensors = self._tensors, []
-        self._copy(tensors, self._current.places)
+        self._copy(tensors, self._current.views)
 
     @property
-    def waits_for_a_device(self):
-        """Whether what is to be copied lies elsewhere: nothing else should be asked of that device meanwhile."""
+    def has_device_tensors(self):
+        """Whether some tensors to copy are not on the CPU: then nothing else should use their device meanwhile."""
         return False in {tensor.is_cpu for tensor in self._tensors}
 
     @property
@@ -100,82 +104,85 @@ class Capture(object):
 
     @property
     def layouts(self):
-        """[type of numbers, shape, strides, where it begins] of each tensor."""
+        """[dtype, shape, strides, offset] of each tensor."""
         return self._current.layouts
 
     def header(self, fields):
-        """All that is to be known of the bytes, and these fields, as text in JSON."""
+        """Return JSON text with these fields and everything needed to read the bytes."""
         text = json.dumps(fields, separators=(",", ":"))
         return '%s,"tree":%s,"tensors":%s}' % (text[:-1], self.tree, self._current.text)
 
     def raw(self):
-        """The block's bytes, for as long as nothing else is captured."""
+        """Return the bytes of the block, valid until the next capture."""
         if not self.bytes:
             return memoryview(b"")
         return memoryview((ctypes.c_char * self.bytes).from_address(self._block.data_ptr())).cast("B")
 
-    def _arranged(self, tensors):
-        # Three lists, because they are compared faster than one of triples.
+    def _find_block_layout(self, tensors):
+        # Three lists compare faster than one list of triples.
         kinds = ([t.shape for t in tensors], [t.dtype for t in tensors], [t.stride() for t in tensors])
-        for known in reversed(self._known):
-            if known.kinds == kinds:
-                return known
-        made = _Arrangement(kinds, tensors)
-        if self._block is None or made.bytes > self._block.numel():
-            # Views of it would keep the old block alive beside the new one.
-            self._known, self._current, self._block = [], None, None
-            self._block = self._reserved(made.bytes)
+        for cached in reversed(self._cached_layouts):
+            if cached.kinds == kinds:
+                return cached
+        block_layout = _BlockLayout(kinds, tensors)
+        if self._block is None or block_layout.bytes > self._block.numel():
+            # Views would keep the old block alive in addition to the new one.
+            self._cached_layouts, self._current, self._block = [], None, None
+            self._block = self._allocate(block_layout.bytes)
         typed = {}
-        made.places = [place_in(self._torch, self._block, layout, typed) for layout in made.layouts]
-        self._known = [*self._known[1 - KEPT :], made]
-        return made
+        block_layout.views = [view_in_block(self._torch, self._block, layout, typed) for layout in block_layout.layouts]
+        self._cached_layouts = [*self._cached_layouts[1 - MAX_CACHED_LAYOUTS :], block_layout]
+        return block_layout
 
-    def _reserved(self, size):
-        room = self._room()
-        if room is not None and size > room:
-            raise NoRoom("a copy of the state takes %d MiB, and %d MiB are free" % (size >> 20, room >> 20))
-        size = max(size, ALIGNED)
+    def _allocate(self, size):
+        free_memory = self._get_free_memory()
+        if free_memory is not None and size > free_memory:
+            raise NotEnoughMemory(
+                "a copy of the state needs %d MiB, but only %d MiB are free" % (size >> 20, free_memory >> 20)
+            )
+        size = max(size, ALIGNMENT)
         try:
             try:
-                block = _large_pages(ROOM_IN_STATES * size)
+                block = _map_memory(BLOCK_SIZE_FACTOR * size)
             except (OSError, OverflowError):
-                block = _large_pages(size)
+                block = _map_memory(size)
         except OSError as error:
-            raise NoRoom("a copy of the state takes %d MiB: %s" % (size >> 20, error.strerror)) from None
+            raise NotEnoughMemory("a copy of the state needs %d MiB: %s" % (size >> 20, error.strerror)) from None
         return self._torch.frombuffer(block, dtype=self._torch.uint8)
 
-    def _copy(self, tensors, places):
+    def _copy(self, tensors, views):
         torch = self._torch
         on_host = [n for n, tensor in enumerate(tensors) if tensor.is_cpu]
-        elsewhere = [n for n, tensor in enumerate(tensors) if not tensor.is_cpu]
+        on_device = [n for n, tensor in enumerate(tensors) if not tensor.is_cpu]
         with torch.no_grad():
             foreach = getattr(torch, "_foreach_copy_", None)
-            sources = tensors if not elsewhere else [tensors[n] for n in on_host]
+            sources = tensors if not on_device else [tensors[n] for n in on_host]
             if foreach is not None and sources:
-                foreach(places if not elsewhere else [places[n] for n in on_host], sources)
+                foreach(views if not on_device else [views[n] for n in on_host], sources)
             else:
                 for n, source in zip(on_host, sources):
-                    places[n].copy_(source)
-            # The same type on both sides: only the bytes travel, no kernel runs (pytorch#189563).
-            for n in elsewhere:
-                places[n].copy_(tensors[n].detach())
+                    views[n].copy_(source)
+            # The dtype is the same on both sides: only bytes are transferred and no kernel runs (pytorch#189563).
+            for n in on_device:
+                views[n].copy_(tensors[n].detach())
 
 
-def _large_pages(size):
-    """Memory of nobody else's before: gaps are written too. A kernel that can gives it in large pages: most of what the first copy costs
-    is asking for small ones. Forks of the process find it empty: else a loader's workers would keep all that is written over here.
+def _map_memory(size):
+    """Map fresh memory, because the gaps are written too and must not contain old data. Use huge pages if the kernel
+    can: requesting small pages is most of the cost of the first copy. Forks see the memory zeroed; otherwise DataLoader
+    workers would keep every page that is overwritten here.
     """
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in ADVICE:
         try:
             block.madvise(advice)
-        except OSError:  # it cannot
+        except OSError:  # not supported by this kernel
             pass
     return block
 
 
-def _strides(tensor):
-    """None for the usual ones. A tensor that overlaps itself or has gaps is laid out in the usual way."""
+def _find_strides(tensor):
+    """Return the strides to store, or None if contiguous. A tensor with overlaps or gaps is stored contiguously."""
     if tensor.is_contiguous():
         return None
     order = sorted(range(tensor.dim()), key=lambda n: -tensor.stride(n))
@@ -187,38 +194,40 @@ def _strides(tensor):
     return list(tensor.stride())
 
 
-def place_in(torch, block, layout, typed):
-    """The view of a block that holds a tensor of this layout. `typed` keeps the block as each type of numbers, from one call to the next."""
-    dtype, shape, strides, at = layout
+def view_in_block(torch, block, layout, typed):
+    """Return the view of a block that contains a tensor of this layout. `typed` caches the block viewed as each dtype,
+    across calls.
+    """
+    dtype, shape, strides, offset = layout
     if dtype not in typed:
-        kind = dtype_called(torch, dtype)
+        kind = get_dtype(torch, dtype)
         size = torch.empty((), dtype=kind, device="cpu").element_size()
         typed[dtype] = (block[: block.numel() // size * size].view(kind), size)
-    whole, size = typed[dtype]
-    if not all(type(n) is int and n >= 0 for n in (*shape, *(strides or ()), at)):
-        raise ValueError("a tensor's layout is not made of numbers")
-    usual, count = [], 1
+    typed_block, size = typed[dtype]
+    if not all(type(n) is int and n >= 0 for n in (*shape, *(strides or ()), offset)):
+        raise ValueError("the layout of a tensor contains values that are not non-negative integers")
+    contiguous, count = [], 1
     for length in reversed(shape):
-        usual.insert(0, count)
+        contiguous.insert(0, count)
         count *= length
-    strides = usual if strides is None else strides
-    # Each number of it has a spot of its own, so that no small file describes a tensor of any size.
+    strides = contiguous if strides is None else strides
+    # Each element has its own memory, so that no small file can describe a tensor of arbitrary size.
     reach = 1 + sum([(length - 1) * stride for length, stride in zip(shape, strides)])
-    if at % size or at + count * size > block.numel() or (count and reach != count):
-        raise ValueError("a tensor lies outside of the snapshot")
-    return whole.as_strided(shape, strides, whole.storage_offset() + at // size)
+    if offset % size or offset + count * size > block.numel() or (count and reach != count):
+        raise ValueError("a tensor extends beyond the data of the snapshot")
+    return typed_block.as_strided(shape, strides, typed_block.storage_offset() + offset // size)
 
 
 def available_memory():
-    """Bytes that can be taken without pushing anything out, where the system says so."""
-    free = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
-    limit, used = (_lines("/sys/fs/cgroup/memory.%s" % name) for name in ("max", "current"))
+    """Return how many bytes can be allocated without evicting anything, if the system reports it."""
+    free = [int(line.split()[1]) * 1024 for line in _read_lines("/proc/meminfo") if line.startswith("MemAvailable:")]
+    limit, used = (_read_lines("/sys/fs/cgroup/memory.%s" % name) for name in ("max", "current"))
     if limit and used and limit[0].isdigit() and used[0].isdigit():
         free.append(int(limit[0]) - int(used[0]))
     return min(free) if free else None
 
 
-def _lines(path):
+def _read_lines(path):
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read(1 << 16).splitlines()

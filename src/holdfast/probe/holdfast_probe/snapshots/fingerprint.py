@@ -1,4 +1,4 @@
-"""What must be the same for a training to go on exactly as it would have."""
+"""What must be the same for a training to resume exactly."""
 
 import os
 import platform
@@ -6,25 +6,27 @@ import sys
 
 
 def fingerprint(torch, parts):
-    """Names and versions. Another number of threads gives other sums, another processor may too."""
-    found = {
+    """Return names and versions. Sums depend on the number of threads, and may depend on the processor."""
+    values = {
         "python": "%d.%d" % sys.version_info[:2],
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "processor": torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else "",
-        "devices": sorted({device for part in parts.values() for device in _devices_of(torch, part)}),
+        "devices": sorted({device for part in parts.values() for device in _find_devices(torch, part)}),
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        found["numpy"] = str(numpy.__version__)
+        values["numpy"] = str(numpy.__version__)
     if os.environ.get("PYTHONHASHSEED"):
-        found["hash seed"] = os.environ["PYTHONHASHSEED"]
-    return found
+        values["hash seed"] = os.environ["PYTHONHASHSEED"]
+    return values
 
 
 def settings(torch, parts):
-    """What optimizers were made with. A snapshot brings back what they had: somebody who has set another learning rate is to be told."""
+    """Return the options that optimizers were created with. A snapshot restores the old ones, so a user who changed
+    the learning rate must be warned.
+    """
     plain = (bool, int, float, str, tuple, list, type(None))
     return {
         "%s's %s" % (name, key): repr(value)
@@ -35,36 +37,36 @@ def settings(torch, parts):
     }
 
 
-def of_loader(torch, loader):
-    """What must be the same for a pass over it to go on where it was."""
+def describe_loader(torch, loader):
+    """Return what must be the same for a pass over this loader to resume."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return {"samples": len(loader)} if isinstance(loader, (list, tuple, range)) else {}
-    found = {"batch size": loader.batch_size, "workers": loader.num_workers}
-    # A loader of an iterable one that was asked how long it is warns later, if it is not.
+    values = {"batch size": loader.batch_size, "workers": loader.num_workers}
+    # A DataLoader over an iterable dataset that was asked for its length warns later if the length is wrong.
     if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        found.update(batches=_length(loader), samples=_length(loader.dataset))
-    return {name: value for name, value in found.items() if type(value) is int}
+        values.update(batches=_get_length(loader), samples=_get_length(loader.dataset))
+    return {name: value for name, value in values.items() if type(value) is int}
 
 
-def batches_of(torch, loader):
-    """How many a whole pass over it yields; None where that is not known."""
+def count_batches(torch, loader):
+    """Return how many batches a whole pass yields; None if unknown."""
     if isinstance(loader, torch.utils.data.DataLoader):
-        return of_loader(torch, loader).get("batches")
-    return _length(loader)
+        return describe_loader(torch, loader).get("batches")
+    return _get_length(loader)
 
 
-def _length(thing):
+def _get_length(obj):
     try:
-        return len(thing)
-    except Exception:  # many have none
+        return len(obj)
+    except Exception:  # many have no length
         return None
 
 
 def differences(before, now):
-    """`torch: 2.12.0 then, 2.13.0 now`, for each that is not the same."""
+    """Return a text such as `torch: 2.12.0 then, 2.13.0 now` for each difference."""
     names = sorted(set(before) | set(now))
     return ["%s: %s then, %s now" % (n, before.get(n), now.get(n)) for n in names if before.get(n) != now.get(n)]
 
 
-def _devices_of(torch, part):
+def _find_devices(torch, part):
     return {p.device.type for p in part.parameters()} if isinstance(part, torch.nn.Module) else set()

@@ -1,7 +1,7 @@
-"""What a snapshot asks of a file system, in one place, so that a test can stop it between any two of these.
+"""The file system operations of a snapshot, in one place, so that a test can interrupt them between any two.
 
-The folder may be one that others can write to: no link is followed in it, nothing that is there is written over except by a
-rename, and what another user put there is not read.
+Others may be able to write to the folder: no link in it is followed, nothing is overwritten except by a rename, and
+files of another user are not read.
 """
 
 import errno
@@ -10,19 +10,21 @@ import re
 import stat
 
 TEMPORARY = re.compile(r"\.holdfast-([0-9]{1,10})-[0-9a-f]{16}\.tmp")
-"""Names that only we give: what a death left half-written is told by them."""
+"""Names that only Holdfast uses: they identify the incomplete files of a crashed process."""
 MAX_PID = (1 << 31) - 1
-_CAREFULLY = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_SAFE_FLAGS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class OfAnotherUser(OSError):
-    """What another user put there is neither read nor removed."""
+class OwnedByAnotherUser(OSError):
+    """The file belongs to another user, so it is neither read nor removed."""
 
 
 class Files(object):
     def create(self, path):
-        """A new file, open for writing. Raises FileExistsError where anything is there, a link too."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o600)
+        """Create a file and open it for writing. Raise FileExistsError if anything exists at the path, including a
+        link.
+        """
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o600)
 
     def write(self, descriptor, data):
         left = memoryview(data).cast("B")
@@ -30,7 +32,7 @@ class Files(object):
             left = left[os.write(descriptor, left[: 1 << 24]) :]
 
     def sync(self, descriptor):
-        """What was written is on the disk, not only on its way."""
+        """Flush the written data to the disk."""
         os.fsync(descriptor)
 
     def close(self, descriptor):
@@ -40,11 +42,11 @@ class Files(object):
         os.replace(path, to)
 
     def sync_folder(self, folder):
-        """Names that were given are on the disk."""
+        """Flush the directory entries to the disk."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
-        except OSError:  # some network file systems cannot
+        except OSError:  # some network file systems cannot do this
             pass
         finally:
             os.close(descriptor)
@@ -54,12 +56,12 @@ class Files(object):
 
 
 def temporary_name(folder):
-    """Of a file that does not exist, and whose name nobody can foresee."""
+    """Return the path of a file that does not exist, with an unpredictable name."""
     return os.path.join(folder, ".holdfast-%d-%s.tmp" % (os.getpid(), os.urandom(8).hex()))
 
 
-def write_whole(files, path, chunks):
-    """A file that is there with all of its content, or not there, whenever the machine stops."""
+def write_atomically(files, path, chunks):
+    """Write a file atomically: whenever the machine stops, the file is complete or does not exist."""
     temporary = temporary_name(os.path.dirname(path) or ".")
     descriptor = files.create(temporary)
     try:
@@ -77,15 +79,15 @@ def write_whole(files, path, chunks):
 
 
 def replace_content(path, content):
-    """A file of the user's with this content instead of its own. Raises OSError; then it is as it was."""
-    replace_with(path, [content])
+    """Replace the content of a file of the user. Raise OSError on failure; then the file is unchanged."""
+    replace_with_chunks(path, [content])
 
 
-def replace_with(path, chunks):
-    """As `replace_content`, with what all chunks hold."""
+def replace_with_chunks(path, chunks):
+    """Replace the content of a file with the concatenated chunks, as `replace_content` does."""
     path = str(path)
     temporary = temporary_name(os.path.dirname(path) or ".")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             for chunk in chunks:
@@ -97,42 +99,44 @@ def replace_with(path, chunks):
 
 
 def open_own(path, flags):
-    """A descriptor of a regular file of ours; to be written to, it must have no other name. Raises OSError; never waits, follows no link."""
-    descriptor = os.open(path, flags | _CAREFULLY, 0o600)
+    """Return a descriptor of a regular file that belongs to this user. To be writable, it must have no other hard link.
+    Never block, follow no link. Raise OSError.
+    """
+    descriptor = os.open(path, flags | _SAFE_FLAGS, 0o600)
     status = os.fstat(descriptor)
-    why, error = None, OSError
+    reason, error = None, OSError
     if not stat.S_ISREG(status.st_mode):
-        why = "it is no regular file"
+        reason = "it is not a regular file"
     elif status.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
-        why = "it has another name elsewhere"
-    elif status.st_uid not in _trusted() and not _is_us(os.path.dirname(path), status.st_uid):
-        why, error = "it belongs to another user (uid %d)" % status.st_uid, OfAnotherUser
-    if why is not None:
+        reason = "it has another hard link"
+    elif status.st_uid not in _trusted_users() and not _is_mapped_user(os.path.dirname(path), status.st_uid):
+        reason, error = "it belongs to another user (uid %d)" % status.st_uid, OwnedByAnotherUser
+    if reason is not None:
         os.close(descriptor)
-        raise error(errno.EPERM, why, path)
+        raise error(errno.EPERM, reason, path)
     return descriptor
 
 
 def is_own(path):
-    """Whether this file, or a link of this name itself, is ours. What is not there is nobody's."""
+    """Return whether this file, or the link itself, belongs to this user. Return False if it does not exist."""
     try:
         owner = os.lstat(path).st_uid
     except OSError:
         return False
-    return owner in _trusted() or _is_us(os.path.dirname(path), owner)
+    return owner in _trusted_users() or _is_mapped_user(os.path.dirname(path), owner)
 
 
-def read_own(path, most):
-    """At most so many bytes of such a file. Raises OSError."""
+def read_own(path, max_bytes):
+    """Return at most `max_bytes` bytes of a file that belongs to this user. Raise OSError."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 def make_folder(path):
-    """With the folders above it: itself for us alone, and those for nobody else to write to."""
-    above = os.path.dirname(path)
-    if above and not os.path.isdir(above):
-        _make_above(above)
+    """Create a folder that only this user can access, and its parents, which only this user can write to."""
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        _make_parents(parent)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -140,10 +144,10 @@ def make_folder(path):
             raise
 
 
-def _make_above(path):
-    above = os.path.dirname(path)
-    if above and above != path and not os.path.isdir(above):
-        _make_above(above)
+def _make_parents(path):
+    parent = os.path.dirname(path)
+    if parent and parent != path and not os.path.isdir(parent):
+        _make_parents(parent)
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:
@@ -151,16 +155,18 @@ def _make_above(path):
             raise
 
 
-def owner_of(folder):
-    """The uid of another user who owns this folder, or a link of this name; None where it is ours. Raises OSError."""
+def find_foreign_owner(folder):
+    """Return the uid of another user who owns this folder or a link to it; None if it belongs to this user. Raise
+    OSError.
+    """
     for status in (os.lstat(folder), os.stat(folder)):
-        if status.st_uid not in _trusted() and not _is_us(folder, status.st_uid):
+        if status.st_uid not in _trusted_users() and not _is_mapped_user(folder, status.st_uid):
             return status.st_uid
     return None
 
 
-def _trusted():
-    """This user, root, and under sudo the user who called it."""
+def _trusted_users():
+    """Return this user, root, and the user who called sudo, if any."""
     users = {os.geteuid(), 0}
     caller = os.environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and re.fullmatch("[0-9]{1,10}", caller):
@@ -168,8 +174,10 @@ def _trusted():
     return users
 
 
-def _is_us(folder, user):
-    """Whether this is who we are on that file system: some give every file of ours to another user (root on NFS is nobody)."""
+def _is_mapped_user(folder, user):
+    """Return whether files of this process get this owner on that file system: some map all files to another user (root
+    on NFS is nobody).
+    """
     temporary = temporary_name(folder)
     try:
         descriptor = Files().create(temporary)

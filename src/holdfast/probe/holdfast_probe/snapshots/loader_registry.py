@@ -1,152 +1,161 @@
-"""What of loaders outlives a pass over them: what they hold, and what their workers draw from, if those live on."""
+"""The state of loaders that outlives a pass: their own state, and the random state of persistent workers."""
 
-from .fingerprint import of_loader
-from .loader_state import LoaderState, mark
-from .resumable_iter import ResumableIter, generators_of
-from .worker_state import finish
+from .fingerprint import describe_loader
+from .loader_state import LoaderState, hash_state
+from .resumable_iter import ResumableIter, find_generators
+from .worker_state import finish_tasks
 
 
 class Loaders(object):
-    """A loader is known by the place of its first pass in an epoch.
+    """Loaders, each identified by the number of its first pass in an epoch.
 
-    What a loader holds is given back, unless the program sets it itself on its way from a place where snapshots are taken to the pass, as
-    with `generator.manual_seed(epoch)`: it does so again in the life that goes on.
+    The state of a loader is restored unless the program sets it between a point where snapshots are taken and the pass,
+    as with `generator.manual_seed(epoch)`: the resumed program does so again.
     """
 
     def __init__(self, torch):
         self._torch = torch
-        self._known = {}
-        self._held = {}
+        self._loaders = {}
+        self._loader_states = {}
         self._workers = {}
-        self._like = {}
-        self._open = None
-        """The place of the loader that is being read."""
-        self._first = {}
-        """Hashes of what each held when it was first met, in the first life."""
+        self._descriptions = {}
+        self._reading = None
+        """The key of the loader that is being read."""
+        self._first_hashes = {}
+        """Hashes of the state of each loader when it was first used, in the first attempt."""
         self._passes = {}
         self._set_by_program = {}
-        """Names of what was seen to be set between the last place of a snapshot and the pass."""
-        self._last = {}
-        """Hashes, at that place."""
-        self._before = {}
-        """What those held that are not met yet in this life,"""
-        self._like_before = {}
-        """and what they were like."""
-        self._generators_before = {}
-        self._met_on_the_way = {}
-        self._arrived = True
-        self._back = []
+        """Names of values that the program was seen to set between the last snapshot point and the pass."""
+        self._last_hashes = {}
+        """Hashes at that point."""
+        self._previous_states = {}
+        """The state of loaders that are not used yet in this attempt,"""
+        self._previous_descriptions = {}
+        """and their descriptions."""
+        self._previous_generators = {}
+        self._used_before_resume_point = {}
+        self._reached_resume_point = True
+        self._restored_generators = []
 
     def state(self):
-        self._finish()
-        held, like = dict(self._before), dict(self._like_before)
-        held.update((place, one.now()) for place, one in self._held.items())
-        like.update(self._like)
+        self._finish_tasks()
+        loader_states, descriptions = dict(self._previous_states), dict(self._previous_descriptions)
+        loader_states.update((key, loader_state.get_state()) for key, loader_state in self._loader_states.items())
+        descriptions.update(self._descriptions)
         return {
-            "held": held,
-            "like": like,
-            "first": {place: dict(marks) for place, marks in self._first.items()},
+            "held": loader_states,
+            "like": descriptions,
+            "first": {key: dict(loader_hashes) for key, loader_hashes in self._first_hashes.items()},
             "passes": dict(self._passes),
-            "set": {place: sorted(names) for place, names in self._set_by_program.items()},
-            "workers": {place: dict(each) for place, each in self._workers.items() if each},
+            "set": {key: sorted(names) for key, names in self._set_by_program.items()},
+            "workers": {key: dict(worker_states) for key, worker_states in self._workers.items() if worker_states},
         }
 
-    def go_on(self, state):
-        self._before = dict(state.get("held", {}))
-        self._like_before = dict(state.get("like", {}))
-        self._generators_before = dict(state.get("generators", {}))  # of an older snapshot
-        self._first = {place: dict(marks) for place, marks in state.get("first", {}).items()}
+    def load_state(self, state):
+        self._previous_states = dict(state.get("held", {}))
+        self._previous_descriptions = dict(state.get("like", {}))
+        self._previous_generators = dict(state.get("generators", {}))  # from older snapshots
+        self._first_hashes = {key: dict(loader_hashes) for key, loader_hashes in state.get("first", {}).items()}
         self._passes = dict(state.get("passes", {}))
-        self._set_by_program = {place: set(names) for place, names in state.get("set", {}).items()}
-        self._workers = {place: dict(each) for place, each in state["workers"].items()}
-        self._arrived = False
+        self._set_by_program = {key: set(names) for key, names in state.get("set", {}).items()}
+        self._workers = {key: dict(worker_states) for key, worker_states in state["workers"].items()}
+        self._reached_resume_point = False
 
-    def arrive(self):
-        """At the place of the snapshot: what the program did to the loaders that it met on its way, it had done before that was taken."""
-        self._arrived = True
-        for held, states in self._met_on_the_way.values():
-            held.set(states)
-        self._met_on_the_way = {}
-        self.at_a_place()
+    def reach_resume_point(self):
+        """At the resume point: discard what the program did to loaders before it, because the snapshot already contains
+        that.
+        """
+        self._reached_resume_point = True
+        for loader_state, states in self._used_before_resume_point.values():
+            loader_state.set_state(states)
+        self._used_before_resume_point = {}
+        self.record_hashes()
 
-    def at_a_place(self):
-        """Where a snapshot may be taken."""
-        self._last = {
-            place: {name: mark(state) for name, state in held.everything().items()}
-            for place, held in self._held.items()
+    def record_hashes(self):
+        """Record hashes at a point where a snapshot may be taken."""
+        self._last_hashes = {
+            key: {name: hash_state(state) for name, state in loader_state.get_all_states().items()}
+            for key, loader_state in self._loader_states.items()
         }
 
-    def meet(self, call, loader, give_back=True):
-        """A pass over this loader begins, so many after the first of its epoch. What it holds gets its state back, each once, for loaders may
-        share a generator. Returns the loader's own place.
+    def register(self, pass_number, loader, restore=True):
+        """Register a loader at the start of a pass over it and return its key. Restore each of its values only once,
+        because loaders may share a generator.
         """
-        place = next((place for place, known in self._known.items() if known is loader), call)
-        held = LoaderState(self._torch, loader, self._first.setdefault(place, {}))
-        now = {name: mark(state) for name, state in held.everything().items()}
-        self._compare(place, now)
-        if now or place in self._before or _lives_on(loader):
-            self._known[place], self._held[place] = loader, held
+        key = next((key for key, other in self._loaders.items() if other is loader), pass_number)
+        loader_state = LoaderState(self._torch, loader, self._first_hashes.setdefault(key, {}))
+        hashes = {name: hash_state(state) for name, state in loader_state.get_all_states().items()}
+        self._record_set_by_program(key, hashes)
+        if hashes or key in self._previous_states or _has_persistent_workers(loader):
+            self._loaders[key], self._loader_states[key] = loader, loader_state
         else:
-            self._known.pop(place, None)
-            self._held.pop(place, None)
-        states = self._before.pop(place, {})
-        if not self._arrived:
-            self._met_on_the_way[place] = (held, states)
-        elif give_back:
-            self._give_back(place, held, now, states)
-            self._give_back_older(place, loader)
-        self._generators_before.pop(place, None)
-        self._back.extend(held.generators().values())
-        for name, state in now.items():
-            held.first.setdefault(name, state)
-        self._passes[place] = self._passes.get(place, 0) + 1
-        return place
+            self._loaders.pop(key, None)
+            self._loader_states.pop(key, None)
+        states = self._previous_states.pop(key, {})
+        if not self._reached_resume_point:
+            self._used_before_resume_point[key] = (loader_state, states)
+        elif restore:
+            self._restore(key, loader_state, hashes, states)
+            self._restore_generators(key, loader)
+        self._previous_generators.pop(key, None)
+        self._restored_generators.extend(loader_state.get_generators().values())
+        for name, state in hashes.items():
+            loader_state.first_hashes.setdefault(name, state)
+        self._passes[key] = self._passes.get(key, 0) + 1
+        return key
 
-    def _compare(self, place, now):
-        last = self._last.get(place, {}) if self._arrived else {}
-        changed = {name for name, state in now.items() if last.get(name, state) != state}
+    def _record_set_by_program(self, key, hashes):
+        last_hashes = self._last_hashes.get(key, {}) if self._reached_resume_point else {}
+        changed = {name for name, state in hashes.items() if last_hashes.get(name, state) != state}
         if changed:
-            self._set_by_program.setdefault(place, set()).update(changed)
+            self._set_by_program.setdefault(key, set()).update(changed)
 
-    def _give_back(self, place, held, now, states):
-        generators, by_program = held.generators(), self._set_by_program.get(place, ())
+    def _restore(self, key, loader_state, hashes, states):
+        generators, set_by_program = loader_state.get_generators(), self._set_by_program.get(key, ())
         for name, state in states.items():
-            shared = any(generators.get(name) is known for known in self._back) and name in generators
-            if shared or name in by_program:
+            shared = any(generators.get(name) is other for other in self._restored_generators) and name in generators
+            if shared or name in set_by_program:
                 continue
-            # After a single pass it is not known yet what the program sets: what it made otherwise this time, it has set.
-            if self._passes.get(place, 0) > 1 or name not in now or now[name] == held.first.get(name):
-                held.set({name: state})
+            # After a single pass it is unknown what the program sets: a value that differs from its first use was set
+            # by it.
+            if (
+                self._passes.get(key, 0) > 1
+                or name not in hashes
+                or hashes[name] == loader_state.first_hashes.get(name)
+            ):
+                loader_state.set_state({name: state})
 
-    def _give_back_older(self, place, loader):
-        for generator, was in zip(generators_of(self._torch, loader), self._generators_before.get(place, ())):
-            if not any(generator is known for known in self._back):
-                generator.set_state(was.clone())
+    def _restore_generators(self, key, loader):
+        for generator, saved in zip(find_generators(self._torch, loader), self._previous_generators.get(key, ())):
+            if not any(generator is other for other in self._restored_generators):
+                generator.set_state(saved.clone())
 
-    def pass_over(self, place, loader, resuming):
-        if not self._arrived:
-            self.arrive()
-        self._open = place
-        like_before = self._like_before.pop(place, None)
-        self._like[place] = of_loader(self._torch, loader)
-        if resuming is not None and "workers" in resuming:
-            self._workers[place] = dict(resuming["workers"])
-        workers = self._workers.setdefault(place, {})
-        return ResumableIter(self._torch, loader, resuming, workers, self._held.get(place), like_before)
+    def start_pass(self, key, loader, resume_state):
+        if not self._reached_resume_point:
+            self.reach_resume_point()
+        self._reading = key
+        previous_description = self._previous_descriptions.pop(key, None)
+        self._descriptions[key] = describe_loader(self._torch, loader)
+        if resume_state is not None and "workers" in resume_state:
+            self._workers[key] = dict(resume_state["workers"])
+        workers = self._workers.setdefault(key, {})
+        return ResumableIter(
+            self._torch, loader, resume_state, workers, self._loader_states.get(key), previous_description
+        )
 
-    def passed(self, place, loader):
-        self._open = None
-        if not _lives_on(loader):
-            self._workers.pop(place, None)
-        self.at_a_place()
+    def end_pass(self, key, loader):
+        self._reading = None
+        if not _has_persistent_workers(loader):
+            self._workers.pop(key, None)
+        self.record_hashes()
 
-    def _finish(self):
-        """Where a pass was left before its end, workers that live on are still at what they were asked for."""
-        for place, loader in self._known.items():
-            alive = getattr(loader, "_iterator", None)
-            if place != self._open and alive is not None:
-                finish(alive, self._workers.setdefault(place, {}))
+    def _finish_tasks(self):
+        """Let persistent workers finish their outstanding tasks if a pass was left early."""
+        for key, loader in self._loaders.items():
+            iterator = getattr(loader, "_iterator", None)
+            if key != self._reading and iterator is not None:
+                finish_tasks(iterator, self._workers.setdefault(key, {}))
 
 
-def _lives_on(loader):
+def _has_persistent_workers(loader):
     return bool(getattr(loader, "persistent_workers", False))

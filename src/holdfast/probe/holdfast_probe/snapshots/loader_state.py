@@ -1,7 +1,7 @@
-"""What a loader holds that changes as it is read: generators of random numbers, and what samplers count and reorder.
+"""The mutable state of a loader: random number generators, and the counters and lists of samplers.
 
-It is found by looking through attributes, and nothing of the program's is called for it. Each thing has a name, which is the way to
-it (`sampler.base.rng`), and its state is a text, so that it is kept, compared and sent by a worker in the same way.
+It is found by walking attributes, without calling any code of the program. Each value is named by its attribute path
+(`sampler.base.rng`). Its state is a text, so that it is saved, compared and sent by a worker in the same way.
 """
 
 import base64
@@ -13,198 +13,206 @@ import sys
 import types
 from collections import deque
 
-from .rng import packed_python, unpacked_python
+from .rng import pack_python, unpack_python
 
-MAX_LOOKED_AT = 1000
+MAX_OBJECTS = 1000
 MAX_DEPTH = 6
-MAX_LOOKED_THROUGH = 64
-MAX_NUMBERS = 100_000
-"""Of a list that a sampler holds: `random.shuffle(self.indices)` makes each order from the one before."""
-NUMBERS = frozenset((bool, int, float, str))
-TORCHS = "torch."
-"""What torch's own samplers hold beside generators is how they were made."""
-NOT_OF_LOADERS = frozenset(("_iterator", "worker_init_fn", "multiprocessing_context"))
+MAX_CONTAINER_LENGTH = 64
+MAX_LIST_LENGTH = 100_000
+"""Maximum length of a list in a sampler: `random.shuffle(self.indices)` derives each order from the previous one."""
+PLAIN_TYPES = frozenset((bool, int, float, str))
+TORCH_PREFIX = "torch."
+"""torch's own samplers store only constructor arguments besides generators."""
+SKIPPED_ATTRIBUTES = frozenset(("_iterator", "worker_init_fn", "multiprocessing_context"))
 _CONTAINERS = (dict, list, tuple)
 _OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, str, bytes, int, float, complex, type(None))
 
 
-class _Thing(object):
-    """`within[key]`, which is a generator, or a number or list of a sampler's."""
+class _Slot(object):
+    """`container[key]`: a generator, or a number or list of a sampler."""
 
-    __slots__ = ("key", "value", "within")
+    __slots__ = ("container", "key", "value")
 
-    def __init__(self, within, key, value):
-        self.within = within
+    def __init__(self, container, key, value):
+        self.container = container
         self.key = key
         self.value = value
 
 
 class LoaderState(object):
-    """What one loader holds, as it stands; and set back to that."""
+    """The state of one loader: reads and restores it."""
 
-    def __init__(self, torch, loader, first=None):
+    def __init__(self, torch, loader, first_hashes=None):
         self._torch = torch
         self._loader = loader
-        self.first = {} if first is None else first
-        """Hashes of the states in which the first life met them. Numbers and lists that are still as they were are not kept."""
+        self.first_hashes = {} if first_hashes is None else first_hashes
+        """Hashes of the states at first use in the first attempt. Unchanged numbers and lists are not saved."""
 
-    def now(self):
-        states = self.everything()
-        return {name: state for name, state in states.items() if _draws(state) or self.first.get(name) != mark(state)}
+    def get_state(self):
+        states = self.get_all_states()
+        return {
+            name: state
+            for name, state in states.items()
+            if _is_generator_state(state) or self.first_hashes.get(name) != hash_state(state)
+        }
 
-    def everything(self):
-        return self._look().states()
+    def get_all_states(self):
+        return self._walk().get_states()
 
-    def set(self, states):
-        look = self._look()
+    def set_state(self, states):
+        walk = self._walk()
         for name, state in states.items():
-            look.set(name, state)
+            walk.set_state(name, state)
 
-    def generators(self):
-        """By their names."""
-        return {name: thing.value for name, thing in self._look().things.items() if type(thing.value) not in NUMBERS}
+    def get_generators(self):
+        """Return the generators by name."""
+        return {name: slot.value for name, slot in self._walk().slots.items() if type(slot.value) not in PLAIN_TYPES}
 
-    def _look(self):
-        look = _Look(self._torch)
+    def _walk(self):
+        walk = _AttributeWalk(self._torch)
         try:
-            look.at_loader(self._loader)
-        except Exception:  # an object that cannot be looked at; what was found so far is kept
+            walk.walk_loader(self._loader)
+        except Exception:  # an object that cannot be inspected; keep what was found so far
             pass
-        return look
+        return walk
 
 
 class WorkerState(object):
-    """The same in a loader's worker, which has a dataset and a collate function of its own: as a tensor, for the way to the training."""
+    """The same in a worker of a loader, which has its own dataset and collate function. Packed as a tensor to send it
+    to the training.
+    """
 
     def __init__(self, collate):
         self._collate = collate
-        self._known = None
-        """Where generators are, as was seen after the worker's first batch: one that is made when it is first needed is there by then."""
+        self._cached_walk = None
+        """Where generators are, as found after the first batch of the worker: a generator that is created lazily exists
+        by then.
+        """
 
     def __call__(self, dataset):
         import torch
 
-        if self._known is None:
-            self._known = self._look(torch, dataset)
-        states = self._known.states(again=True)
+        if self._cached_walk is None:
+            self._cached_walk = self._walk(torch, dataset)
+        states = self._cached_walk.get_states(refresh=True)
         if not states:
             return None
         return torch.frombuffer(bytearray(json.dumps(states).encode("ascii")), dtype=torch.uint8)
 
-    def set(self, dataset, packed):
+    def set_state(self, dataset, packed):
         import torch
 
-        look = self._look(torch, dataset)
+        walk = self._walk(torch, dataset)
         for name, state in json.loads(bytes(packed.tolist()).decode("ascii")).items():
-            look.set(name, state)
+            walk.set_state(name, state)
 
-    def _look(self, torch, dataset):
-        look = _Look(torch)
+    def _walk(self, torch, dataset):
+        walk = _AttributeWalk(torch)
         try:
-            look.at({"dataset": dataset, "collate_fn": self._collate})
+            walk.walk_roots({"dataset": dataset, "collate_fn": self._collate})
         except Exception:
             pass
-        return look
+        return walk
 
 
-def mark(state):
-    """A short text that differs where states do."""
+def hash_state(state):
+    """Return a short hash of a state."""
     return hashlib.blake2b(state.encode("utf-8"), digest_size=8).hexdigest()
 
 
-class _Look(object):
+class _AttributeWalk(object):
     def __init__(self, torch):
         self._torch = torch
         self._seen = {}
         self._attributes = {}
-        """Of each object that was looked at, by the way to it."""
-        self._waiting = deque()
-        self.things = {}
+        """The attributes of each inspected object, by its path."""
+        self._queue = deque()
+        self.slots = {}
 
-    def at_loader(self, loader):
+    def walk_loader(self, loader):
         data = self._torch.utils.data
         if not isinstance(loader, data.DataLoader):
-            self._put("it", {"it": loader}, "it", 0, order=True)
-            self._go()
+            self._push("it", {"it": loader}, "it", 0, is_order=True)
+            self._process_queue()
             return
-        held = _attributes_of(loader)
-        in_workers = {"dataset", "collate_fn"} if held.get("num_workers") else set()
-        for name in in_workers:  # where a sampler leads to them, too
-            self._seen[id(held.get(name))] = held.get(name)
-        names = [name for name in held if name not in NOT_OF_LOADERS and not name.startswith("_DataLoader__")]
-        # The dataset first: a sampler's way to it is not its own.
+        attributes = _get_attributes(loader)
+        in_workers = {"dataset", "collate_fn"} if attributes.get("num_workers") else set()
+        for name in in_workers:  # skip them even if a sampler refers to them
+            self._seen[id(attributes.get(name))] = attributes.get(name)
+        names = [name for name in attributes if name not in SKIPPED_ATTRIBUTES and not name.startswith("_DataLoader__")]
+        # The dataset first: it is reachable from a sampler too, but does not belong to it.
         for name in sorted(set(names) - in_workers, key=lambda name: (name != "dataset", name)):
-            order = isinstance(held[name], data.IterableDataset) or name in ("sampler", "batch_sampler")
-            if type(held[name]) not in NUMBERS:
-                self._put(name, held, name, 0, order)
-                self._go()
+            is_order = isinstance(attributes[name], data.IterableDataset) or name in ("sampler", "batch_sampler")
+            if type(attributes[name]) not in PLAIN_TYPES:
+                self._push(name, attributes, name, 0, is_order)
+                self._process_queue()
 
-    def at(self, roots):
+    def walk_roots(self, roots):
         for name in roots:
-            self._put(name, roots, name, 0, order=False)
-            self._go()
+            self._push(name, roots, name, 0, is_order=False)
+            self._process_queue()
 
-    def states(self, again=False):
-        """With `again` of what stands there by now."""
+    def get_states(self, refresh=False):
+        """Return the state of each value by name. With `refresh`, read the current values first."""
         found = {}
-        for name, thing in self.things.items():
+        for name, slot in self.slots.items():
             try:
-                if again:
-                    thing.value = thing.within[thing.key]
-                found[name] = json.dumps(_state_of(self._torch, thing.value))
-            except Exception:  # a kind of generator that does not tell
+                if refresh:
+                    slot.value = slot.container[slot.key]
+                found[name] = json.dumps(_encode_state(self._torch, slot.value))
+            except Exception:  # a generator type without readable state
                 pass
         return found
 
-    def set(self, name, state):
+    def set_state(self, name, state):
         try:
             state = json.loads(state)
-            thing = self.things.get(name)
-            if thing is not None:
-                _set(self._torch, thing, state)
+            slot = self.slots.get(name)
+            if slot is not None:
+                _restore(self._torch, slot, state)
                 return
-            # A generator that its holder makes when it first needs one.
-            way, _, key = name.rpartition(".")
-            attributes = self._attributes.get(way, {})
+            # A generator that its owner creates lazily.
+            path, _, key = name.rpartition(".")
+            attributes = self._attributes.get(path, {})
             if key in attributes and attributes[key] is None:
-                attributes[key] = _made(self._torch, state)
-        except Exception:  # another kind than it was
+                attributes[key] = _make_generator(self._torch, state)
+        except Exception:  # its type has changed
             pass
 
-    def _put(self, name, within, key, depth, order):
-        self._waiting.append((name, within, key, depth, order))
+    def _push(self, name, container, key, depth, is_order):
+        self._queue.append((name, container, key, depth, is_order))
 
-    def _go(self):
-        while self._waiting:
-            name, within, key, depth, order = self._waiting.popleft()
-            value = within[key]
+    def _process_queue(self):
+        while self._queue:
+            name, container, key, depth, is_order = self._queue.popleft()
+            value = container[key]
             kind = type(value)
-            if kind in NUMBERS:
-                if order and type(within) is dict:
-                    self.things[name] = _Thing(within, key, value)
-            elif id(value) not in self._seen and len(self._seen) < MAX_LOOKED_AT:
+            if kind in PLAIN_TYPES:
+                if is_order and type(container) is dict:
+                    self.slots[name] = _Slot(container, key, value)
+            elif id(value) not in self._seen and len(self._seen) < MAX_OBJECTS:
                 self._seen[id(value)] = value
-                if _is_generator(self._torch, value) or (order and _is_numbers(self._torch, value)):
-                    self.things[name] = _Thing(within, key, value)
+                if _is_generator(self._torch, value) or (is_order and _is_int_list(self._torch, value)):
+                    self.slots[name] = _Slot(container, key, value)
                 elif depth < MAX_DEPTH and not isinstance(value, (self._torch.Tensor, *_OPAQUE)):
-                    self._into(name, value, depth + 1, order)
+                    self._descend(name, value, depth + 1, is_order)
 
-    def _into(self, name, value, depth, order):
-        inner = _inside(value)
+    def _descend(self, name, value, depth, is_order):
+        children = _get_children(value)
         if not isinstance(value, _CONTAINERS):
-            order = order and (depth == 1 or _gives_an_order(self._torch, value))
-            self._attributes[name] = inner
-        numbers = order and not type(value).__module__.startswith(TORCHS)
-        keys = inner if isinstance(inner, dict) else range(len(inner))
+            is_order = is_order and (depth == 1 or _is_sampler(self._torch, value))
+            self._attributes[name] = children
+        include_numbers = is_order and not type(value).__module__.startswith(TORCH_PREFIX)
+        keys = children if isinstance(children, dict) else range(len(children))
         for key in list(keys):
-            if numbers or type(inner[key]) not in NUMBERS:
-                self._put("%s.%s" % (name, key), inner, key, depth, order)
+            if include_numbers or type(children[key]) not in PLAIN_TYPES:
+                self._push("%s.%s" % (name, key), children, key, depth, is_order)
 
 
-def _inside(value):
-    """What can be reached from it, as a dictionary or a sequence."""
+def _get_children(value):
+    """Return what is reachable from a value, as a dictionary or a sequence."""
     if isinstance(value, _CONTAINERS):
-        return value if len(value) <= MAX_LOOKED_THROUGH and type(value) in _CONTAINERS else ()
+        return value if len(value) <= MAX_CONTAINER_LENGTH and type(value) in _CONTAINERS else ()
     if isinstance(value, functools.partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, types.MethodType):
@@ -214,13 +222,13 @@ def _inside(value):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             try:
                 cells[name] = cell.cell_contents
-            except ValueError:  # not filled yet
+            except ValueError:  # empty cell
                 pass
         return cells
-    return _attributes_of(value)
+    return _get_attributes(value)
 
 
-def _attributes_of(value):
+def _get_attributes(value):
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -228,14 +236,15 @@ def _attributes_of(value):
     return found if type(found) is dict else {}
 
 
-def _gives_an_order(torch, value):
+def _is_sampler(torch, value):
     kind = type(value)
     if isinstance(value, torch.utils.data.Sampler):
         return True
     return hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
 
 
-# --- kinds ---------------------------------------------------------------------------------------------------------------
+# --- types
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def _numpy_random():
@@ -251,109 +260,109 @@ def _is_generator(torch, value):
     return numpy is not None and isinstance(value, (numpy.Generator, numpy.RandomState, numpy.BitGenerator))
 
 
-def _is_numbers(torch, value):
-    """A list or array of whole numbers: an order of samples."""
+def _is_int_list(torch, value):
+    """Return whether a value is a list or array of integers, such as a sample order."""
     if type(value) is list:
-        kinds = {*map(type, value)} if len(value) <= MAX_NUMBERS else ()
-        if kinds == {list} and sum(map(len, value)) <= MAX_NUMBERS:
-            return {kind for one in value for kind in map(type, one)} <= {int}
+        kinds = {*map(type, value)} if len(value) <= MAX_LIST_LENGTH else ()
+        if kinds == {list} and sum(map(len, value)) <= MAX_LIST_LENGTH:
+            return {kind for inner_list in value for kind in map(type, inner_list)} <= {int}
         return kinds == {int}
     if type(value) is torch.Tensor:
-        return value.dtype == torch.int64 and value.is_cpu and value.dim() == 1 and len(value) <= MAX_NUMBERS
+        return value.dtype == torch.int64 and value.is_cpu and value.dim() == 1 and len(value) <= MAX_LIST_LENGTH
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return False
-    return value.dtype.kind in "iu" and value.ndim == 1 and len(value) <= MAX_NUMBERS
+    return value.dtype.kind in "iu" and value.ndim == 1 and len(value) <= MAX_LIST_LENGTH
 
 
-def _draws(state):
+def _is_generator_state(state):
     return not state.startswith(('["number"', '["list"', '["tensor"', '["array"'))
 
 
-def _state_of(torch, value):
-    if type(value) in NUMBERS:
+def _encode_state(torch, value):
+    if type(value) in PLAIN_TYPES:
         return ["number", value]
     if type(value) is list:
         return ["list", value]
     if isinstance(value, torch.Tensor):
         return ["tensor", value.tolist()]
     if isinstance(value, torch.Generator):
-        return ["torch", str(value.device), _text(bytes(value.get_state().tolist()))]
+        return ["torch", str(value.device), _encode_bytes(bytes(value.get_state().tolist()))]
     if isinstance(value, random.Random):
-        return ["python", _text(packed_python(random.Random.getstate(value)))]
+        return ["python", _encode_bytes(pack_python(random.Random.getstate(value)))]
     numpy = _numpy_random()
     if isinstance(value, numpy.Generator):
-        return ["numpy", _plain(value.bit_generator.state)]
+        return ["numpy", _arrays_to_lists(value.bit_generator.state)]
     if isinstance(value, numpy.BitGenerator):
-        return ["bits", _plain(value.state)]
+        return ["bits", _arrays_to_lists(value.state)]
     if isinstance(value, numpy.RandomState):
-        return ["RandomState", _plain(value.get_state(legacy=False))]
+        return ["RandomState", _arrays_to_lists(value.get_state(legacy=False))]
     return ["array", value.tolist()]
 
 
-def _set(torch, thing, state):
-    value, kind = thing.value, state[0]
-    if _state_of(torch, value)[0] != kind:
+def _restore(torch, slot, state):
+    value, kind = slot.value, state[0]
+    if _encode_state(torch, value)[0] != kind:
         return
     if kind == "number":
-        thing.within[thing.key] = state[1]
+        slot.container[slot.key] = state[1]
     elif kind == "list":
-        value[:] = state[1]  # others may hold the same list
+        value[:] = state[1]  # in place: there may be other references to the list
     elif kind in ("tensor", "array"):
         if len(value) == len(state[1]):
             value[:] = torch.tensor(state[1], dtype=torch.int64, device="cpu") if kind == "tensor" else state[1]
     else:
-        _set_generator(torch, value, kind, state)
+        _restore_generator(torch, value, kind, state)
 
 
-def _set_generator(torch, value, kind, state):
+def _restore_generator(torch, value, kind, state):
     if kind == "torch":
         raw = bytearray(base64.b64decode(state[2]))
         value.set_state(torch.frombuffer(raw, dtype=torch.uint8).clone())
     elif kind == "python":
-        random.Random.setstate(value, unpacked_python(base64.b64decode(state[1])))
+        random.Random.setstate(value, unpack_python(base64.b64decode(state[1])))
     elif kind == "numpy":
-        value.bit_generator.state = _filled(state[1])
+        value.bit_generator.state = _lists_to_arrays(state[1])
     elif kind == "bits":
-        value.state = _filled(state[1])
+        value.state = _lists_to_arrays(state[1])
     elif kind == "RandomState":
-        value.set_state(_filled(state[1]))
+        value.set_state(_lists_to_arrays(state[1]))
 
 
-def _made(torch, state):
+def _make_generator(torch, state):
     kind = state[0]
     if kind == "torch":
-        made = torch.Generator(device=state[1])
+        generator = torch.Generator(device=state[1])
     elif kind == "python":
-        made = random.Random()  # noqa: S311 - it is set at once
+        generator = random.Random()  # noqa: S311 - its state is set below
     elif kind == "numpy":
         numpy = _numpy_random()
-        made = numpy.Generator(getattr(numpy, state[1]["bit_generator"])())
+        generator = numpy.Generator(getattr(numpy, state[1]["bit_generator"])())
     elif kind == "RandomState":
-        made = _numpy_random().RandomState()
+        generator = _numpy_random().RandomState()
     else:
         return None
-    _set(torch, _Thing(None, None, made), state)
-    return made
+    _restore(torch, _Slot(None, None, generator), state)
+    return generator
 
 
-def _text(raw):
+def _encode_bytes(raw):
     return base64.b64encode(raw).decode("ascii")
 
 
-def _plain(state):
-    """NumPy's description of a state, with its arrays as lists."""
+def _arrays_to_lists(state):
+    """Return a NumPy generator state with its arrays as lists."""
     if isinstance(state, dict):
-        return {name: _plain(value) for name, value in state.items()}
+        return {name: _arrays_to_lists(value) for name, value in state.items()}
     if hasattr(state, "tolist"):
         numbers = state.tolist()
         return {"array": numbers, "of": str(state.dtype)} if isinstance(numbers, list) else numbers
     return state
 
 
-def _filled(state):
+def _lists_to_arrays(state):
     if not isinstance(state, dict):
         return state
     if set(state) == {"array", "of"}:
         return sys.modules["numpy"].array(state["array"], dtype=state["of"])
-    return {name: _filled(value) for name, value in state.items()}
+    return {name: _lists_to_arrays(value) for name, value in state.items()}

@@ -1,7 +1,8 @@
-"""The losses of the newest batches, where a killed process leaves them: what is made again is compared with what was.
+"""The losses of the newest batches, which survive a kill: repeated batches are compared with the original ones.
 
-A loss follows from the weights, the data and all random numbers before it, so losses that are equal bit for bit show that a
-training goes on as it would have. They lie in a ring of a few records in a mapped file, which costs nothing and outlives a kill.
+A loss depends on the weights, the data and all random numbers before it. So losses that are equal bit for bit show that
+a training resumed exactly. They are kept in a small ring buffer in a memory-mapped file, which costs nothing and
+survives a kill.
 """
 
 import mmap
@@ -17,8 +18,8 @@ _LOSS = struct.Struct("<d")
 _SIZE = SLOTS * _RECORD.size
 
 
-def _mapped(folder):
-    """All of it is on the disk from the start: a page for which there is no room would end the training with SIGBUS."""
+def _map_file(folder):
+    """Map the file. Allocate all of it on disk first: a page without disk space would end the training with SIGBUS."""
     make_folder(folder)
     descriptor = open_own(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT)
     try:
@@ -35,39 +36,39 @@ def _mapped(folder):
 
 
 class LossTrace(object):
-    def __init__(self, folder, tell):
-        """`tell(event, **fields)` writes to the run's record."""
-        self._tell = tell
-        self._before = {}
+    def __init__(self, folder, emit):
+        """`emit(event, **fields)` writes to the run's journal."""
+        self._emit = emit
+        self._previous = {}
         self._last = 0
         self._compared = 0
-        self._differs = None
+        self._first_difference = None
         try:
-            self._ring = _mapped(folder)
-        except (OSError, ValueError):  # a full disk: nothing is left to compare after a death, and that is all
+            self._ring = _map_file(folder)
+        except (OSError, ValueError):  # a full disk: losses cannot be compared after a crash, nothing worse
             self._ring = bytearray(_SIZE)
 
-    def begins(self):
-        """A fresh start: what lies there is another training's."""
+    def clear(self):
+        """Clear the trace at a fresh start: the old losses belong to another training."""
         self._ring[:] = bytes(_SIZE)
 
-    def goes_on_from(self, position):
-        """What an earlier life made beyond this is going to be made again."""
+    def resume_from(self, position):
+        """Compare the batches after this position, which an earlier attempt computed and this one repeats."""
         records = _RECORD.iter_unpack(self._ring[:])
-        self._before = {number: _LOSS.pack(loss) for number, loss in records if number > position}
-        self._last = max(self._before, default=0)
+        self._previous = {number: _LOSS.pack(loss) for number, loss in records if number > position}
+        self._last = max(self._previous, default=0)
 
     def add(self, position, step, loss):
-        """After a batch: so many are done, and this was its loss."""
+        """Record the loss of a batch. `position` is the number of batches done."""
         _RECORD.pack_into(self._ring, position % SLOTS * _RECORD.size, position, loss)
-        if not self._before:
+        if not self._previous:
             return
-        before = self._before.pop(position, None)
-        if before is not None:
+        previous = self._previous.pop(position, None)
+        if previous is not None:
             self._compared += 1
-            if before != _LOSS.pack(loss) and self._differs is None:
-                self._differs = step
-        if not self._before or self._differs is not None or position > self._last:
-            self._before = {}
+            if previous != _LOSS.pack(loss) and self._first_difference is None:
+                self._first_difference = step
+        if not self._previous or self._first_difference is not None or position > self._last:
+            self._previous = {}
             if self._compared:
-                self._tell("replayed", step=step, compared=self._compared, differs_at=self._differs)
+                self._emit("replayed", step=step, compared=self._compared, differs_at=self._first_difference)

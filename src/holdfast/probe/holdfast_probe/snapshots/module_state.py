@@ -1,108 +1,120 @@
-"""A module's tensors by their names, as `state_dict` gives them, in a third of the time.
+"""The tensors of a module by name, as `state_dict` returns them, in a third of the time.
 
-`state_dict` asks each of hundreds of modules by several calls. Which of them hold tensors, and under which names, hardly ever changes: it is
-found out once, and each time seen to be so still. (Hooks and methods of its own are looked for once.)
+`state_dict` makes several calls for each of hundreds of modules. Which modules own tensors, and under which names,
+hardly ever changes: this is determined once and then only verified. (Hooks and custom methods are searched for once.)
 """
 
-ASKED_IN_ITS_OWN_WAY = ("state_dict", "_save_to_state_dict", "get_extra_state")
-HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
+STATE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
+STATE_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
 
 
 class ModuleTensors(object):
     def __init__(self, torch, module):
         self._torch = torch
         self._module = module
-        self._within = None
-        """All modules in it and their names, as they were when those of the tensors were found."""
+        self._submodules = None
+        """All submodules and their names at the time the tensors were found."""
         self._holders = []
-        """Those with tensors of their own."""
+        """Modules that own tensors."""
         self._empty = []
-        """Those without."""
+        """Modules that do not."""
         self._names = []
-        """What each holder calls its parameters and buffers, one after the other."""
+        """The names of parameters and buffers in each holder, concatenated."""
         self._parameters = []
-        """(place among all tensors, name) of each parameter."""
+        """(index among all tensors, name) of each parameter."""
         self._buffers = []
-        self._places = []
-        """Name and module of each, those that are in two places twice."""
-        self._passing = []
-        """Of buffers that `state_dict` leaves out on purpose: they may still change as the training goes on."""
+        self._module_list = []
+        """(name, module) of each; a shared module appears once per name."""
+        self._non_persistent = []
+        """The same for non-persistent buffers, which `state_dict` omits on purpose: they may still change during the
+        training.
+        """
 
-    def now(self):
-        """({name: parameter}, {name: buffer}, {name: passing buffer}), or None where `state_dict` alone knows what to keep."""
-        within = _within(self._module)
-        tensors, names = _held_by(self._holders)
-        if within != self._within or names != self._names or any(m._parameters or m._buffers for m in self._empty):
-            self._find_out(within)
-            tensors, _ = _held_by(self._holders)
-        if self._within is None:
+    def get_tensors(self):
+        """Return ({name: parameter}, {name: buffer}, {name: non-persistent buffer}), or None if the module needs its
+        own `state_dict`.
+        """
+        submodules = _list_submodules(self._module)
+        tensors, names = _list_tensors(self._holders)
+        if (
+            submodules != self._submodules
+            or names != self._names
+            or any(m._parameters or m._buffers for m in self._empty)
+        ):
+            self._build_index(submodules)
+            tensors, _ = _list_tensors(self._holders)
+        if self._submodules is None:
             return None
-        found = ({name: tensors[n] for n, name in some} for some in (self._parameters, self._buffers, self._passing))
-        parameters, buffers, passing = ({k: v for k, v in one.items() if v is not None} for one in found)
-        return parameters, buffers, passing
+        found = (
+            {name: tensors[n] for n, name in index} for index in (self._parameters, self._buffers, self._non_persistent)
+        )
+        parameters, buffers, non_persistent = ({k: v for k, v in group.items() if v is not None} for group in found)
+        return parameters, buffers, non_persistent
 
     def modes(self):
-        """Whether the module is in training mode, and the names of those in it that are in the other. Right after `now()`."""
-        places = self._all() if self._within is None else self._places
-        whole = self._module.training
-        return whole, [name for name, module in places if module.training is not whole]
+        """Return whether the module is in training mode, and the names of submodules in the other mode. Call right
+        after `get_tensors()`.
+        """
+        modules = self._list_modules() if self._submodules is None else self._module_list
+        training = self._module.training
+        return training, [name for name, module in modules if module.training is not training]
 
-    def set_modes(self, whole, others):
-        # Not by `train()`: what a module does in its own was done before, and is in its state.
-        for name, module in self._all():
-            mode = whole is not (name in others)
+    def set_modes(self, training, others):
+        # Not with `train()`: an override of it ran before the snapshot, and its effect is in the state.
+        for name, module in self._list_modules():
+            mode = training is not (name in others)
             if module.training is not mode:
                 module.training = mode
 
-    def _all(self):
+    def _list_modules(self):
         return list(self._module.named_modules(remove_duplicate=False))
 
-    def _find_out(self, within):
-        self._holders, self._empty, self._parameters, self._buffers, self._passing, count = [], [], [], [], [], 0
-        self._within, self._places = None, []
-        # A module that is in two places has its tensors under both names.
+    def _build_index(self, submodules):
+        self._holders, self._empty, self._parameters, self._buffers, self._non_persistent, count = [], [], [], [], [], 0
+        self._submodules, self._module_list = None, []
+        # A module with two names has its tensors under both.
         for prefix, module in self._module.named_modules(remove_duplicate=False):
-            if self._is_special(module):
+            if self._has_custom_state(module):
                 return
-            self._places.append((prefix, module))
-            before = prefix + "." if prefix else ""
+            self._module_list.append((prefix, module))
+            dotted_prefix = prefix + "." if prefix else ""
             (self._holders if module._parameters or module._buffers else self._empty).append(module)
             for name in module._parameters:
-                self._parameters.append((count, before + name))
+                self._parameters.append((count, dotted_prefix + name))
                 count += 1
             for name in module._buffers:
-                passing = name in module._non_persistent_buffers_set
-                (self._passing if passing else self._buffers).append((count, before + name))
+                non_persistent = name in module._non_persistent_buffers_set
+                (self._non_persistent if non_persistent else self._buffers).append((count, dotted_prefix + name))
                 count += 1
-        self._within = within
-        _, self._names = _held_by(self._holders)
+        self._submodules = submodules
+        _, self._names = _list_tensors(self._holders)
 
-    def _is_special(self, module):
+    def _has_custom_state(self, module):
         usual, kind = self._torch.nn.Module, type(module)
         return (
-            any(getattr(kind, name) is not getattr(usual, name) for name in ASKED_IN_ITS_OWN_WAY)
-            or any(name in vars(module) for name in ASKED_IN_ITS_OWN_WAY)
-            or any(getattr(module, name, None) for name in HOOKS)
+            any(getattr(kind, name) is not getattr(usual, name) for name in STATE_METHODS)
+            or any(name in vars(module) for name in STATE_METHODS)
+            or any(getattr(module, name, None) for name in STATE_HOOKS)
             or not all(isinstance(vars(module).get(name), dict) for name in ("_parameters", "_buffers", "_modules"))
         )
 
 
-def _within(module):
+def _list_submodules(module):
     found, names = [module], []
-    for one in found:  # which grows meanwhile
-        children = one._modules
+    for submodule in found:  # the list grows during the loop
+        children = submodule._modules
         names.extend(children.keys())
         found.extend([child for child in children.values() if child is not None])
     return found, names
 
 
-def _held_by(holders):
+def _list_tensors(holders):
     tensors, names = [], []
     for module in holders:
         parameters, buffers = module._parameters, module._buffers
         tensors.extend(parameters.values())
         names.extend(parameters)
-        names.append(None)  # what was a buffer may become a parameter of the same name
+        names.append(None)  # a buffer may become a parameter of the same name
         tensors.extend(buffers.values())
         names.extend(buffers)
     return tensors, names

@@ -1,83 +1,86 @@
-"""Groups of parameters that an optimizer is given while it trains (`add_param_group`), as when layers are unfrozen one after another.
+"""Parameter groups that an optimizer gets during the training (`add_param_group`), for example when layers are unfrozen
+gradually.
 
-A program that goes on makes its optimizer without them. On its way to the place of a snapshot it may add some of them itself: so only
-there those that are still missing are added, by the names that their parameters have in the modules that are kept.
+A resumed program creates its optimizer without them and may add some of them itself before the resume point. So missing
+groups are added only there, using the names of their parameters in the saved modules.
 """
 
 import contextlib
 
-from .restore import own
+from .restore import clone_tensors
 
 
 class GroupsDiffer(ValueError):
-    """An optimizer has not the groups that it had, and they cannot be given to it. The snapshot is good all the same."""
+    """An optimizer does not have the groups it had, and they cannot be added. The snapshot itself is good."""
 
 
-def names_in(groups, names):
-    """[object, name] of each parameter of each group, by `names` of their ids; None of one that is in no module that is kept."""
+def name_parameters(groups, names):
+    """Return [object, name] of each parameter of each group. `names` maps ids to them; None for a parameter in no saved
+    module.
+    """
     return [[names.get(id(parameter)) for parameter in group["params"]] for group in groups]
 
 
-def first_ones(optimizer, state, count):
-    """A state in which only the first groups are of then, and all else is what the optimizer has now."""
-    then, now = state["param_groups"], optimizer.state_dict()
-    places = {place for group in then[:count] for place in group["params"]}
+def merge_first_groups(optimizer, state, count):
+    """Return a state with the saved first groups, and otherwise what the optimizer has now."""
+    saved, now = state["param_groups"], optimizer.state_dict()
+    places = {place for group in saved[:count] for place in group["params"]}
     rows = {key: row for key, row in now["state"].items() if key not in places}
     rows.update((key, row) for key, row in state["state"].items() if key in places or not isinstance(key, int))
-    return dict(state, state=rows, param_groups=then[:count] + now["param_groups"][count:])
+    return dict(state, state=rows, param_groups=saved[:count] + now["param_groups"][count:])
 
 
-def make_as_then(torch, optimizer, then, added, parameters):
-    """Adds the groups that are missing, and sets all in the order of `then`. The last of those were `added`: what `names_in` said of them.
-    `parameters` are those of modules by (object, name).
+def add_missing_groups(torch, optimizer, saved, added, parameters):
+    """Add the missing groups and put all groups in the order of `saved`. The last of these were `added` and are
+    described by `name_parameters`. `parameters` maps (object, name) to the parameters of modules.
     """
-    groups, first = optimizer.param_groups, len(then) - len(added)
+    groups, first = optimizer.param_groups, len(saved) - len(added)
     names = {}
     for name, parameter in parameters.items():
         names.setdefault(id(parameter), list(name))
-    here = list(zip(names_in(groups[first:], names), groups[first:]))
-    found = [_taken(here, wanted) for wanted in added]
-    if len(groups) == len(then) and None in found:
-        return  # made by another program in another way: `load_state_dict` tells whether they fit
-    if len(groups) < first or here:
-        raise _as_many(then, groups)
+    current = list(zip(name_parameters(groups[first:], names), groups[first:]))
+    found = [_pop_group(current, wanted) for wanted in added]
+    if len(groups) == len(saved) and None in found:
+        return  # created in another way by a changed program: `load_state_dict` reports whether they fit
+    if len(groups) < first or current:
+        raise _make_count_error(saved, groups)
     for n, group in enumerate(found):
         if group is None:
-            found[n] = _added(torch, optimizer, first + n, then[first + n], added[n], parameters)
+            found[n] = _add_group(torch, optimizer, first + n, saved[first + n], added[n], parameters)
     optimizer.param_groups[first:] = found
 
 
 @contextlib.contextmanager
-def told_of_groups(optimizer, state):
-    """What is the matter where an optimizer refuses a state, if it is the number of its groups."""
+def report_group_count(optimizer, state):
+    """If an optimizer rejects a state because it has another number of groups, raise GroupsDiffer."""
     try:
         yield
     except ValueError:
-        then = state.get("param_groups", ())
-        if len(then) != len(optimizer.param_groups):
-            raise _as_many(then, optimizer.param_groups) from None
+        saved = state.get("param_groups", ())
+        if len(saved) != len(optimizer.param_groups):
+            raise _make_count_error(saved, optimizer.param_groups) from None
         raise
 
 
-def _as_many(then, now):
-    return GroupsDiffer("it had %d groups of parameters, and has %d now" % (len(then), len(now)))
+def _make_count_error(saved, now):
+    return GroupsDiffer("the snapshot has %d parameter groups, but the optimizer has %d now" % (len(saved), len(now)))
 
 
-def _taken(here, wanted):
-    for n, (names, group) in enumerate(here):
+def _pop_group(current, wanted):
+    for n, (names, group) in enumerate(current):
         if names == wanted:
-            del here[n]
+            del current[n]
             return group
     return None
 
 
-def _added(torch, optimizer, number, group, names, parameters):
+def _add_group(torch, optimizer, number, group, names, parameters):
     if not all(name is not None and tuple(name) in parameters for name in names):
         raise GroupsDiffer(
-            "its group %d was added while it trained, and has parameters that are in none of the modules given to guard: "
-            "it cannot be added again from here" % number
+            "its group %d was added during the training and has parameters that are in none of the modules given "
+            "to guard, so it cannot be added again" % number
         )
-    options = {key: own(torch, value) for key, value in group.items() if key != "params"}
+    options = {key: clone_tensors(torch, value) for key, value in group.items() if key != "params"}
     members = [parameters[tuple(name)] for name in names]
     if "param_names" in options:
         members = list(zip(options.pop("param_names"), members))
@@ -85,6 +88,6 @@ def _added(torch, optimizer, number, group, names, parameters):
         optimizer.add_param_group(dict(options, params=members))
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GroupsDiffer(
-            "its group %d, which was added while it trained, cannot be added again: %s" % (number, error)
+            "its group %d, which was added during the training, cannot be added again: %s" % (number, error)
         ) from error
     return optimizer.param_groups[-1]

@@ -1,95 +1,95 @@
-"""Gives a training's objects the state that was kept of them (objects.py)."""
+"""Loads saved state back into the objects of a training (stateful.py)."""
 
 import sys
 from collections import OrderedDict, defaultdict, deque
 from itertools import chain
 
 
-def to_module(torch, module, kept, tensors_of, in_its_own_way):
-    """`tensors_of()` gives (parameters, other tensors, passing buffers) by name, as they are then. A module that takes its state
-    `in_its_own_way` may keep what it is given.
+def restore_module(torch, module, saved, get_tensors, has_custom_state):
+    """Load `saved` into a module. `get_tensors()` returns its current (parameters, other tensors, non-persistent
+    buffers) by name. A module with custom state methods (`has_custom_state`) may keep a reference to what it is given.
     """
-    state, passing = kept["state"], kept.get("passing buffers", {})
-    _make_buffers_fit(torch, module, {**state, **passing})
-    state = OrderedDict(own(torch, dict(state)) if in_its_own_way else state)
-    # What versions of modules it is of: those of the modules that are here, for it is this program's.
+    state, non_persistent = saved["state"], saved.get("passing buffers", {})
+    _replace_buffers(torch, module, {**state, **non_persistent})
+    state = OrderedDict(clone_tensors(torch, dict(state)) if has_custom_state else state)
+    # The version metadata of the current modules: the state was saved by this program.
     state._metadata = getattr(module.state_dict(), "_metadata", None)
     module.load_state_dict(state)
-    parameters, _, buffers = tensors_of()
-    frozen = set(kept["frozen"])
+    parameters, _, buffers = get_tensors()
+    frozen = set(saved["frozen"])
     for name, parameter in parameters.items():
         parameter.requires_grad_(name not in frozen)
-    set_gradients(torch, parameters, kept["gradients"])
+    set_gradients(torch, parameters, saved["gradients"])
     with torch.no_grad():
-        for name, was in passing.items():
+        for name, value in non_persistent.items():
             if name in buffers:
-                buffers[name].copy_(was)
+                buffers[name].copy_(value)
 
 
-def as_it_was(torch, kept):
-    """What `load_state_dict` is given of anything else. It may keep the tensors in it."""
-    state = own(torch, kept["state"])
-    if kept.get("columns") is not None:
-        state = dict(state, state=_by_rows(own(torch, kept["columns"])))
+def make_state_dict(torch, saved):
+    """Return a state dict for `load_state_dict` of anything that is not a module. The object may keep the tensors."""
+    state = clone_tensors(torch, saved["state"])
+    if saved.get("columns") is not None:
+        state = dict(state, state=_columns_to_rows(clone_tensors(torch, saved["columns"])))
     return state
 
 
-def to_other(part, state):
+def load_state(part, state):
     if state == {}:
-        return  # a scaler that was switched off: one that is on now refuses it
+        return  # from a disabled GradScaler: an enabled one raises on an empty state
     part.load_state_dict(state)
 
 
-def to_optimizer(torch, optimizer, state, numbers):
+def restore_optimizer(torch, optimizer, state, dtypes):
     groups = optimizer.param_groups
-    to_other(optimizer, state)
-    _keep_groups(optimizer, groups)
-    if numbers is not None and numbers == numbers_of(optimizer):
-        _keep_types(torch, optimizer, state)
+    load_state(optimizer, state)
+    _keep_group_objects(optimizer, groups)
+    if dtypes is not None and dtypes == get_dtypes(optimizer):
+        _restore_dtypes(torch, optimizer, state)
 
 
-def numbers_of(optimizer):
-    """The types of its parameters' numbers."""
+def get_dtypes(optimizer):
+    """Return the dtypes of its parameters."""
     return sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})
 
 
 def set_values(torch, parameters, values, frozen):
-    """Of parameters that only an optimizer holds."""
+    """Set the values of parameters that belong only to an optimizer."""
     with torch.no_grad():
-        for name, was in values.items():
+        for name, value in values.items():
             if name in parameters:
-                if parameters[name].shape != was.shape:
-                    then, now = tuple(was.shape), tuple(parameters[name].shape)
-                    raise ValueError("parameter %s has the shape %s, and had %s" % (name, now, then))
-                parameters[name].copy_(was)
+                if parameters[name].shape != value.shape:
+                    then, now = tuple(value.shape), tuple(parameters[name].shape)
+                    raise ValueError("parameter %s has shape %s, but the snapshot has %s" % (name, now, then))
+                parameters[name].copy_(value)
                 parameters[name].requires_grad_(name not in frozen)
 
 
 def set_gradients(torch, parameters, gradients):
     for parameter in parameters.values():
         parameter.grad = None
-    for name, kept in gradients.items():
+    for name, saved in gradients.items():
         parameter = parameters[name]
-        gradient = _sparse(torch, **kept) if isinstance(kept, dict) else kept
-        numbers = getattr(parameter, "grad_dtype", parameter.dtype) or gradient.dtype
-        parameter.grad = gradient.to(parameter.device, numbers, copy=True)
+        gradient = _make_sparse(torch, **saved) if isinstance(saved, dict) else saved
+        dtype = getattr(parameter, "grad_dtype", parameter.dtype) or gradient.dtype
+        parameter.grad = gradient.to(parameter.device, dtype, copy=True)
 
 
-def own(torch, value):
-    """With tensors of its own. Those of a snapshot lie in one block: whoever keeps one keeps all, and torch reads the state of a generator from
-    where its memory begins.
+def clone_tensors(torch, value):
+    """Return a copy in which each tensor has its own memory. All tensors of a snapshot share one block: keeping one
+    would keep all of them alive, and torch reads a generator state from the start of the storage.
     """
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
-        made = defaultdict(value.default_factory) if isinstance(value, defaultdict) else type(value)()
+        result = defaultdict(value.default_factory) if isinstance(value, defaultdict) else type(value)()
         for key, item in value.items():
-            made[key] = own(torch, item)
-        return made
+            result[key] = clone_tensors(torch, item)
+        return result
     if isinstance(value, deque):
-        return deque((own(torch, item) for item in value), value.maxlen)
+        return deque((clone_tensors(torch, item) for item in value), value.maxlen)
     if type(value) in (list, tuple, set, frozenset):
-        return type(value)(own(torch, item) for item in value)
+        return type(value)(clone_tensors(torch, item) for item in value)
     return value.copy() if is_array(value) else value
 
 
@@ -98,30 +98,34 @@ def is_array(value):
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def _make_buffers_fit(torch, module, kept):
-    """Of buffers that were made, or got another size, as the training went on; and of those that lie over themselves, which cannot be copied to."""
-    within = dict(module.named_modules(remove_duplicate=False))
-    for key, was in kept.items():
+def _replace_buffers(torch, module, saved):
+    """Replace buffers that were created or resized during the training, and buffers with overlapping memory, which
+    cannot be copied into.
+    """
+    modules = dict(module.named_modules(remove_duplicate=False))
+    for key, value in saved.items():
         prefix, _, name = key.rpartition(".")
-        buffers = within[prefix]._buffers if prefix in within else {}
-        if name not in buffers or not isinstance(was, torch.Tensor) or torch.nn.parameter.is_lazy(buffers[name]):
+        buffers = modules[prefix]._buffers if prefix in modules else {}
+        if name not in buffers or not isinstance(value, torch.Tensor) or torch.nn.parameter.is_lazy(buffers[name]):
             continue
         now = buffers[name]
         if now is None:
-            beside = next(chain(module.parameters(), module.buffers()), was)
-            buffers[name] = was.to(beside.device, copy=True)
-        elif now.shape != was.shape or any(n > 1 and not stride for n, stride in zip(now.shape, now.stride())):
-            buffers[name] = was.to(now.device, copy=True)
+            reference = next(chain(module.parameters(), module.buffers()), value)
+            buffers[name] = value.to(reference.device, copy=True)
+        elif now.shape != value.shape or any(n > 1 and not stride for n, stride in zip(now.shape, now.stride())):
+            buffers[name] = value.to(now.device, copy=True)
 
 
-def _keep_groups(optimizer, before):
-    """`load_state_dict` makes new groups: a program that took the old ones to set a rate in them would set it in vain."""
+def _keep_group_objects(optimizer, before):
+    """Keep the old group objects. `load_state_dict` creates new ones, and a rate that a program sets in the old ones
+    would have no effect.
+    """
     now = optimizer.param_groups
     if type(before) is not list or now is before or len(now) != len(before):
         return
     try:
         optimizer.param_groups = before
-    except AttributeError:  # it shows those of another
+    except AttributeError:  # a property that returns the groups of another optimizer
         return
     for one, other in zip(before, now):
         if one is not other:
@@ -130,8 +134,8 @@ def _keep_groups(optimizer, before):
             one.update(content)
 
 
-def _keep_types(torch, optimizer, state):
-    """`load_state_dict` gives all that an optimizer knows of a parameter that parameter's type of numbers, whatever it was."""
+def _restore_dtypes(torch, optimizer, state):
+    """Restore the saved dtypes. `load_state_dict` casts all state of a parameter to the dtype of that parameter."""
     places = chain.from_iterable(group["params"] for group in state["param_groups"])
     parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for place, parameter in zip(places, parameters):
@@ -142,7 +146,7 @@ def _keep_types(torch, optimizer, state):
                 now[name] = one.to(other.device)
 
 
-def _by_rows(columns):
+def _columns_to_rows(columns):
     rows = {}
     for name, column in columns.items():
         for place, value in column.items():
@@ -150,6 +154,6 @@ def _by_rows(columns):
     return rows
 
 
-def _sparse(torch, indices, values, size, coalesced):
-    made = torch.sparse_coo_tensor(indices, values, size, check_invariants=True)
-    return made._coalesced_(coalesced)
+def _make_sparse(torch, indices, values, size, coalesced):
+    result = torch.sparse_coo_tensor(indices, values, size, check_invariants=True)
+    return result._coalesced_(coalesced)

@@ -1,84 +1,85 @@
-"""One pass over a loader, which can begin in its middle as if it had begun at its start.
+"""One pass over a loader that can resume in the middle with the same batches.
 
-What a pass yields follows from the random numbers at its start: the order of the samples is drawn there. So that moment is kept,
-and a pass that goes on draws the same order again, skips what was used, and then has all random numbers set to where they were.
-Workers draw numbers of their own: each batch brings along what its worker's were after it, and a worker that goes on begins with
-those.
+The batches of a pass follow from the random state at its start, because the sample order is drawn there. So that state
+is saved. A resumed pass draws the same order again, skips the used batches, and then restores all random states.
+Workers have their own random state: each batch carries the state of its worker after it, and a resumed worker starts
+from that state.
 """
 
 import inspect
 import types
 
-from .fingerprint import differences, of_loader
-from .loader_state import TORCHS, LoaderState, WorkerState
-from .rng import draw_on_from, drawn_so_far
+from .fingerprint import describe_loader, differences
+from .loader_state import TORCH_PREFIX, LoaderState, WorkerState
+from .rng import get_rng_states, set_rng_states
 from .sampler_replay import SamplerReplay
-from .worker_state import ResumedDataset, StatefulCollate, finish, turn_of, unwrap
+from .worker_state import ResumedWorkerInit, StatefulCollate, finish_tasks, rotate_workers, unwrap_batches
 
 _NOTHING = object()
 SEQUENCES = (list, tuple, range, str, bytes)
 NOT_EXACT_ITERABLE = (
-    "an iterable dataset is read again from its start: if it draws random numbers in between, they differ"
+    "an iterable dataset is read again from its start: random numbers that it draws while it is read may differ"
 )
-NOT_EXACT_ORDER = "in_order=False: batches come as they are ready"
+NOT_EXACT_ORDER = "in_order=False: batches arrive in the order in which they are ready"
 NOT_EXACT_OWN_ITER = (
-    "the loader has an __iter__ of its own, and workers: it is read again from its start, which is the same only if it makes new workers "
-    "for each pass"
+    "the loader has its own __iter__ and workers: it is read again from its start, which gives the same batches only "
+    "if it creates new workers for each pass"
 )
 NOT_EXACT_ITERATOR = (
-    "an iterator (%s) is read again from where it is given: that is its start only if it is made anew for each pass, and nothing of it is "
-    "read ahead"
+    "an iterator (%s) is read again from its current position: that is its start only if it is created anew for each "
+    "pass and nothing is read ahead"
 )
 NOT_EXACT_DRAWS = (
-    "the order is drawn bit by bit, together with the training's own random numbers, and more often than is kept"
+    "the sample order is drawn lazily, interleaved with the random numbers of the training, more often than can be "
+    "saved"
 )
-NOT_EXACT_WORKERS = "the loader's workers were there before run.batches was: what they draw from is not known"
-OTHER_LOADER = "the loader is another than it was (%s)"
+NOT_EXACT_WORKERS = "the workers of the loader were started before run.batches: their random state is unknown"
+LOADER_CHANGED = "the loader has changed (%s)"
 
 
 class ResumableIter(object):
-    """Iterate over it once. `state()` between two batches is what another one goes on from."""
+    """An iterable that is iterated once. Between two batches, `state()` returns what another pass resumes from."""
 
-    def __init__(self, torch, loader, resuming=None, workers=None, held=None, loader_before=None):
-        """`loader_before` is what the loader was like in the life before, where this pass is the first over it since."""
+    def __init__(self, torch, loader, resume_state=None, workers=None, loader_state=None, previous_loader=None):
+        """`previous_loader` describes the loader in the previous attempt, if this is the first pass over it since."""
         self._torch = torch
         self._loader = loader
-        self._going_on = resuming
-        self._held = LoaderState(torch, loader) if held is None else held
-        self.batches = 0 if resuming is None else resuming["batches"]
+        self._resume_state = resume_state
+        self._loader_state = LoaderState(torch, loader) if loader_state is None else loader_state
+        self.batches = 0 if resume_state is None else resume_state["batches"]
         self.workers = {} if workers is None else workers
-        """Of each worker, what it draws from, as it was after its last batch that was used."""
+        """The random state of each worker after its last batch that was used."""
         self._start = None
-        self._reused = False if resuming is None else resuming["reused"]
-        """Whether workers of the pass before were used again: then no seed is drawn for new ones."""
-        kept_draws = None if resuming is None else resuming.get("draws")
-        self._like = of_loader(torch, loader)
-        before = loader_before if resuming is None else resuming.get("like")
-        self._other = differences(before, self._like) if before else []
-        if self._other:
-            if before.get("workers") != self._like.get("workers"):
+        self._reused = False if resume_state is None else resume_state["reused"]
+        """Whether workers of the previous pass are reused: then no seed is drawn for new workers."""
+        saved_draws = None if resume_state is None else resume_state.get("draws")
+        self._description = describe_loader(torch, loader)
+        before = previous_loader if resume_state is None else resume_state.get("like")
+        self._changes = differences(before, self._description) if before else []
+        if self._changes:
+            if before.get("workers") != self._description.get("workers"):
                 self.workers.clear()
-            if resuming is not None and _samples_differ(before, self._like):
-                kept_draws = None
-                self.batches = _as_many_samples(self.batches, before, self._like)
-        self._draws = SamplerReplay(torch, kept_draws)
-        self._is_torchs = _is_torchs(torch, loader)
-        self._watched = _draws_as_it_goes(torch, loader, self._is_torchs)
-        self._why_not_exact = self._reasons()
+            if resume_state is not None and _samples_differ(before, self._description):
+                saved_draws = None
+                self.batches = _convert_batch_count(self.batches, before, self._description)
+        self._replay = SamplerReplay(torch, saved_draws)
+        self._has_torch_iter = _has_torch_iter(torch, loader)
+        self._is_lazy = _is_drawn_lazily(torch, loader, self._has_torch_iter)
+        self._why_not_exact = self._find_reasons()
 
     def state(self):
         return {
             "batches": self.batches,
             "start": self._start,
-            "now": self._now(),
+            "now": self._get_state(),
             "reused": self._reused,
             "workers": dict(self.workers),
-            "draws": self._draws.state(),
-            "like": self._like,
+            "draws": self._replay.state(),
+            "like": self._description,
         }
 
     def __iter__(self):
-        iterator = self._begin() if self._going_on is None else self._go_on()
+        iterator = self._begin() if self._resume_state is None else self._resume()
         while True:
             batch = next(iterator, _NOTHING)
             if batch is _NOTHING:
@@ -87,152 +88,155 @@ class ResumableIter(object):
             yield batch
 
     def why_not_exact(self):
-        """What may keep this pass from being what it would have been without a death, or None."""
+        """Return why this pass may differ from an uninterrupted one, or None."""
         return self._why_not_exact
 
-    # --- at its start --------------------------------------------------------------------------------------------
+    # --- starting ------------------------------------------------------------------------------------------------
 
     def _begin(self):
-        self._start = self._now()
-        if not self._is_torchs:
-            things = iter(self._loader)
-            return self._draws.over(things) if self._watched else things
-        alive = getattr(self._loader, "_iterator", None)
-        if alive is not None:
-            finish(alive, self.workers)
-        # Workers that outlive a pass draw on in the next; where they are new, they begin where those before them were.
-        self._reused = alive is not None or bool(self.workers)
-        return self._opened(continuing=self._reused and alive is None)
+        self._start = self._get_state()
+        if not self._has_torch_iter:
+            items = iter(self._loader)
+            return self._replay.wrap(items) if self._is_lazy else items
+        existing = getattr(self._loader, "_iterator", None)
+        if existing is not None:
+            finish_tasks(existing, self.workers)
+        # Persistent workers continue their random sequence in the next pass; new workers start where the previous ones
+        # stopped.
+        self._reused = existing is not None or bool(self.workers)
+        return self._open(continuing=self._reused and existing is None)
 
-    # --- in its middle -------------------------------------------------------------------------------------------
+    # --- resuming ------------------------------------------------------------------------------------------------
 
-    def _go_on(self):
-        self._start = self._going_on["start"]
-        self._set(self._start)
-        if self._is_torchs:
+    def _resume(self):
+        self._start = self._resume_state["start"]
+        self._set_state(self._start)
+        if self._has_torch_iter:
             if getattr(self._loader, "_iterator", None) is not None:
-                # Workers that the program had on its way here are not those that it goes on with.
+                # Workers that the program started before the resume point are not the ones to resume with.
                 self._loader._iterator = None
-            iterator = self._opened(self.batches, continuing=True)
+            iterator = self._open(self.batches, continuing=True)
         else:
-            iterator = self._read_again()
-        self._set(self._going_on["now"])
+            iterator = self._reread()
+        self._set_state(self._resume_state["now"])
         return iterator
 
-    def _read_again(self):
-        """Anything that can be iterated over. Not one more than was used: the next may be drawn only when it is asked for."""
-        things = iter(self._loader)
-        if self._watched:
-            things = self._draws.over(things)
-        unread = things
+    def _reread(self):
+        """Reread any iterable. Read no more than was used: the next item may be drawn only when it is requested."""
+        items = iter(self._loader)
+        if self._is_lazy:
+            items = self._replay.wrap(items)
+        unread = items
         base = self._torch.utils.data.dataloader._BaseDataLoaderIter
-        if isinstance(things, base) and not _workers(self._loader) and not _is_iterable(self._torch, self._loader):
-            unread = things._sampler_iter  # the samples themselves need not be loaded
+        if isinstance(items, base) and not _count_workers(self._loader) and not _is_iterable(self._torch, self._loader):
+            unread = items._sampler_iter  # the samples themselves need not be loaded
         for _ in range(self.batches):
             if next(unread, _NOTHING) is _NOTHING:
                 break
-        return things
+        return items
 
-    # --- a loader of torch's -------------------------------------------------------------------------------------
+    # --- torch's DataLoader --------------------------------------------------------------------------------------
 
-    def _opened(self, skipped=0, continuing=False):
-        """An iterator over its batches, after so many."""
+    def _open(self, skipped=0, continuing=False):
+        """Return an iterator over the batches after the first `skipped`."""
         loader = self._loader
         if _is_iterable(self._torch, loader):
-            # Read from its start: what its workers had come to, they come to again.
-            iterator = self._carried(continuing=continuing and not skipped)
-            iterator = self._draws.over(iterator) if self._watched else iterator
+            # Read from the start: the workers reach the same state again.
+            iterator = self._open_with_state(continuing=continuing and not skipped)
+            iterator = self._replay.wrap(iterator) if self._is_lazy else iterator
             for _ in range(skipped):
                 next(iterator, None)
-        elif _workers(loader):
-            with _Order(loader, skipped, self._draws if self._watched else None) as order:
-                iterator = self._carried(continuing)
-                order.give_back(iterator)
+        elif _count_workers(loader):
+            with _SamplerPatch(loader, skipped, self._replay if self._is_lazy else None) as patch:
+                iterator = self._open_with_state(continuing)
+                patch.restore(iterator)
         else:
             iterator = iter(loader)
-            if self._watched:
-                iterator._sampler_iter = self._draws.over(iterator._sampler_iter)
+            if self._is_lazy:
+                iterator._sampler_iter = self._replay.wrap(iterator._sampler_iter)
             for _ in range(skipped):
                 next(iterator._sampler_iter, None)
         return iterator
 
-    def _carried(self, continuing=False):
-        """An iterator whose workers send along what they draw from."""
+    def _open_with_state(self, continuing=False):
+        """Return an iterator whose workers send their random state with each batch."""
         loader = self._loader
-        if not _workers(loader):
+        if not _count_workers(loader):
             return iter(loader)
         collate, init, generator = loader.collate_fn, loader.worker_init_fn, loader.generator
-        held = WorkerState(collate)
-        loader.collate_fn = StatefulCollate(collate, held)
+        worker_state = WorkerState(collate)
+        loader.collate_fn = StatefulCollate(collate, worker_state)
         if continuing:
-            loader.worker_init_fn = ResumedDataset(init, dict(self.workers), held.set)
+            loader.worker_init_fn = ResumedWorkerInit(init, dict(self.workers), worker_state.set_state)
             loader.generator = self._torch.Generator() if self._reused else generator
         try:
-            with turn_of(self.batches if continuing else 0):
+            with rotate_workers(self.batches if continuing else 0):
                 iterator = iter(loader)
         finally:
             loader.collate_fn, loader.worker_init_fn, loader.generator = collate, init, generator
-        unwrap(iterator, self.workers)
+        unwrap_batches(iterator, self.workers)
         return iterator
 
-    # --- what is kept --------------------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------------------
 
-    def _now(self):
-        return {"rng": drawn_so_far(self._torch), "held": self._held.now()}
+    def _get_state(self):
+        return {"rng": get_rng_states(self._torch), "held": self._loader_state.get_state()}
 
-    def _set(self, state):
-        draw_on_from(self._torch, state["rng"])
+    def _set_state(self, state):
+        set_rng_states(self._torch, state["rng"])
         if "held" in state:
-            self._held.set(state["held"])
-        # As snapshots had it before they kept more than generators at known places.
-        for generator, was in zip(generators_of(self._torch, self._loader), state.get("generators", ())):
-            generator.set_state(was.clone())
+            self._loader_state.set_state(state["held"])
+        # The format of older snapshots, which kept only generators at known places.
+        for generator, saved in zip(find_generators(self._torch, self._loader), state.get("generators", ())):
+            generator.set_state(saved.clone())
 
-    # --- how exact it is -----------------------------------------------------------------------------------------
+    # --- exactness -----------------------------------------------------------------------------------------------
 
-    def _reasons(self):
-        reasons = [OTHER_LOADER % "; ".join(self._other)] if self._other else []
-        if self._going_on is not None:
-            reasons.extend(self._reasons_of_this_kind())
+    def _find_reasons(self):
+        reasons = [LOADER_CHANGED % "; ".join(self._changes)] if self._changes else []
+        if self._resume_state is not None:
+            reasons.extend(self._find_loader_reasons())
         return "; ".join(reasons) or None
 
-    def _reasons_of_this_kind(self):
+    def _find_loader_reasons(self):
         loader = self._loader
         if not isinstance(loader, self._torch.utils.data.DataLoader):
-            if _may_have_begun(loader):
+            if _may_be_started(loader):
                 yield NOT_EXACT_ITERATOR % type(loader).__name__
         elif getattr(loader, "in_order", True) is False:
             yield NOT_EXACT_ORDER
-        elif not self._is_torchs and _workers(loader):
+        elif not self._has_torch_iter and _count_workers(loader):
             yield NOT_EXACT_OWN_ITER
         elif _is_iterable(self._torch, loader):
             yield NOT_EXACT_ITERABLE
-        elif self.batches and _workers(loader) and not self.workers and not self._other:
+        elif self.batches and _count_workers(loader) and not self.workers and not self._changes:
             yield NOT_EXACT_WORKERS
-        if self._draws.too_many:
+        if self._replay.too_many:
             yield NOT_EXACT_DRAWS
 
 
-class _Order(object):
-    """While it is entered, a loader's order begins after so many batches; with `draws`, each drawn from what it was drawn from."""
+class _SamplerPatch(object):
+    """While active, a loader starts after `skipped` batches; with `replay`, it draws each of them from its original
+    random state.
+    """
 
-    def __init__(self, loader, skipped, draws):
+    def __init__(self, loader, skipped, replay):
         self._loader = loader
         self._name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         self._sampler = getattr(loader, self._name)
-        self._changed = skipped > 0 or draws is not None
-        self._later = _Later(self._sampler, skipped, draws)
+        self._changed = skipped > 0 or replay is not None
+        self._skipping_sampler = _SkippingSampler(self._sampler, skipped, replay)
 
     def __enter__(self):
         if self._changed:
-            self._loader.__dict__[self._name] = self._later
-            alive = getattr(self._loader, "_iterator", None)
-            if alive is not None:
-                alive._index_sampler = self._later
+            self._loader.__dict__[self._name] = self._skipping_sampler
+            existing = getattr(self._loader, "_iterator", None)
+            if existing is not None:
+                existing._index_sampler = self._skipping_sampler
         return self
 
-    def give_back(self, iterator):
-        """The next pass begins at its start."""
+    def restore(self, iterator):
+        """Restore the sampler, so that the next pass begins at its start."""
         if self._changed:
             iterator._index_sampler = self._sampler
 
@@ -241,21 +245,21 @@ class _Order(object):
         return False
 
 
-class _Later(object):
-    def __init__(self, sampler, skipped, draws):
+class _SkippingSampler(object):
+    def __init__(self, sampler, skipped, replay):
         self._sampler = sampler
         self._skipped = skipped
-        self._draws = draws
+        self._replay = replay
 
     def __iter__(self):
         indices = iter(self._sampler)
-        return _after(indices if self._draws is None else self._draws.over(indices), self._skipped)
+        return _skip(indices if self._replay is None else self._replay.wrap(indices), self._skipped)
 
     def __len__(self):
         return max(0, len(self._sampler) - self._skipped)
 
 
-def _after(indices, count):
+def _skip(indices, count):
     for _ in range(count):
         if next(indices, _NOTHING) is _NOTHING:
             return
@@ -263,61 +267,63 @@ def _after(indices, count):
         yield index
 
 
-def generators_of(torch, loader):
-    """Generators of its own that a loader or its sampler draws from."""
+def find_generators(torch, loader):
+    """Return the generators that a loader or its samplers own."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    holders = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = []
-    for holder in holders:
-        generator = getattr(holder, "generator", None)
+    for owner in owners:
+        generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator) and not any(generator is known for known in found):
             found.append(generator)
     return found
 
 
-def _samples_differ(before, now):
-    return any(before.get(name) != now.get(name) for name in ("batch size", "batches", "samples"))
+def _samples_differ(before, current):
+    return any(before.get(name) != current.get(name) for name in ("batch size", "batches", "samples"))
 
 
-def _as_many_samples(batches, before, now):
-    """So many batches of another size: rather part of one twice than any sample not at all."""
-    was, size = before.get("batch size"), now.get("batch size")
-    if was and size:
-        return batches * was // size
-    was, size = now.get("batches"), before.get("batches")
-    return batches * was // size if was and size else batches
+def _convert_batch_count(batches, before, current):
+    """Convert a number of batches to another batch size. Round down: rather repeat samples than skip any."""
+    old, new = before.get("batch size"), current.get("batch size")
+    if old and new:
+        return batches * old // new
+    new, old = current.get("batches"), before.get("batches")
+    return batches * new // old if new and old else batches
 
 
-def _is_torchs(torch, loader):
-    """Whether its iterators are torch's: subclasses put others around them, which can only be read."""
-    whole = torch.utils.data.DataLoader
-    if not isinstance(loader, whole):
+def _has_torch_iter(torch, loader):
+    """Return whether its iterators are those of torch. Subclasses may wrap them, and then they can only be read."""
+    base = torch.utils.data.DataLoader
+    if not isinstance(loader, base):
         return False
     kind = type(loader)
-    return kind.__iter__ is whole.__iter__ and kind._get_iterator is whole._get_iterator
+    return kind.__iter__ is base.__iter__ and kind._get_iterator is base._get_iterator
 
 
-def _draws_as_it_goes(torch, loader, is_torchs):
-    """Whether its order may be drawn bit by bit, while the training draws too."""
+def _is_drawn_lazily(torch, loader, has_torch_iter):
+    """Return whether the sample order may be drawn lazily, while the training draws random numbers too."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return not isinstance(loader, (*SEQUENCES, torch.Tensor))
-    if not is_torchs:
+    if not has_torch_iter:
         return False
     if _is_iterable(torch, loader):
-        return not _workers(loader)
+        return not _count_workers(loader)
     batch_sampler = getattr(loader, "batch_sampler", None)
     samplers = [batch_sampler, getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
     known = (*SEQUENCES, type(None))
-    return not all(type(one).__module__.startswith(TORCHS) or isinstance(one, known) for one in samplers)
+    return not all(
+        type(sampler).__module__.startswith(TORCH_PREFIX) or isinstance(sampler, known) for sampler in samplers
+    )
 
 
-def _may_have_begun(thing):
-    if isinstance(thing, types.GeneratorType):
-        return inspect.getgeneratorstate(thing) != inspect.GEN_CREATED
-    return hasattr(type(thing), "__next__")
+def _may_be_started(iterable):
+    if isinstance(iterable, types.GeneratorType):
+        return inspect.getgeneratorstate(iterable) != inspect.GEN_CREATED
+    return hasattr(type(iterable), "__next__")
 
 
-def _workers(loader):
+def _count_workers(loader):
     return getattr(loader, "num_workers", 0)
 
 

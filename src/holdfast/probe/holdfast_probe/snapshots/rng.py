@@ -1,7 +1,7 @@
-"""Every source of random numbers that a training draws from, as it stands; and set back to that.
+"""All random states that a training draws from: reads and restores them.
 
-A loader's worker has its own. What it had after a batch travels with that batch, as one tensor: through shared memory, because
-the pipe that batches come through is short, and workers that wait on a full one stay behind when their parent is killed.
+A DataLoader worker has its own. The state after a batch travels with that batch, as one tensor in shared memory: the
+pipe for batches is small, and workers that wait on a full pipe remain when their parent is killed.
 """
 
 import random
@@ -14,10 +14,10 @@ _NUMPY = struct.Struct("<624IIid")
 _SIZES = struct.Struct("<II?")
 
 
-def drawn_so_far(torch):
-    """The state of all of them."""
-    state = {"python": _packed_python(), "torch": torch.get_rng_state()}
-    numpy_state = _packed_numpy()
+def get_rng_states(torch):
+    """Return the state of all random number generators."""
+    state = {"python": _get_packed_python(), "torch": torch.get_rng_state()}
+    numpy_state = _get_packed_numpy()
     if numpy_state is not None:
         state["numpy"] = numpy_state
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -28,10 +28,10 @@ def drawn_so_far(torch):
     return state
 
 
-def draw_on_from(torch, state):
-    """As many of them as there are here: a snapshot may come from a machine with other devices."""
+def set_rng_states(torch, state):
+    """Restore those that exist here: a snapshot may come from a machine with other devices."""
     _set_python(state["python"])
-    # As tensors of their own: torch reads a state from where its memory begins, and a view of one crashes.
+    # Clone: torch reads a state from the start of the storage, and a view crashes.
     torch.set_rng_state(state["torch"].clone())
     if "numpy" in state:
         _set_numpy(state["numpy"])
@@ -41,36 +41,36 @@ def draw_on_from(torch, state):
         torch.mps.set_rng_state(state["mps"].clone())
 
 
-def of_worker(torch):
-    """What a loader's worker draws from, in one tensor."""
-    numpy_state = _packed_numpy()
-    of_torch = torch.get_rng_state()
-    packed = bytearray(_SIZES.pack(_PYTHON.size, of_torch.numel(), numpy_state is not None))
-    packed += _packed_python()
+def get_worker_rng_state(torch):
+    """Return the random state of a DataLoader worker as one tensor."""
+    numpy_state = _get_packed_numpy()
+    torch_state = torch.get_rng_state()
+    packed = bytearray(_SIZES.pack(_PYTHON.size, torch_state.numel(), numpy_state is not None))
+    packed += _get_packed_python()
     packed += numpy_state or b""
-    return torch.cat((torch.frombuffer(packed, dtype=torch.uint8), of_torch))
+    return torch.cat((torch.frombuffer(packed, dtype=torch.uint8), torch_state))
 
 
-def set_in_worker(torch, packed):
+def set_worker_rng_state(torch, packed):
     data = bytes(packed.tolist())
-    python, of_torch, has_numpy = _SIZES.unpack_from(data)
+    python_size, torch_size, has_numpy = _SIZES.unpack_from(data)
     at = _SIZES.size
-    _set_python(data[at : at + python])
+    _set_python(data[at : at + python_size])
     if has_numpy:
-        _set_numpy(data[at + python : at + python + _NUMPY.size])
-    torch.set_rng_state(packed[-of_torch:].clone())
+        _set_numpy(data[at + python_size : at + python_size + _NUMPY.size])
+    torch.set_rng_state(packed[-torch_size:].clone())
 
 
-def sources(torch):
-    """Those of the process on the CPU, each as it tells its state: to be compared, and packed by `packed_source` where it is to be kept."""
-    found = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    of_numpy = _numpy_state()
-    if of_numpy is not None:
-        found["numpy"] = of_numpy
-    return found
+def get_sources(torch):
+    """Return the state of each CPU generator, in a form to compare; `pack_source` packs one to save it."""
+    states = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy_state = _get_numpy_state()
+    if numpy_state is not None:
+        states["numpy"] = numpy_state
+    return states
 
 
-def same_source(torch, name, one, other):
+def is_same_source(torch, name, one, other):
     if name == "torch":
         return torch.equal(one, other)
     if name == "numpy":
@@ -78,10 +78,10 @@ def same_source(torch, name, one, other):
     return one == other
 
 
-def packed_source(name, state):
+def pack_source(name, state):
     if name == "torch":
         return bytes(state.tolist())
-    return packed_python(state) if name == "python" else _pack_numpy(state)
+    return pack_python(state) if name == "python" else _pack_numpy(state)
 
 
 def set_source(torch, name, packed):
@@ -93,27 +93,27 @@ def set_source(torch, name, packed):
         _set_numpy(packed)
 
 
-def packed_python(state):
-    """A state as `random.Random` tells it."""
+def pack_python(state):
+    """Pack a state returned by `random.Random.getstate`."""
     _, words, gauss = state
     return _PYTHON.pack(*words, gauss is not None, gauss or 0.0)
 
 
-def unpacked_python(packed):
+def unpack_python(packed):
     *words, has_gauss, gauss = _PYTHON.unpack(packed)
     return 3, tuple(words), gauss if has_gauss else None
 
 
-def _packed_python():
-    return packed_python(random.getstate())
+def _get_packed_python():
+    return pack_python(random.getstate())
 
 
 def _set_python(packed):
-    random.setstate(unpacked_python(packed))
+    random.setstate(unpack_python(packed))
 
 
-def _numpy_state():
-    """Only where the program uses NumPy, and the generator that it uses unasked."""
+def _get_numpy_state():
+    """Return the state of NumPy's global generator, if the program uses NumPy."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):
         return None
@@ -121,8 +121,8 @@ def _numpy_state():
     return state if state[0] == "MT19937" else None
 
 
-def _packed_numpy():
-    state = _numpy_state()
+def _get_packed_numpy():
+    state = _get_numpy_state()
     return None if state is None else _pack_numpy(state)
 
 

@@ -1,83 +1,85 @@
-"""An order that draws random numbers as it goes on, while the training draws from the same: a lazy sampler, a generator function.
+"""Replay of a sample order that is drawn lazily from the same random state as the training: a lazy sampler, a generator
+function.
 
-To come to its middle again, each of its things must be drawn from what it was drawn from. So where others had drawn in between, that is kept.
-It is looked at only where an order is not torch's own, which draw at their start.
+To reach the middle of such an order again, each item must be drawn from its original random state. So the state is
+saved whenever others have drawn in between. This applies only to samplers that are not from torch, because torch draws
+the order at the start.
 """
 
-from .rng import packed_source, same_source, set_source, sources
+from .rng import get_sources, is_same_source, pack_source, set_source
 
 MAX_BYTES = 8 << 20
 
 
 class SamplerReplay(object):
-    """What to draw each thing of an order from."""
+    """The random states that the items of a sample order are drawn from."""
 
-    def __init__(self, torch, kept=None):
-        kept = kept or {}
+    def __init__(self, torch, saved=None):
+        saved = saved or {}
         self._torch = torch
-        self.things = 0
-        """Drawn so far, in this life."""
-        self._known = kept.get("things", 0)
-        self._at = list(kept.get("at", ()))
-        self._sources = list(kept.get("sources", ()))
-        self._sizes = list(kept.get("sizes", ()))
-        self._states = bytearray(bytes(kept["states"].tolist()) if "states" in kept else b"")
-        self.too_many = kept.get("too many", False)
-        """It draws more often than can be kept."""
-        self._after = None
+        self.item_count = 0
+        """How many items were drawn in this attempt."""
+        self._known_count = saved.get("things", 0)
+        self._at = list(saved.get("at", ()))
+        self._sources = list(saved.get("sources", ()))
+        self._sizes = list(saved.get("sizes", ()))
+        self._states = bytearray(bytes(saved["states"].tolist()) if "states" in saved else b"")
+        self.too_many = saved.get("too many", False)
+        """Whether it draws more often than can be saved."""
+        self._last_sources = None
         self._replayed = 0
         self._start_of_next = 0
 
     def state(self):
-        if not self.things:
+        if not self.item_count:
             return None
-        state = {"things": self.things, "too many": self.too_many}
+        state = {"things": self.item_count, "too many": self.too_many}
         if self._at:
             raw = self._torch.frombuffer(bytearray(self._states), dtype=self._torch.uint8)
             state.update(at=list(self._at), sources=list(self._sources), sizes=list(self._sizes), states=raw)
         return state
 
-    def over(self, things):
-        """The same things, each drawn from what it was drawn from in the life before, as far as that had come."""
-        return _Watched(self, things)
+    def wrap(self, items):
+        """Return the same items, each drawn from its original random state, as far as the previous attempt got."""
+        return _ReplayedIterator(self, items)
 
-    def next(self, things):
-        if self.things < self._known:
-            self._set_back()
-            thing = next(things)
-            self.things += 1
-            if self.things == self._known:
-                self._after = sources(self._torch)
-            return thing
+    def next_item(self, items):
+        if self.item_count < self._known_count:
+            self._restore_sources()
+            item = next(items)
+            self.item_count += 1
+            if self.item_count == self._known_count:
+                self._last_sources = get_sources(self._torch)
+            return item
         if self.too_many:
-            thing = next(things)
-            self.things += 1
-            return thing
-        before = sources(self._torch)
-        thing = next(things)
-        after = sources(self._torch)
-        if self._after is not None:  # what the first is drawn from is the start of the pass
-            self._keep(before, after)
-        self._after = after
-        self.things += 1
-        return thing
+            item = next(items)
+            self.item_count += 1
+            return item
+        before = get_sources(self._torch)
+        item = next(items)
+        after = get_sources(self._torch)
+        if self._last_sources is not None:  # the first item is drawn from the state at the start of the pass
+            self._save_sources(before, after)
+        self._last_sources = after
+        self.item_count += 1
+        return item
 
-    def _set_back(self):
-        while self._replayed < len(self._at) and self._at[self._replayed] <= self.things:
+    def _restore_sources(self):
+        while self._replayed < len(self._at) and self._at[self._replayed] <= self.item_count:
             size = self._sizes[self._replayed]
             end = self._start_of_next + size
             set_source(self._torch, self._sources[self._replayed], bytes(self._states[self._start_of_next : end]))
             self._start_of_next = end
             self._replayed += 1
 
-    def _keep(self, before, after):
+    def _save_sources(self, before, after):
         for name, state in before.items():
-            if name not in after or same_source(self._torch, name, state, after[name]):
+            if name not in after or is_same_source(self._torch, name, state, after[name]):
                 continue
-            if name in self._after and same_source(self._torch, name, state, self._after[name]):
+            if name in self._last_sources and is_same_source(self._torch, name, state, self._last_sources[name]):
                 continue
-            packed = packed_source(name, state)
-            self._at.append(self.things)
+            packed = pack_source(name, state)
+            self._at.append(self.item_count)
             self._sources.append(name)
             self._sizes.append(len(packed))
             self._states += packed
@@ -86,13 +88,13 @@ class SamplerReplay(object):
             self._at, self._sources, self._sizes, self._states = [], [], [], bytearray()
 
 
-class _Watched(object):
-    def __init__(self, draws, things):
-        self._draws = draws
-        self._things = things
+class _ReplayedIterator(object):
+    def __init__(self, replay, items):
+        self._replay = replay
+        self._items = items
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return self._draws.next(self._things)
+        return self._replay.next_item(self._items)

@@ -1,4 +1,4 @@
-"""Takes snapshots: decides when one is due, has it copied, and has it written while the training goes on."""
+"""Takes snapshots: decides when one is due, copies the state, and writes the copy while the training continues."""
 
 import os
 import threading
@@ -8,206 +8,227 @@ from .. import protocol
 from ..gc_pause import NoCollection
 from .capture import Capture
 from .cost_model import CostModel
-from .encoding import NotPlain
+from .encoding import UnsupportedValue
 from .interval import (
     BUDGET,
-    LIFE_SECONDS,
+    DEFAULT_ATTEMPT_SECONDS,
     MAX_LOST_SECONDS,
+    compute_loan,
     expected_attempt_seconds,
-    loan_for,
     seconds_between,
-    seconds_until_earned,
+    seconds_until_affordable,
 )
 
-ASKED_EVERY_SECONDS = 0.05
-AHEAD = 16
-"""So many batches ahead several ranks agree on where they take one: those that accumulate may be some batches apart."""
+REQUEST_POLL_SECONDS = 0.05
+BATCHES_AHEAD = 16
+"""How many batches in advance the ranks agree on the next snapshot: with gradient accumulation they may be some batches
+apart.
+"""
 COMMIT_SECONDS = 60.0
-"""How long rank 0 waits for the other ranks' parts."""
+"""How long rank 0 waits for the parts of the other ranks."""
 POLL_SECONDS = 0.02
-WORTH_IT = 0.5
-"""The part of the usual time between two, after which one more may be taken at a good place."""
-AGAIN_SECONDS = 30.0
-"""After a snapshot that failed (a full disk, too little memory)."""
+MIN_INTERVAL_FRACTION = 0.5
+"""The fraction of the usual interval after which an extra snapshot may be taken at a good point."""
+RETRY_SECONDS = 30.0
+"""How long to wait after a failed snapshot (a full disk, too little memory)."""
 
 
-def snapshots_of_this_run(torch, store, tell, most_lost=None, budget=BUDGET):
-    """As the supervisor wants them, where there is one. `most_lost` is the program's own bound."""
-    if most_lost is None:
-        most_lost = _as_float(os.environ.get(protocol.MAX_LOST_WORK), None)
-    life = _as_float(os.environ.get(protocol.MTBF), None)
-    return Snapshotter(torch, store, tell, most_lost, budget, life, os.environ.get(protocol.SNAPSHOT_NOW))
+def make_snapshotter(torch, store, emit, max_lost_seconds=None, budget=BUDGET):
+    """Return a Snapshotter configured by the supervisor, if there is one. `max_lost_seconds` is the limit set by the
+    program itself.
+    """
+    if max_lost_seconds is None:
+        max_lost_seconds = _parse_float(os.environ.get(protocol.MAX_LOST_WORK), None)
+    attempt_seconds = _parse_float(os.environ.get(protocol.MTBF), None)
+    return Snapshotter(
+        torch, store, emit, max_lost_seconds, budget, attempt_seconds, os.environ.get(protocol.SNAPSHOT_NOW)
+    )
 
 
 class Snapshotter(object):
-    def __init__(self, torch, store, tell, most_lost=None, budget=BUDGET, life=None, asked_for=None):
-        """`tell(event, **fields)` writes to the run's record. `life` is how long the lives before this one were; None for the first.
-        `asked_for` is a file: where it is new, one is wanted now.
+    def __init__(
+        self, torch, store, emit, max_lost_seconds=None, budget=BUDGET, attempt_seconds=None, request_file=None
+    ):
+        """`emit(event, **fields)` writes to the run's journal. `attempt_seconds` is how long earlier attempts lasted;
+        None for the first attempt. When the file `request_file` is new, a snapshot is taken now.
         """
         self._store = store
         self._capture = Capture(torch)
-        self._tell = tell
-        self._most_lost = most_lost
+        self._emit = emit
+        self._max_lost_seconds = max_lost_seconds
         self._budget = budget
-        self._life = life
-        self._born = time.monotonic()
+        self._attempt_seconds = attempt_seconds
+        self._started_at = time.monotonic()
         self._costs = CostModel()
         self._write_seconds = 0.0
-        self._making_room = None
-        self._writing = None
-        self._copying = None
-        """While the newest is being copied beside the training."""
-        self._said = set()
-        self._asked_for = asked_for
-        self._asked_seen = _mark(asked_for)
-        self._look_at = 0.0
+        self._allocation_thread = None
+        self._write_thread = None
+        self._copy_done = None
+        """Set once the newest snapshot is copied, if it is copied while the training continues."""
+        self._reported = set()
+        self._request_file = request_file
+        self._seen_request = _read_request_time(request_file)
+        self._next_poll = 0.0
         self._taken_at = time.monotonic()
-        self._at = -1  # where several ranks take the next one
-        self._next_at = self._next_after(self._born)
+        self._agreed_position = -1  # where several ranks take the next snapshot
+        self._next_due = self._compute_next_due(self._started_at)
 
-    def make_room(self, size):
-        """Memory for copies of a state of about so many bytes, beside the training: to get it can take far longer than a copy does."""
-        if not self._costs.any:
-            self._making_room = _started(self._capture.make_room, size)
+    def preallocate(self, size):
+        """Allocate memory in the background for copies of a state of about `size` bytes: this can take far longer than
+        a copy.
+        """
+        if not self._costs.has_snapshots:
+            self._allocation_thread = _start_thread(self._capture.preallocate, size)
 
-    def due(self, position):
-        """Between any two batches: whether a snapshot is to be taken now. Costs next to nothing."""
+    def is_due(self, position):
+        """Return whether to take a snapshot now. Called between any two batches, and costs next to nothing."""
         if self._store.world_size == 1:
-            return self._wanted()
+            return self._is_wanted()
         if self._store.rank != 0:
-            self._at = self._store.agreed()
-        elif self._at < position and self._wanted():
-            self._agree(position + AHEAD)
-        return self._at == position != self._store.at
+            self._agreed_position = self._store.read_announced()
+        elif self._agreed_position < position and self._is_wanted():
+            self._announce(position + BATCHES_AHEAD)
+        return self._agreed_position == position != self._store.last_position
 
-    def _agree(self, position):
+    def _announce(self, position):
         try:
-            self._store.agree(position)
-            self._at = position
+            self._store.announce(position)
+            self._agreed_position = position
         except OSError as error:
-            self._failed(position, _said(error))
+            self._report_failure(position, _describe_error(error))
 
-    def _wanted(self):
+    def _is_wanted(self):
         now = time.monotonic()
-        if self._writing is not None and self._writing.is_alive():
-            return False  # one copy in memory at most
-        if now >= self._next_at:
+        if self._write_thread is not None and self._write_thread.is_alive():
+            return False  # at most one copy in memory
+        if now >= self._next_due:
             return True
-        if self._asked_for is not None and now >= self._look_at:
-            self._look_at = now + ASKED_EVERY_SECONDS
-            return _mark(self._asked_for) != self._asked_seen
+        if self._request_file is not None and now >= self._next_poll:
+            self._next_poll = now + REQUEST_POLL_SECONDS
+            return _read_request_time(self._request_file) != self._seen_request
         return False
 
     def may_wait(self):
-        """Whether less would be lost by now than may be, although one is due."""
-        lost = MAX_LOST_SECONDS if self._most_lost is None else self._most_lost
-        asked = self._asked_for is not None and _mark(self._asked_for) != self._asked_seen
-        return not asked and self._store.world_size == 1 and time.monotonic() - self._taken_at < lost
+        """Return whether a snapshot that is due may be delayed because the work at risk is still below the limit."""
+        max_lost = MAX_LOST_SECONDS if self._max_lost_seconds is None else self._max_lost_seconds
+        is_requested = self._request_file is not None and _read_request_time(self._request_file) != self._seen_request
+        return not is_requested and self._store.world_size == 1 and time.monotonic() - self._taken_at < max_lost
 
-    def affordable(self):
-        """Whether one more would still keep to the budget, and be worth it: for a place after which much would have to be done again."""
-        now = time.monotonic()
-        idle = self._writing is None or not self._writing.is_alive()
-        return idle and now >= self._earned_at(now) and now - self._taken_at >= WORTH_IT * self._between(now)
-
-    def take(self, position, step, collect, more, beside=False):
-        """`collect()` gives the state; `more` goes into the header. True when it is on its way to the disk. With `beside`, tensors are copied
-        while the training goes on: it changes none of them before it has called `copied`.
+    def is_affordable(self):
+        """Return whether an extra snapshot fits the budget and is worthwhile, at a point where repeating the work would
+        be expensive.
         """
-        if self._store.world_size > 1 and position == self._store.at:
-            return False  # half of a second one could be joined to half of the first
+        now = time.monotonic()
+        idle = self._write_thread is None or not self._write_thread.is_alive()
+        return (
+            idle
+            and now >= self._compute_affordable_at(now)
+            and now - self._taken_at >= MIN_INTERVAL_FRACTION * self._compute_interval(now)
+        )
+
+    def take(self, position, step, collect, header_fields, in_background=False):
+        """Take a snapshot of the state that `collect()` returns; `header_fields` goes into the header. Return True if
+        it is being written. With `in_background`, tensors are copied while the training continues. The training must
+        not change them before `wait_until_copied` returns.
+        """
+        if self._store.world_size > 1 and position == self._store.last_position:
+            return False  # half of a second snapshot could be combined with half of the first
         began = time.monotonic()
-        asked = _mark(self._asked_for)
-        if self._making_room is not None:
-            self._making_room.join()
-            self._making_room = None
+        request_time = _read_request_time(self._request_file)
+        if self._allocation_thread is not None:
+            self._allocation_thread.join()
+            self._allocation_thread = None
         try:
             with NoCollection():
                 self._capture.begin(collect())
-                beside = beside and not self._capture.waits_for_a_device
-                if not beside:
+                in_background = in_background and not self._capture.has_device_tensors
+                if not in_background:
                     self._capture.copy()
-            header = self._capture.header(dict(more, position=position, step=step))
+            header = self._capture.header(dict(header_fields, position=position, step=step))
         except Exception as error:
-            self._failed(step, _said(error))
+            self._report_failure(step, _describe_error(error))
             return False
-        self._store.at = position
-        self._asked_seen = asked
-        self._costs.another()
+        self._store.last_position = position
+        self._seen_request = request_time
+        self._costs.start_snapshot()
         self._costs.add(time.monotonic() - began)
         self._taken_at = began
-        self._next_at = self._next_after(began)
-        copying = threading.Event() if beside else None
-        writing = _started(self._write, position, step, header, asked, copying)
-        if writing is None:
-            self._failed(step, "the system gives no thread to write it")
+        self._next_due = self._compute_next_due(began)
+        copy_done = threading.Event() if in_background else None
+        write_thread = _start_thread(self._write, position, step, header, request_time, copy_done)
+        if write_thread is None:
+            self._report_failure(step, "the system could not start a thread to write the snapshot")
             return False
-        self._writing, self._copying = writing, copying
+        self._write_thread, self._copy_done = write_thread, copy_done
         return True
 
-    def copied(self):
-        """Returns when the newest is copied: from now on the training may change what it is made of."""
-        if self._copying is not None:
+    def wait_until_copied(self):
+        """Wait until the newest snapshot is copied. After that, the training may change its tensors."""
+        if self._copy_done is not None:
             began = time.monotonic()
-            self._copying.wait()
-            self._copying = None
+            self._copy_done.wait()
+            self._copy_done = None
             self._costs.add(time.monotonic() - began)
 
-    def settle(self, timeout=None):
-        """Waits for what is being written."""
-        if self._writing is not None:
-            self._writing.join(timeout)
+    def flush(self, timeout=None):
+        """Wait for the snapshot that is being written."""
+        if self._write_thread is not None:
+            self._write_thread.join(timeout)
 
-    def _between(self, now):
-        life = expected_attempt_seconds(LIFE_SECONDS if self._life is None else self._life, now - self._born)
-        return seconds_between(self._costs.usual, life, self._most_lost, self._write_seconds)
+    def _compute_interval(self, now):
+        attempt_seconds = expected_attempt_seconds(
+            DEFAULT_ATTEMPT_SECONDS if self._attempt_seconds is None else self._attempt_seconds, now - self._started_at
+        )
+        return seconds_between(self._costs.typical, attempt_seconds, self._max_lost_seconds, self._write_seconds)
 
-    def _next_after(self, now):
-        due = now + self._between(now)
-        return due if self._most_lost is not None else max(due, self._earned_at(now))
+    def _compute_next_due(self, now):
+        due = now + self._compute_interval(now)
+        return due if self._max_lost_seconds is not None else max(due, self._compute_affordable_at(now))
 
-    def _earned_at(self, now):
-        cost = self._costs.usual
-        loan = loan_for(cost, self._life)
-        return now + seconds_until_earned(cost, self._costs.counted, now - self._born, self._budget, loan)
+    def _compute_affordable_at(self, now):
+        cost = self._costs.typical
+        loan = compute_loan(cost, self._attempt_seconds)
+        return now + seconds_until_affordable(
+            cost, self._costs.counted_seconds, now - self._started_at, self._budget, loan
+        )
 
-    def _write(self, position, step, header, asked, copying):
-        """In a thread of its own: it copies, writes and hashes bytes, during which the training runs."""
-        if copying is not None and not self._copy_beside(step, copying):
+    def _write(self, position, step, header, request_time, copy_done):
+        """Copy, write and hash the snapshot in a thread while the training runs."""
+        if copy_done is not None and not self._copy_in_background(step, copy_done):
             return
         began = time.monotonic()
         try:
             path = self._store.write(position, header, self._capture.raw())
             committed = self._store.world_size == 1 or self._store.rank != 0 or self._commit()
         except Exception as error:
-            self._failed(step, _said(error))
+            self._report_failure(step, _describe_error(error))
             return
         if not committed:
-            self._failed(step, "not all ranks wrote their part")
+            self._report_failure(step, "not all ranks wrote their part of the snapshot")
             return
-        self._said.clear()
+        self._reported.clear()
         took = time.monotonic() - began
         self._write_seconds = took
-        self._tell(
+        self._emit(
             "snapshot",
             step=step,
             position=position,
             path=path,
             bytes=self._capture.bytes,
-            stall=round(self._costs.newest, 6),
+            stall=round(self._costs.last, 6),
             seconds=round(took, 6),
-            asked=bool(asked),
+            asked=bool(request_time),
         )
 
-    def _copy_beside(self, step, copying):
+    def _copy_in_background(self, step, copy_done):
         try:
             self._capture.copy()
             return True
         except Exception as error:
-            self._failed(step, _said(error))
+            self._report_failure(step, _describe_error(error))
             return False
         finally:
-            copying.set()
+            copy_done.set()
 
     def _commit(self):
         deadline = time.monotonic() + COMMIT_SECONDS
@@ -217,17 +238,17 @@ class Snapshotter(object):
             time.sleep(POLL_SECONDS)
         return True
 
-    def _failed(self, step, why):
-        """The training goes on, with the last snapshot that is good."""
+    def _report_failure(self, step, why):
+        """Report why a snapshot failed. The training continues with the last good snapshot."""
         now = time.monotonic()
-        self._next_at = max(now + AGAIN_SECONDS, self._next_after(now))
-        if why not in self._said:
-            self._said.add(why)
-            self._tell("snapshot-failed", step=step, why=why)
+        self._next_due = max(now + RETRY_SECONDS, self._compute_next_due(now))
+        if why not in self._reported:
+            self._reported.add(why)
+            self._emit("snapshot-failed", step=step, why=why)
 
 
-def _started(target, *args):
-    """A thread that does this; None where the system gives no more of them."""
+def _start_thread(target, *args):
+    """Start and return a thread; None if the system cannot start one."""
     thread = threading.Thread(target=target, args=args, name="holdfast snapshot", daemon=True)
     try:
         thread.start()
@@ -236,16 +257,16 @@ def _started(target, *args):
     return thread
 
 
-def _said(error):
-    """What kept a snapshot from being taken may come from a `state_dict` of the training's own."""
+def _describe_error(error):
+    """Return the reason why a snapshot failed. The error may come from the training's own `state_dict`."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    known = isinstance(error, (NotPlain, MemoryError, RuntimeError, ValueError)) and str(error)
+    known = isinstance(error, (UnsupportedValue, MemoryError, RuntimeError, ValueError)) and str(error)
     return known or "%s: %s" % (type(error).__name__, error)
 
 
-def _mark(path):
-    """What changes when somebody asks; None where nobody ever did."""
+def _read_request_time(path):
+    """Return the modification time, which changes with every request; None if the file does not exist."""
     if path is None:
         return None
     try:
@@ -254,7 +275,7 @@ def _mark(path):
         return None
 
 
-def _as_float(text, default):
+def _parse_float(text, default):
     try:
         return float(text)
     except (TypeError, ValueError):

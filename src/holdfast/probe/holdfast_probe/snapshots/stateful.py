@@ -1,8 +1,16 @@
-"""The state of a training's objects: what `state_dict` gives, and what it leaves out."""
+"""The state of a training's objects: what `state_dict` returns, and what it omits."""
 
 from .module_state import ModuleTensors
-from .param_groups import GroupsDiffer, first_ones, make_as_then, names_in, told_of_groups
-from .restore import as_it_was, numbers_of, set_gradients, set_values, to_module, to_optimizer, to_other
+from .param_groups import GroupsDiffer, add_missing_groups, merge_first_groups, name_parameters, report_group_count
+from .restore import (
+    get_dtypes,
+    load_state,
+    make_state_dict,
+    restore_module,
+    restore_optimizer,
+    set_gradients,
+    set_values,
+)
 
 
 class StatefulObjects(object):
@@ -13,7 +21,7 @@ class StatefulObjects(object):
         self.parts = parts
         self._tensors = {name: ModuleTensors(torch, part) for name, part in parts.items() if self._is_module(part)}
         self._groups = {name: len(part.param_groups) for name, part in parts.items() if self._is_optimizer(part)}
-        """How many each optimizer was made with."""
+        """How many groups each optimizer was created with."""
 
     def _is_module(self, part):
         return isinstance(part, self._torch.nn.Module)
@@ -22,23 +30,25 @@ class StatefulObjects(object):
         return isinstance(part, self._torch.optim.Optimizer)
 
     def state(self):
-        """Live tensors, not copies. Gradients too: they may be half of a step that is accumulated."""
-        kept, of_modules = {}, {}
+        """Return live tensors, not copies. Gradients too: they may be half of an accumulated step."""
+        saved, module_parameters = {}, {}
         for name, part in self.parts.items():
             if self._is_module(part):
-                parameters, *others = self._of(name)
-                of_modules[name] = parameters
-                kept[name] = _of_module(self._torch, parameters, *others)
-        ids = {id(parameter) for parameters in of_modules.values() for parameter in parameters.values()}
+                parameters, *others = self._get_tensors(name)
+                module_parameters[name] = parameters
+                saved[name] = _get_module_state(self._torch, parameters, *others)
+        ids = {id(parameter) for parameters in module_parameters.values() for parameter in parameters.values()}
         for name, part in self.parts.items():
-            if name not in kept:
-                kept[name] = self._of_other(part, ids)
+            if name not in saved:
+                saved[name] = self._get_other_state(part, ids)
                 if name in self._groups and len(part.param_groups) > self._groups[name]:
-                    kept[name]["added groups"] = names_in(part.param_groups[self._groups[name] :], _names(of_modules))
-        return kept
+                    saved[name]["added groups"] = name_parameters(
+                        part.param_groups[self._groups[name] :], _map_names(module_parameters)
+                    )
+        return saved
 
     def modes(self):
-        """Which modules train and which do not, right after `state()`."""
+        """Return the training mode of each module. Call right after `state()`."""
         return {name: tensors.modes() for name, tensors in self._tensors.items()}
 
     def set_modes(self, modes):
@@ -47,103 +57,106 @@ class StatefulObjects(object):
                 tensors.set_modes(*modes[name])
 
     def memory(self):
-        """Where the tensors of modules lie, and those that only an optimizer holds."""
-        tensors = [tensor for name in self._tensors for some in self._of(name) for tensor in some.values()]
+        """Return the storage addresses of tensors that belong to modules or only to an optimizer."""
+        tensors = [tensor for name in self._tensors for some in self._get_tensors(name) for tensor in some.values()]
         for name in self._groups:
             tensors.extend(tensor for group in self.parts[name].param_groups for tensor in group["params"])
         plain = [t for t in tensors if isinstance(t, self._torch.Tensor) and t.layout is self._torch.strided]
         return {tensor.untyped_storage().data_ptr() for tensor in plain}
 
-    def _of(self, name):
-        """(parameters, all else that `state_dict` gives, passing buffers) of a module."""
-        return self._tensors[name].now() or self._asked(self.parts[name])
+    def _get_tensors(self, name):
+        """Return (parameters, everything else that `state_dict` returns, non-persistent buffers) of a module."""
+        return self._tensors[name].get_tensors() or self._get_custom_tensors(self.parts[name])
 
-    def _asked(self, module):
-        """The same of one that has its own way to tell its state."""
+    def _get_custom_tensors(self, module):
+        """Return the same for a module with custom state methods."""
         state = module.state_dict(keep_vars=True)
         parameters = {key: value for key, value in state.items() if isinstance(value, self._torch.nn.Parameter)}
         others = {key: value for key, value in state.items() if key not in parameters}
-        return parameters, others, _passing_buffers(module)
+        return parameters, others, _find_non_persistent_buffers(module)
 
-    def _of_other(self, part, of_modules):
-        kept = {"state": part.state_dict()}
+    def _get_other_state(self, part, module_parameters):
+        saved = {"state": part.state_dict()}
         if self._is_optimizer(part):
-            kept["state"], kept["columns"] = _by_columns(kept["state"])
-            kept["numbers"] = numbers_of(part)
-            held = _held(part, of_modules)
-            kept["gradients"] = _gradients(self._torch, held)
-            if held:
-                kept["values"], kept["frozen"] = held, _frozen(held)
-        return kept
+            saved["state"], saved["columns"] = _rows_to_columns(saved["state"])
+            saved["numbers"] = get_dtypes(part)
+            own_parameters = _find_own_parameters(part, module_parameters)
+            saved["gradients"] = _get_gradients(self._torch, own_parameters)
+            if own_parameters:
+                saved["values"], saved["frozen"] = own_parameters, _find_frozen(own_parameters)
+        return saved
 
-    def give_back(self, states, on_the_way=False):
-        """Raises ValueError, in words for a person, where the objects are not those that the state is of. `on_the_way` to the place of the
-        snapshot a program may still give an optimizer groups that it had: what is of those has time until there.
+    def restore(self, states, before_resume_point=False):
+        """Load the states into the objects. Raise ValueError with a readable message if the objects do not match the
+        state. With `before_resume_point` (before the program reaches the resume point), the program may still add the
+        optimizer groups it had: their state can wait until then.
         """
         if set(self.parts) != set(states):
             then, now = (", ".join(sorted(names)) for names in (states, self.parts))
-            raise ValueError("it holds %s, and what is given now is %s" % (then, now))
+            raise ValueError("it contains %s, but guard was given %s" % (then, now))
         for name, part in self.parts.items():
             try:
                 if self._is_module(part):
-                    self._to_module(name, part, states[name])
+                    self._restore_module(name, part, states[name])
                 elif self._is_optimizer(part):
-                    self._to_optimizer(part, states[name], on_the_way)
+                    self._restore_optimizer(part, states[name], before_resume_point)
                 else:
-                    to_other(part, as_it_was(self._torch, states[name]))
+                    load_state(part, make_state_dict(self._torch, states[name]))
             except GroupsDiffer as error:
-                raise GroupsDiffer("%s cannot be set to it: %s" % (name, error)) from error
+                raise GroupsDiffer("%s cannot be restored: %s" % (name, error)) from error
             except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError("%s cannot be set to it: %s" % (name, str(error)[:500])) from error
+                raise ValueError("%s cannot be restored: %s" % (name, str(error)[:500])) from error
 
-    def _to_module(self, name, module, kept):
-        in_its_own_way = self._tensors[name].now() is None
-        to_module(self._torch, module, kept, lambda: self._of(name), in_its_own_way)
+    def _restore_module(self, name, module, saved):
+        has_custom_state = self._tensors[name].get_tensors() is None
+        restore_module(self._torch, module, saved, lambda: self._get_tensors(name), has_custom_state)
 
-    def _to_optimizer(self, optimizer, kept, on_the_way):
-        parameters = {(name, key): parameter for name in self._tensors for key, parameter in self._of(name)[0].items()}
-        state, added, count = as_it_was(self._torch, kept), kept.get("added groups", []), None
+    def _restore_optimizer(self, optimizer, saved, before_resume_point):
+        parameters = {
+            (name, key): parameter for name in self._tensors for key, parameter in self._get_tensors(name)[0].items()
+        }
+        state, added, count = make_state_dict(self._torch, saved), saved.get("added groups", []), None
         if added:
             then = state["param_groups"]
             first = len(then) - len(added)
-            if on_the_way and first <= len(optimizer.param_groups) < len(then):
-                state, count = first_ones(optimizer, state, first), first
+            if before_resume_point and first <= len(optimizer.param_groups) < len(then):
+                state, count = merge_first_groups(optimizer, state, first), first
             else:
-                make_as_then(self._torch, optimizer, then, added, parameters)
-        with told_of_groups(optimizer, state):
-            to_optimizer(self._torch, optimizer, state, kept.get("numbers"))
-        if "gradients" in kept:
-            held = _held(optimizer, {*map(id, parameters.values())}, count)
-            set_values(self._torch, held, kept.get("values", {}), kept.get("frozen", []))
-            # Older snapshots have the gradients of modules here too.
-            of_its_own = {place: one for place, one in kept["gradients"].items() if place in held}
-            set_gradients(self._torch, held, of_its_own)
+                add_missing_groups(self._torch, optimizer, then, added, parameters)
+        with report_group_count(optimizer, state):
+            restore_optimizer(self._torch, optimizer, state, saved.get("numbers"))
+        if "gradients" in saved:
+            own_parameters = _find_own_parameters(optimizer, {*map(id, parameters.values())}, count)
+            set_values(self._torch, own_parameters, saved.get("values", {}), saved.get("frozen", []))
+            # Older snapshots also keep the gradients of modules here.
+            own_gradients = {place: one for place, one in saved["gradients"].items() if place in own_parameters}
+            set_gradients(self._torch, own_parameters, own_gradients)
 
 
-def _of_module(torch, parameters, others, passing):
+def _get_module_state(torch, parameters, others, non_persistent):
     state = {**parameters, **others}
-    kept = {"state": state, "gradients": _gradients(torch, parameters), "frozen": _frozen(parameters)}
-    if passing:
-        kept["passing buffers"] = passing
-    return kept
+    saved = {"state": state, "gradients": _get_gradients(torch, parameters), "frozen": _find_frozen(parameters)}
+    if non_persistent:
+        saved["passing buffers"] = non_persistent
+    return saved
 
 
-def _frozen(parameters):
+def _find_frozen(parameters):
     return [name for name, value in parameters.items() if not value.requires_grad]
 
 
-def _names(of_modules):
-    """[object, name] of each parameter by its id. One that is tied goes by its first name."""
+def _map_names(module_parameters):
+    """Return [object, name] of each parameter by its id. A tied parameter uses its first name."""
     names = {}
-    for part, parameters in of_modules.items():
+    for part, parameters in module_parameters.items():
         for name, parameter in parameters.items():
             names.setdefault(id(parameter), [part, name])
     return names
 
 
-def _by_columns(state):
-    """An optimizer's state, and what it knows of each parameter: hundreds of small mappings with the same names, as one for each name.
-    (state, None) where they are not alike.
+def _rows_to_columns(state):
+    """Split off what an optimizer stores per parameter: hundreds of small mappings with the same keys become one
+    mapping per key. Return (state, None) if the keys differ.
     """
     rows = state.get("state") if isinstance(state, dict) else None
     if type(rows) is not dict or {*map(type, rows)} != {int} or {*map(type, rows.values())} != {dict}:
@@ -156,7 +169,7 @@ def _by_columns(state):
     return {key: value for key, value in state.items() if key != "state"}, columns
 
 
-def _gradients(torch, parameters):
+def _get_gradients(torch, parameters):
     found = {name: value.grad for name, value in parameters.items() if value.grad is not None}
     for name, gradient in found.items():
         if gradient.layout is torch.sparse_coo:
@@ -169,16 +182,19 @@ def _gradients(torch, parameters):
     return found
 
 
-def _held(optimizer, of_modules, count=None):
-    """Group and place -> parameter, of those in its first groups that are in no module that is kept."""
+def _find_own_parameters(optimizer, module_parameters, count=None):
+    """Return the parameters in the first groups that belong to no saved module, by group and index."""
     groups = enumerate(optimizer.param_groups[:count])
     return {
-        "%d.%d" % (g, n): p for g, group in groups for n, p in enumerate(group["params"]) if id(p) not in of_modules
+        "%d.%d" % (g, n): p
+        for g, group in groups
+        for n, p in enumerate(group["params"])
+        if id(p) not in module_parameters
     }
 
 
-def _passing_buffers(module):
-    """Those that `state_dict` leaves out on purpose."""
+def _find_non_persistent_buffers(module):
+    """Return the non-persistent buffers, which `state_dict` omits on purpose."""
     return {
         (prefix + "." if prefix else "") + name: inner._buffers[name]
         for prefix, inner in module.named_modules()

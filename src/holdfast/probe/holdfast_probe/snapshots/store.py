@@ -1,7 +1,8 @@
-"""The folder of a run's snapshots: the newest few, and which of them can be gone on from.
+"""The folder with the snapshots of a run: keeps the newest few and finds one to resume from.
 
-A snapshot of one process is one file. One of several ranks is a part for each, and counts from the moment at which rank 0
-has written down that all parts are there, with their hashes: before that moment there is none of it, after it there is all.
+A snapshot of one process is one file. A snapshot of several ranks has one part per rank. It becomes valid when rank 0
+writes a commit file that lists all parts with their hashes: before that moment the snapshot does not exist, after it
+the snapshot is complete.
 """
 
 import json
@@ -10,11 +11,11 @@ import re
 
 from ..heartbeat import process_exists
 from . import snapshot_file
-from .fs import MAX_PID, TEMPORARY, Files, OfAnotherUser, is_own, make_folder, read_own, write_whole
+from .fs import MAX_PID, TEMPORARY, Files, OwnedByAnotherUser, is_own, make_folder, read_own, write_atomically
 from .loss_trace import NAME as TRACE
-from .snapshot_file import CorruptSnapshot, NotOurs
+from .snapshot_file import CorruptSnapshot, ForeignSnapshot
 
-KEPT = 3
+MAX_KEPT = 3
 AGREED = "agreed"
 HASH = ".hash"
 PART = re.compile(r"([0-9]{12})\.rank-([0-9]{1,6})-of-([0-9]{1,6})\.snapshot")
@@ -30,17 +31,19 @@ def commit_name(position, world_size):
     return "%012d.of-%d.commit" % (position, world_size)
 
 
-def _is_left_behind(name, by_us=False):
-    """Whether a process that is gone left this half-written; `by_us`: or this one, which writes nothing more."""
+def _is_leftover(name, include_own=False):
+    """Return whether an exited process left this temporary file; with `include_own`, also whether this process did,
+    which writes no more.
+    """
     found = TEMPORARY.fullmatch(name)
     if found is None:
         return False
     pid = int(found[1])
-    return (by_us and pid == os.getpid()) or not (0 < pid <= MAX_PID and process_exists(pid))
+    return (include_own and pid == os.getpid()) or not (0 < pid <= MAX_PID and process_exists(pid))
 
 
 class Snapshot(object):
-    """One that was read, whole."""
+    """A complete snapshot that was read."""
 
     def __init__(self, path, header, state, digest):
         self.path = path
@@ -52,35 +55,35 @@ class Snapshot(object):
 
 
 class Store(object):
-    def __init__(self, folder, rank=0, world_size=1, keep=KEPT, files=None):
+    def __init__(self, folder, rank=0, world_size=1, keep=MAX_KEPT, files=None):
         self.folder = folder
         self.rank = rank
         self.world_size = world_size
         self._keep = keep
         self._files = files or Files()
-        self._own = (0, "", "")  # what rank 0 wrote last: its position, name and hash
-        self.at = -1
-        """The position that was gone on from, or taken since."""
+        self._last_part = (0, "", "")  # position, name and hash of what rank 0 wrote last
+        self.last_position = -1
+        """The position that was resumed from, or of the last snapshot since."""
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def write(self, position, header, raw):
-        """This rank's part, on disk when it returns. Raises OSError; what was there before still is. Returns its path."""
+        """Write this rank's part durably and return its path. Raise OSError on failure; older snapshots remain."""
         make_folder(self.folder)
         path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
         digest = snapshot_file.write(self._files, path, header, raw)
         if self.world_size == 1:
-            self.tidy(position)
+            self.prune(position)
         elif self.rank == 0:
-            self._own = (position, os.path.basename(path), digest)
+            self._last_part = (position, os.path.basename(path), digest)
         else:
-            # Rank 0 reads the hash here, instead of the whole part.
-            write_whole(self._files, path + HASH, [digest.encode("ascii")])
+            # Rank 0 reads the hash from here instead of reading the whole part.
+            write_atomically(self._files, path + HASH, [digest.encode("ascii")])
         return path
 
     def commit(self):
-        """On rank 0: whether all parts of what it wrote last are there. If so, from now on it counts."""
-        position, name, digest = self._own
+        """On rank 0: return whether all parts of the last snapshot exist. If so, commit it."""
+        position, name, digest = self._last_part
         parts = {name: digest}
         for rank in range(1, self.world_size):
             name = part_name(position, rank, self.world_size)
@@ -89,44 +92,47 @@ class Store(object):
             except (OSError, UnicodeDecodeError):
                 return False
         text = json.dumps({"position": position, "parts": parts}).encode("ascii")
-        write_whole(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
-        self.tidy(position)
+        write_atomically(self._files, os.path.join(self.folder, commit_name(position, self.world_size)), [text])
+        self.prune(position)
         return True
 
-    def agree(self, position):
-        """On rank 0: at this position every rank takes a snapshot. They are never far apart, so it lies a little ahead."""
+    def announce(self, position):
+        """On rank 0: announce the position at which every rank takes a snapshot. Ranks are never far apart, so it is
+        slightly ahead.
+        """
         make_folder(self.folder)
-        write_whole(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
+        write_atomically(self._files, os.path.join(self.folder, AGREED), [b"%d" % position])
 
-    def agreed(self):
-        """The position that rank 0 named last; -1 where it has named none."""
+    def read_announced(self):
+        """Return the position that rank 0 announced last; -1 if there is none."""
         try:
             return int(read_own(os.path.join(self.folder, AGREED), 32))
         except (OSError, ValueError):
             return -1
 
-    def tidy(self, newest):
-        """The newest few stay, and nothing that a death left half-written. What one process finds beyond the newest is torn, or of a
-        training that was not gone on with: it must not outlive what is taken now. Of several ranks another may be ahead by
-        one: what lies there is being written, and what an earlier life left there was taken back at the beginning.
+    def prune(self, newest):
+        """Keep only the newest few snapshots, and remove temporary files of crashed processes. With one process,
+        snapshots beyond `newest` are incomplete or belong to a training that was not resumed: they must not outlive the
+        snapshot taken now. With several ranks, another rank may be ahead by one: files beyond `newest` are being
+        written, and those of an earlier attempt were removed at the beginning.
         """
-        kept = set([position for position in self.positions(own=True) if position <= newest][: self._keep])
-        for name in self._names():
+        kept = set([position for position in self.positions(own_only=True) if position <= newest][: self._keep])
+        for name in self._list_files():
             found = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name)
-            left = _is_left_behind(name)
+            leftover = _is_leftover(name)
             ahead = found is not None and int(found[1]) > newest and int(found[found.re.groups]) == self.world_size > 1
-            if left or (found is not None and int(found[1]) not in kept and not ahead):
+            if leftover or (found is not None and int(found[1]) not in kept and not ahead):
                 self._remove(name)
 
     def clear(self):
-        """The training is over: there is nothing to go on from."""
-        for name in self._names():
-            ours = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name) or name in (AGREED, TRACE)
-            if ours or _is_left_behind(name, by_us=True):
+        """Remove everything at the end of the training: there is nothing to resume."""
+        for name in self._list_files():
+            is_snapshot_file = PART_OR_HASH.fullmatch(name) or COMMIT.fullmatch(name) or name in (AGREED, TRACE)
+            if is_snapshot_file or _is_leftover(name, include_own=True):
                 self._remove(name)
 
     def _remove(self, name):
-        """Nothing that another user put there."""
+        """Remove a file, unless it belongs to another user."""
         path = os.path.join(self.folder, name)
         try:
             if is_own(path):
@@ -136,75 +142,82 @@ class Store(object):
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def positions(self, own=False):
-        """Of all snapshots that count, whole or not, newest first. With `own`, not of those that another user put there."""
+    def positions(self, own_only=False):
+        """Return the positions of all committed snapshots, intact or not, newest first. With `own_only`, ignore those
+        of another user.
+        """
         if self.world_size == 1:
-            found = (PART.fullmatch(name) for name in self._names())
+            found = (PART.fullmatch(name) for name in self._list_files())
             known = [match for match in found if match and (match[2], match[3]) == ("0", "1")]
         else:
-            found = (COMMIT.fullmatch(name) for name in self._names())
+            found = (COMMIT.fullmatch(name) for name in self._list_files())
             known = [match for match in found if match and int(match[2]) == self.world_size]
-        counted = {int(match[1]) for match in known if not own or is_own(os.path.join(self.folder, match[0]))}
-        return sorted(counted, reverse=True)
+        committed = {int(match[1]) for match in known if not own_only or is_own(os.path.join(self.folder, match[0]))}
+        return sorted(committed, reverse=True)
 
-    def begin(self, torch, torn=lambda path, why, foreign: None, holds=()):
-        """The newest, to go on from. What ranks had begun beyond it is taken back, so that it is never joined to new parts."""
-        snapshot = self.newest(torch, torn, holds)
-        self.at = -1 if snapshot is None else snapshot.position
+    def begin(self, torch, on_corrupt=lambda path, why, foreign: None, required_keys=()):
+        """Return the newest snapshot, to resume from. Discard parts beyond it, so that they are never combined with new
+        parts.
+        """
+        snapshot = self.read_newest(torch, on_corrupt, required_keys)
+        self.last_position = -1 if snapshot is None else snapshot.position
         if self.world_size > 1:
-            self._take_back()
+            self._discard_incomplete()
         return snapshot
 
-    def _take_back(self):
-        for name in self._names():
+    def _discard_incomplete(self):
+        for name in self._list_files():
             part, commit = PART_OR_HASH.fullmatch(name), COMMIT.fullmatch(name)
             own = part is not None and (int(part[2]), int(part[3])) == (self.rank, self.world_size)
-            begun = own and name.endswith(HASH) and int(part[1]) > self.at
-            same = commit is not None and int(commit[2]) == self.world_size
-            counted = same and int(commit[1]) > self.at >= 0
-            if begun or (self.rank == 0 and (counted or name == AGREED)):
+            incomplete = own and name.endswith(HASH) and int(part[1]) > self.last_position
+            same_size = commit is not None and int(commit[2]) == self.world_size
+            committed = same_size and int(commit[1]) > self.last_position >= 0
+            if incomplete or (self.rank == 0 and (committed or name == AGREED)):
                 self._remove(name)
 
-    def newest(self, torch, torn=lambda path, why, foreign: None, holds=()):
-        """The newest that is whole in all of its parts, or None. `torn` is told of each that is passed over, why, and whether because another
-        user put it there. A state that does not hold all of these is somebody else's.
+    def read_newest(self, torch, on_corrupt=lambda path, why, foreign: None, required_keys=()):
+        """Return the newest snapshot whose parts are all intact, or None. For each snapshot that is skipped, call
+        `on_corrupt` with its path, the reason, and whether it was skipped because it belongs to another user. A state
+        without all of the keys in `required_keys` is not valid.
         """
         for position in self.positions():
             try:
-                return self._read(torch, position, holds)
+                return self._read(torch, position, required_keys)
             except CorruptSnapshot as why:
                 path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
-                torn(path, str(why), isinstance(why, NotOurs))
+                on_corrupt(path, str(why), isinstance(why, ForeignSnapshot))
         return None
 
-    def _read(self, torch, position, holds):
-        own = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
-        header, state, digest = snapshot_file.read(torch, own)
+    def _read(self, torch, position, required_keys):
+        path = os.path.join(self.folder, part_name(position, self.rank, self.world_size))
+        header, state, digest = snapshot_file.read(torch, path)
         if not all(isinstance(header.get(name), int) for name in ("position", "step")):
-            raise CorruptSnapshot("it does not say where it belongs")
-        if holds and not (isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in holds)):
-            raise CorruptSnapshot("it is of something else")
+            raise CorruptSnapshot("its header has no position or step")
+        if required_keys and not (
+            isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in required_keys)
+        ):
+            raise CorruptSnapshot("it does not contain the expected state")
         if self.world_size > 1:
-            self._check_the_others(position, own, digest)
-        return Snapshot(own, header, state, digest)
+            self._check_all_parts(position, path, digest)
+        return Snapshot(path, header, state, digest)
 
-    def _check_the_others(self, position, own, digest):
-        """Every rank reads every part: all must come to the same answer, without asking one another."""
+    def _check_all_parts(self, position, own_path, digest):
+        """Check every part on every rank: all ranks must reach the same result without communicating."""
         try:
             text = read_own(os.path.join(self.folder, commit_name(position, self.world_size)), 1 << 20)
             parts = dict(json.loads(text)["parts"])
-        except OfAnotherUser as error:
-            raise NotOurs("what holds its parts together: %s" % error.strerror) from None
+        except OwnedByAnotherUser as error:
+            raise ForeignSnapshot("its commit file: %s" % error.strerror) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptSnapshot("what holds its parts together cannot be read: %s" % error) from None
+            raise CorruptSnapshot("its commit file cannot be read: %s" % error) from None
         for rank in range(self.world_size):
             name = part_name(position, rank, self.world_size)
             path = os.path.join(self.folder, name)
-            found = digest if path == own else snapshot_file.digest_of(path)
+            found = digest if path == own_path else snapshot_file.compute_digest(path)
             if parts.get(name) != found:
                 raise CorruptSnapshot("the part of rank %d is not what was written" % rank)
 
-    def _names(self):
+    def _list_files(self):
         try:
             return sorted(os.listdir(self.folder))
         except OSError:

@@ -1,75 +1,83 @@
-"""Gives a program the values back that it keeps itself (`run.state`), in the objects that it has put there."""
+"""Restores the values that a program stores in `run.state`, in place in the objects that it put there."""
 
 from collections import deque
 
-from .restore import is_array, own
+from .restore import clone_tensors, is_array
 
 _MAPPINGS, _SEQUENCES = (dict,), (list, deque)
 
 
-def fill(torch, state, kept, memory):
-    """What a name stands for now is filled, where it is of the same kind as then: the program may hold it elsewhere, too. `memory` is where
-    the tensors of other objects lie, which have their own values already.
+def restore_user_state(torch, state, saved, memory):
+    """Fill the current object of each name in place if it has the same type as the saved one: the program may have
+    other references to it. `memory` contains the storage addresses of other objects, which are already restored.
     """
-    filling = _Filling(torch, memory)
-    for name, value in kept.items():
-        state[name] = filling.of(state.get(name), value)
+    filler = _Filler(torch, memory)
+    for name, value in saved.items():
+        state[name] = filler.fill(state.get(name), value)
 
 
-class _Filling(object):
+class _Filler(object):
     def __init__(self, torch, memory):
         self._torch = torch
         self._memory = memory
         self._filled = {}
-        """By its id: an object, and what it was filled with. One under two names may have been two at the snapshot."""
+        """Each filled object and its content, by id. An object with two names may have been two objects at the
+        snapshot.
+        """
 
-    def of(self, now, kept):
-        """What stands for `kept` from here on: what is there now, if it can be filled."""
-        if not self._fits(now, kept):
-            return now if self._is_that(now, kept) else own(self._torch, kept)
+    def fill(self, now, saved):
+        """Return what replaces `saved` from now on: the current object if it can be filled."""
+        if not self._can_fill(now, saved):
+            return now if self._is_equal_tensor(now, saved) else clone_tensors(self._torch, saved)
         if id(now) in self._filled:
-            _, same = self._filled[id(now)]
-            return now if _equal(same, kept) else own(self._torch, kept)
-        self._filled[id(now)] = (now, kept)
+            _, content = self._filled[id(now)]
+            return now if _is_equal(content, saved) else clone_tensors(self._torch, saved)
+        self._filled[id(now)] = (now, saved)
         if isinstance(now, self._torch.Tensor):
             with self._torch.no_grad():
-                now.copy_(kept)
+                now.copy_(saved)
         elif isinstance(now, _MAPPINGS):
-            items = [(key, self.of(now.get(key), item)) for key, item in kept.items()]
+            items = [(key, self.fill(now.get(key), item)) for key, item in saved.items()]
             now.clear()
             for key, item in items:
                 now[key] = item
         elif isinstance(now, _SEQUENCES):
             before = list(now)
-            before += [None] * (len(kept) - len(before))
-            items = [self.of(*both) for both in zip(before, kept)]
+            before += [None] * (len(saved) - len(before))
+            items = [self.fill(*pair) for pair in zip(before, saved)]
             now.clear()
             now.extend(items)
         elif isinstance(now, set):
             now.clear()
-            now.update(kept)
+            now.update(saved)
         else:
-            now[...] = kept
+            now[...] = saved
         return now
 
-    def _fits(self, now, kept):
-        if isinstance(now, self._torch.Tensor) and isinstance(kept, self._torch.Tensor):
-            return _alike(now, kept) and self._is_its_own(now)
-        if is_array(now) and is_array(kept):
-            return _alike(now, kept) and now.flags.writeable and getattr(now.base, "nbytes", now.nbytes) == now.nbytes
-        return type(now) is type(kept) and isinstance(now, (*_MAPPINGS, *_SEQUENCES, set))
+    def _can_fill(self, now, saved):
+        if isinstance(now, self._torch.Tensor) and isinstance(saved, self._torch.Tensor):
+            return _is_alike(now, saved) and self._has_own_storage(now)
+        if is_array(now) and is_array(saved):
+            return (
+                _is_alike(now, saved) and now.flags.writeable and getattr(now.base, "nbytes", now.nbytes) == now.nbytes
+            )
+        return type(now) is type(saved) and isinstance(now, (*_MAPPINGS, *_SEQUENCES, set))
 
-    def _is_that(self, now, kept):
-        """A tensor that is a view of a model's weights, say, and was one."""
-        if not isinstance(now, self._torch.Tensor) or not isinstance(kept, self._torch.Tensor) or not _alike(now, kept):
+    def _is_equal_tensor(self, now, saved):
+        """Return whether a tensor already has the saved value, such as a view of the weights of a model."""
+        if (
+            not isinstance(now, self._torch.Tensor)
+            or not isinstance(saved, self._torch.Tensor)
+            or not _is_alike(now, saved)
+        ):
             return False
         try:
-            return self._torch.equal(now.detach().cpu(), kept)
+            return self._torch.equal(now.detach().cpu(), saved)
         except (RuntimeError, TypeError):
             return False
 
-    def _is_its_own(self, tensor):
-        """Whether nothing else is written to with it: no weights of a model, and no part of something larger."""
+    def _has_own_storage(self, tensor):
+        """Return whether writing to a tensor changes nothing else: no weights of a model, no larger tensor."""
         if tensor.layout is not self._torch.strided or tensor.is_inference():
             return False
         storage = tensor.untyped_storage()
@@ -77,14 +85,14 @@ class _Filling(object):
         return whole and storage.data_ptr() not in self._memory
 
 
-def _alike(one, other):
+def _is_alike(one, other):
     return one.shape == other.shape and one.dtype == other.dtype
 
 
-def _equal(one, other):
+def _is_equal(one, other):
     if one is other:
         return True
     try:
         return bool(one == other)
-    except (RuntimeError, ValueError):  # tensors and arrays in it
+    except (RuntimeError, ValueError):  # it contains tensors or arrays
         return False

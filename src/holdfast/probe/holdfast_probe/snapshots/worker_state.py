@@ -1,38 +1,40 @@
-"""What workers of a loader draw from, on its way to the training and back to new workers.
+"""The random state of DataLoader workers, on its way to the training and back to new workers.
 
-Each batch brings along what its worker had after it. An iterator unwraps its batches itself: workers that live on serve loops that
-know nothing of this, too.
+Each batch carries the state of its worker after it. The iterator unwraps its batches itself: persistent workers also
+serve loops that know nothing about this.
 """
 
 import itertools
 import weakref
 
-from .rng import of_worker, set_in_worker
+from .rng import get_worker_rng_state, set_worker_rng_state
 
 
 class BatchWithState(object):
-    """A batch, and what its worker drew from after it."""
+    """A batch, and the random state of its worker after it."""
 
-    __slots__ = ("batch", "drawn", "worker")
+    __slots__ = ("batch", "state", "worker")
 
-    def __init__(self, batch, drawn, worker):
+    def __init__(self, batch, state, worker):
         self.batch = batch
-        self.drawn = drawn
+        self.state = state
         self.worker = worker
 
     def pin_memory(self, device=None):
         from torch.utils.data._utils.pin_memory import pin_memory
 
         pinned = pin_memory(self.batch, device) if device is not None else pin_memory(self.batch)
-        return BatchWithState(pinned, self.drawn, self.worker)
+        return BatchWithState(pinned, self.state, self.worker)
 
 
 class StatefulCollate(object):
-    """A loader's collate function, in a worker. `also(dataset)` gives a tensor of what else the worker has to go on with, or None."""
+    """The collate function of a loader, in a worker. `extra(dataset)` returns a tensor with further state of the
+    worker, or None.
+    """
 
-    def __init__(self, collate, also=None):
+    def __init__(self, collate, extra=None):
         self._collate = collate
-        self._also = also
+        self._extra = extra
 
     def __call__(self, samples):
         import torch
@@ -41,39 +43,42 @@ class StatefulCollate(object):
         worker = torch.utils.data.get_worker_info()
         if worker is None:
             return batch
-        drawn = [of_worker(torch)]
-        if self._also is not None:
-            more = self._also(worker.dataset)
-            if more is not None:
-                drawn.append(more)
-        return BatchWithState(batch, drawn, worker.id)
+        state = [get_worker_rng_state(torch)]
+        if self._extra is not None:
+            extra_state = self._extra(worker.dataset)
+            if extra_state is not None:
+                state.append(extra_state)
+        return BatchWithState(batch, state, worker.id)
 
 
-class ResumedDataset(object):
-    """A worker's first act: to draw on from where it was. `also(dataset, tensor)` gives back what else it had."""
+class ResumedWorkerInit(object):
+    """A `worker_init_fn` that restores the random state of a worker. `extra(dataset, tensor)` restores its further
+    state.
+    """
 
-    def __init__(self, init, drawn, also=None):
+    def __init__(self, init, states, extra=None):
         self._init = init
-        self._drawn = drawn
-        self._also = also
+        self._states = states
+        self._extra = extra
 
     def __call__(self, worker):
         import torch
 
         if self._init is not None:
             self._init(worker)
-        drawn = self._drawn.get(worker)
-        if drawn is None:
+        state = self._states.get(worker)
+        if state is None:
             return
-        if self._also is not None and len(drawn) > 1:
-            self._also(torch.utils.data.get_worker_info().dataset, drawn[1])
-        set_in_worker(torch, drawn[0])
+        if self._extra is not None and len(state) > 1:
+            self._extra(torch.utils.data.get_worker_info().dataset, state[1])
+        set_worker_rng_state(torch, state[0])
 
 
-class turn_of(object):  # noqa: N801 - it is used as a function is
-    """While it is entered, a new iterator's first batch goes to the worker whose turn the n-th would have been.
+class rotate_workers(object):  # noqa: N801 - it is used like a function
+    """While active, the first batch of a new iterator goes to the worker that would have produced batch `batch`.
 
-    Batch n is worker n modulo their number's. Giving another worker its place would do for this pass, but workers may outlive it.
+    Batch n belongs to worker n modulo the number of workers. Renumbering the workers would do for this pass, but they
+    may outlive it.
     """
 
     def __init__(self, batch):
@@ -83,50 +88,54 @@ class turn_of(object):  # noqa: N801 - it is used as a function is
         from torch.utils.data import dataloader
 
         self._module = dataloader
-        dataloader.itertools = _Turned(self._batch)
+        dataloader.itertools = _RotatedItertools(self._batch)
 
     def __exit__(self, *_):
         self._module.itertools = itertools
         return False
 
 
-class _Turned(object):
-    """The itertools that torch's loader sees: only where its cycle of workers begins is another."""
+class _RotatedItertools(object):
+    """The itertools that torch's DataLoader sees: only the start of its cycle of workers differs."""
 
-    def __init__(self, by):
-        self._by = by
+    def __init__(self, shift):
+        self._shift = shift
 
-    def cycle(self, things):
-        things = list(things)
-        by = self._by % len(things) if things else 0
-        return itertools.cycle(things[by:] + things[:by])
+    def cycle(self, items):
+        items = list(items)
+        shift = self._shift % len(items) if items else 0
+        return itertools.cycle(items[shift:] + items[:shift])
 
     def __getattr__(self, name):
         return getattr(itertools, name)
 
 
-def unwrap(iterator, workers):
-    """From now on the iterator gives batches as they were, and `workers` has what came with the last of each worker's."""
-    of_iterator = weakref.ref(iterator)  # no cycle: a loader's workers end with its iterator
+def unwrap_batches(iterator, workers):
+    """Make the iterator return plain batches, and store the state that came with the last batch of each worker in
+    `workers`.
+    """
+    iterator_ref = weakref.ref(iterator)  # no reference cycle: workers exit with their iterator
 
     def next_data():
-        self = of_iterator()
+        self = iterator_ref()
         data = type(self)._next_data(self)
         if type(data) is BatchWithState:
-            workers[data.worker] = data.drawn
+            workers[data.worker] = data.state
             data = data.batch
         return data
 
     iterator._next_data = next_data
 
 
-def finish(iterator, workers):
-    """Workers that live on finish what they were asked for, also where a pass was left before its end. Waits for that, as the next pass would."""
+def finish_tasks(iterator, workers):
+    """Wait until persistent workers finish their outstanding tasks, even if a pass was left early. The next pass would
+    wait too.
+    """
     try:
         from torch.utils.data.dataloader import _DatasetKind
 
         if iterator._dataset_kind != _DatasetKind.Map or iterator._shutdown:
-            return  # a worker at the end of its iterable dataset answers no more
+            return  # a worker at the end of its iterable dataset no longer responds
         ready = {number: task[1] for number, task in iterator._task_info.items() if len(task) == 2}
         while iterator._tasks_outstanding > 0:
             number, data = iterator._get_data()
@@ -136,6 +145,6 @@ def finish(iterator, workers):
             ready[number] = data
         for number in sorted(ready):
             if type(ready[number]) is BatchWithState:
-                workers[ready[number].worker] = ready[number].drawn
-    except Exception:  # a worker is gone: the next pass will say so
+                workers[ready[number].worker] = ready[number].state
+    except Exception:  # a worker exited: the next pass will report it
         pass

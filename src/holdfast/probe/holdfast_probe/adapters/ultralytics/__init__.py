@@ -1,21 +1,21 @@
-"""Ultralytics: what its trainer knows and torch does not, and going on after a death with no change to the user's command.
+"""Ultralytics: what its trainer knows and torch does not, and resuming after a crash with the same command.
 
-watcher     loss components, labelled objects, epochs, metrics, checkpoints
-exact       snapshots of the whole training between any two batches, and going on from one: as if nothing had been
-  tested      the versions whose inside that was tried on
-  sameness    whether a training is the one that a snapshot is of, and what of it has changed
-  state       what a trainer is made of
-  loading     its endless loader, its workers and their mosaic buffers
-  loop        its loop while it runs
-  last        copies of last.pt, which Ultralytics goes back to after a NaN
-checkpoint  going on from its own last.pt, where there is no snapshot: at the last epoch's end, and not exactly
-wishes      what a training is to do otherwise than its command says, read from the supervisor
-  settings    settings of its own from outside, and what it really runs with
-  validation  every n epochs, in other batches, with fewer boxes
-  drawing     what a validation that is left out would have drawn
-  best        best.pt by mAP50, F1 or F2
-  cache       the device's free memory given back now and then
-  assigner    matching boxes on the CPU
+callbacks            loss components, labelled objects, epochs, metrics, checkpoints
+exact_resume         snapshots of the whole training between any two batches, and exact resuming from them
+  supported_versions   the versions whose internals this was tested with
+  fingerprint          whether a snapshot belongs to this training, and what has changed since
+  trainer_state        the state of a trainer
+  loader               its infinite loader, its workers and their mosaic buffers
+  loop_frame           its training loop while it runs
+  last_pt              copies of last.pt, which Ultralytics goes back to after a NaN
+resume_last_pt       resuming from its own last.pt if there is no snapshot: after the last saved epoch, not exactly
+overrides            changes to what the command requests, read from the supervisor
+  settings             setting overrides, and the settings that are really used
+  validation           validation every n epochs, with another batch size, with fewer boxes
+  rng_parity           the random numbers that a skipped validation would have drawn
+  best_metric          best.pt by mAP50, F1 or F2
+  empty_cache          returning the free memory of the device from time to time
+  assigner             matching boxes on the CPU
 """
 
 import os
@@ -24,30 +24,30 @@ from ... import protocol
 from ...import_hooks import after_import
 from .callbacks import SOURCE, Callbacks
 from .exact_resume import ExactResume
-from .overrides import Overrides, requested_overrides
+from .overrides import Overrides, read_overrides
 from .resume_last_pt import Resume
-from .settings import SettingsTold
+from .settings import SettingsReporter
 
 
 def install(probe):
-    watcher = Callbacks(probe)
-    after_import("ultralytics.engine.trainer", watcher.watch)
+    callbacks = Callbacks(probe)
+    after_import("ultralytics.engine.trainer", callbacks.watch)
     if os.environ.get(protocol.OBSERVE_ONLY) != "1":
-        _install_what_acts(probe, watcher)
-    watcher.followers.append(SettingsTold(probe))
+        _install_changes(probe, callbacks)
+    callbacks.followers.append(SettingsReporter(probe))
 
 
-def _install_what_acts(probe, watcher):
-    asked = requested_overrides(watcher.note)
-    exact = ExactResume(probe, watcher, asked.get("validation"))
-    watcher.followers.append(exact)
+def _install_changes(probe, callbacks):
+    requested = read_overrides(callbacks.note)
+    exact = ExactResume(probe, callbacks, requested.get("validation"))
+    callbacks.followers.append(exact)
     after_import("ultralytics.engine.trainer", exact.watch)
-    how, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
-    if how == "snapshot":
+    resume_mode, checkpoint = os.environ.get(protocol.RESUME), os.environ.get(protocol.CHECKPOINT)
+    if resume_mode == "snapshot":
         checkpoint = os.environ.get(protocol.FALLBACK)
-    if how in ("snapshot", SOURCE) and checkpoint:
-        resume = Resume(probe.torch, checkpoint, watcher.note, probe.set_fresh_start, exact.goes_on)
+    if resume_mode in ("snapshot", SOURCE) and checkpoint:
+        resume = Resume(probe.torch, checkpoint, callbacks.note, probe.set_fresh_start, exact.can_resume)
         after_import("ultralytics.engine.model", resume.watch)
-    wishes = Overrides(probe, watcher, asked)
-    after_import("ultralytics.engine.trainer", wishes.watch)
-    after_import("ultralytics.engine.model", wishes.watch_model)
+    overrides = Overrides(probe, callbacks, requested)
+    after_import("ultralytics.engine.trainer", overrides.watch)
+    after_import("ultralytics.engine.model", overrides.watch_model)

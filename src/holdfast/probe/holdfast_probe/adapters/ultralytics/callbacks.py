@@ -1,7 +1,7 @@
 """Loss components, labelled objects, epochs, metrics and checkpoints, from the trainer.
 
-The trainer's methods are wrapped on the class. Its callback lists are left alone: they are replaced by users and pickled
-for other processes.
+The methods of the trainer are wrapped on the class. Its callback lists are left alone: users replace them, and they are
+pickled for other processes.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ class Callbacks(object):
         self._probe = probe
         self._notes = []
         self.followers = []
-        """Others that are told of the trainer's moments, by methods of the same names."""
+        """Other objects whose methods of the same names are called on the events of the trainer."""
         self._trainer = None
         self._begin(None)
 
@@ -26,12 +26,12 @@ class Callbacks(object):
         self._trainer = None if trainer is None else weakref.ref(trainer)
         self._epoch_began = time.monotonic()
         self._batches = 0
-        self._parts_given = False
+        self._has_reported_parts = False
         self._validated = False
         self._in_epoch = False
 
     def note(self, what, detail=""):
-        """A note is written once the probe records: a resume is decided before anything trains."""
+        """Write a note once the probe records: a resume is decided before anything trains."""
         self._notes.append((what, detail))
         self._write_notes()
 
@@ -40,7 +40,7 @@ class Callbacks(object):
             self._probe.note(*self._notes.pop(0))
 
     def watch(self, module):
-        """`ultralytics.engine.trainer` is imported."""
+        """Wrap the trainer's methods when `ultralytics.engine.trainer` is imported."""
         trainer = getattr(module, "BaseTrainer", None)
         if trainer is None or not hasattr(trainer, "run_callbacks"):
             self._probe.see(SOURCE, "not seen: this version has no BaseTrainer with run_callbacks")
@@ -48,9 +48,9 @@ class Callbacks(object):
         self._probe.see(SOURCE)
         wrap_method(trainer, "run_callbacks", self._around_callbacks)
         for name, around, without in (
-            ("optimizer_step", self._around_step, "loss components reach the step after their own"),
+            ("optimizer_step", self._around_step, "loss components are reported one step late"),
             ("validate", self._around_validate, "metrics of a skipped validation look like new ones"),
-            ("save_model", self._around_save, "checkpoints are saved to memory and their paths are not known"),
+            ("save_model", self._around_save, "checkpoints are saved to memory, so their paths are unknown"),
             ("final_eval", self._around_final, "the stripped checkpoints are compared with the live weights"),
         ):
             if hasattr(trainer, name):
@@ -58,17 +58,17 @@ class Callbacks(object):
             else:
                 self._probe.see("%s %s" % (SOURCE, name), "not seen: this version has no such method; " + without)
 
-    # --- the trainer's moments -----------------------------------------------------------------------------------
+    # --- events of the trainer -----------------------------------------------------------------------------------
 
     def _around_callbacks(self, original, trainer, args, kwargs):
         result = original(trainer, *args, **kwargs)
         event = args[0] if args else kwargs.get("event")
-        with self.never_raising("following " + str(event)):
+        with self.report_errors("following " + str(event)):
             self._write_notes()
             for follower in (self, *self.followers):
-                moment = getattr(follower, "_" + str(event), None)
-                if moment is not None:
-                    moment(trainer)
+                handler = getattr(follower, "_" + str(event), None)
+                if handler is not None:
+                    handler(trainer)
         return result
 
     def _on_train_start(self, trainer):
@@ -76,12 +76,12 @@ class Callbacks(object):
         self._probe.loaders.epochs_known_by = SOURCE
         self._probe.loaders.instances_of = instances_of
         self._probe.registered_models = [weakref.ref(trainer.model)]
-        saves = self._saves()
+        saves = self._find_saves_inspector()
         if saves is not None:
-            saves.averages.append(functools.partial(average_of, self._trainer))
+            saves.averages.append(functools.partial(get_average, self._trainer))
 
-    def batches_done(self, count):
-        """Of this epoch, before this process."""
+    def set_batches_done(self, count):
+        """Set how many batches of this epoch earlier attempts have done."""
         self._batches = count
 
     def _on_train_epoch_start(self, _trainer):
@@ -91,25 +91,25 @@ class Callbacks(object):
         self._in_epoch = True
 
     def _on_train_batch_start(self, _trainer):
-        self._parts_given = False
+        self._has_reported_parts = False
 
     def _on_train_batch_end(self, trainer):
         self._batches += 1
-        if not self._parts_given:
-            self._give_parts(trainer)
+        if not self._has_reported_parts:
+            self._report_parts(trainer)
 
     def _on_train_epoch_end(self, trainer):
         seconds = time.monotonic() - self._epoch_began
-        self._probe.epoch_ended(trainer.epoch + 1, seconds, self._batches, SOURCE, planned=whole(trainer.epochs))
+        self._probe.epoch_ended(trainer.epoch + 1, seconds, self._batches, SOURCE, planned=to_int(trainer.epochs))
 
     def _on_fit_epoch_end(self, trainer):
-        """Once after each epoch, and once more after the final evaluation of best.pt."""
+        """Report metrics once after each epoch, and once more after the final evaluation of best.pt."""
         final, self._in_epoch = not self._in_epoch, False
         if not trainer.metrics or not (final or self._validated):
             return
-        values = numbers(trainer.metrics)
+        values = to_floats(trainer.metrics)
         if not final:
-            values.update(numbers({"fitness": trainer.fitness}))
+            values.update(to_floats({"fitness": trainer.fitness}))
         self._probe.see("metrics")
         self._probe.emit(
             "metrics",
@@ -126,11 +126,11 @@ class Callbacks(object):
             detail = "epoch %d of %d, patience %s" % (trainer.epoch + 1, trainer.epochs, patience)
             self._probe.note("ultralytics ended the training before its last epoch", detail)
 
-    # --- its methods ---------------------------------------------------------------------------------------------
+    # --- methods of the trainer ----------------------------------------------------------------------------------
 
     def _around_step(self, original, trainer, args, kwargs):
-        with self.never_raising("reading loss components"):
-            self._give_parts(trainer)
+        with self.report_errors("reading loss components"):
+            self._report_parts(trainer)
         return original(trainer, *args, **kwargs)
 
     def _around_validate(self, original, trainer, args, kwargs):
@@ -139,49 +139,51 @@ class Callbacks(object):
         return result
 
     def _around_save(self, original, trainer, args, kwargs):
-        saves = self._saves()
+        saves = self._find_saves_inspector()
         if saves is None:
             return original(trainer, *args, **kwargs)
         before = {}
-        with self.never_raising("a checkpoint"):
-            before = written_at(checkpoints_of(trainer))
-        with saves.collect_saves() as held:
+        with self.report_errors("a checkpoint"):
+            before = read_mtimes(list_checkpoints(trainer))
+        with saves.collect_saves() as held_saves:
             result = original(trainer, *args, **kwargs)
-        with self.never_raising("a checkpoint"):
-            after = written_at(checkpoints_of(trainer))
+        with self.report_errors("a checkpoint"):
+            after = read_mtimes(list_checkpoints(trainer))
             written = [path for path in after if after[path] != before.get(path)]
-            for fields in held[-1:]:
+            for fields in held_saves[-1:]:
                 for path in written or [None]:
                     size = os.path.getsize(path) if path else fields["bytes"]
                     saves.report(dict(fields, path=path, bytes=size))
         return result
 
     def _around_final(self, original, trainer, args, kwargs):
-        """best.pt and last.pt are stripped of the optimizer and written again: nothing new to compare."""
-        saves = self._saves()
+        """Ignore these saves: best.pt and last.pt are stripped of the optimizer and written again, so there is nothing
+        new to compare.
+        """
+        saves = self._find_saves_inspector()
         if saves is None:
             return original(trainer, *args, **kwargs)
         with saves.rewriting():
             return original(trainer, *args, **kwargs)
 
-    # --- small parts ---------------------------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------------------------
 
-    def _give_parts(self, trainer):
+    def _report_parts(self, trainer):
         items = getattr(trainer, "loss_items", None)
         if items is None:
             return
-        self._parts_given = True
-        if not isinstance(items, dict):  # before 8.4 a tensor beside a tuple of names
+        self._has_reported_parts = True
+        if not isinstance(items, dict):  # before 8.4: a tensor and a tuple of names
             items = dict(zip(trainer.loss_names, items.reshape(-1)))
         self._probe.see("loss components")
         self._probe.parts({str(name): value for name, value in items.items()})
 
-    def _saves(self):
+    def _find_saves_inspector(self):
         inspectors = [inner for inspector in self._probe.inspectors for inner in getattr(inspector, "inspectors", ())]
         return next((inspector for inspector in inspectors if inspector.name == "saves"), None)
 
     @contextlib.contextmanager
-    def never_raising(self, where):
+    def report_errors(self, where):
         try:
             yield
         except Exception as error:
@@ -189,7 +191,7 @@ class Callbacks(object):
 
 
 def wrap_method(owner, name, around):
-    """Once for each `around`; the last one to come is asked first."""
+    """Wrap a method, once per `around`. The wrapper that is added last is called first."""
     original = getattr(owner, name)
     inside = getattr(original, "_holdfast", ())
     function = getattr(around, "__func__", around)
@@ -205,24 +207,24 @@ def wrap_method(owner, name, around):
 
 
 def instances_of(batch):
-    """Labelled objects in a batch: it has one class label for each."""
+    """Return the number of labelled objects in a batch, which has one class label for each."""
     labels = batch.get("cls") if isinstance(batch, dict) else None
     shape = getattr(labels, "shape", None)
     return int(shape[0]) if shape is not None and len(shape) else None
 
 
-def average_of(reference):
-    """The module that holds the trainer's moving average, while there is one."""
+def get_average(reference):
+    """Return the module with the trainer's moving average, if there is one."""
     trainer = reference()
     return getattr(getattr(trainer, "ema", None), "ema", None)
 
 
-def checkpoints_of(trainer):
+def list_checkpoints(trainer):
     paths = [trainer.last, trainer.best, trainer.wdir / ("epoch%d.pt" % trainer.epoch)]
     return [os.path.abspath(str(path)) for path in paths]
 
 
-def written_at(paths):
+def read_mtimes(paths):
     times = {}
     for path in paths:
         with contextlib.suppress(OSError):
@@ -230,12 +232,12 @@ def written_at(paths):
     return times
 
 
-def whole(value):
+def to_int(value):
     return int(value) if value is not None else None
 
 
-def numbers(values):
-    """Whatever is a number among the values; metrics come as floats, NumPy scalars and tensors on the host."""
+def to_floats(values):
+    """Return the values that are numbers; metrics are floats, NumPy scalars and tensors on the host."""
     found = {}
     for name, value in values.items():
         with contextlib.suppress(TypeError, ValueError):

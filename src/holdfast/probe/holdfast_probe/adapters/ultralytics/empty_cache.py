@@ -1,30 +1,30 @@
-"""Gives the device's cache of free memory back every n epochs or optimizer steps.
+"""Returns the cached free memory of the device every n epochs or optimizer steps.
 
-A device keeps memory that its tensors no longer use, by shape; where shapes vary that grows without end (F08). Giving it back
-changes no number and costs the time to ask for it again. A CPU has no such cache.
+A device caches memory that its tensors no longer use, by shape; if shapes vary, the cache grows without limit (F08).
+Returning it changes no results and costs the time to allocate it again. A CPU has no such cache.
 """
 
 from .callbacks import wrap_method
 
 
 class CacheClearing(object):
-    def __init__(self, torch, watcher, requested_overrides):
+    def __init__(self, torch, callbacks, overrides):
         self._torch = torch
-        self._watcher = watcher
-        self._epochs = int(requested_overrides.get("epochs") or 0)
-        self._steps = int(requested_overrides.get("steps") or 0)
-        self._done = 0
+        self._callbacks = callbacks
+        self._epochs = int(overrides.get("epochs") or 0)
+        self._steps = int(overrides.get("steps") or 0)
+        self._steps_done = 0
 
-    def of(self, trainer_class):
-        """A trainer of this class is about to be made."""
+    def wrap_trainer(self, trainer_class):
+        """Wrap the methods of a trainer class before a trainer is created."""
         if self._steps > 0 and hasattr(trainer_class, "optimizer_step"):
             wrap_method(trainer_class, "optimizer_step", self._around_step)
 
     def _around_step(self, original, trainer, args, kwargs):
         result = original(trainer, *args, **kwargs)
-        self._done += 1
-        if self._done % self._steps == 0:
-            with self._watcher.never_raising("clearing the device's cache"):
+        self._steps_done += 1
+        if self._steps_done % self._steps == 0:
+            with self._callbacks.report_errors("clearing the device's cache"):
                 self.clear(trainer.device)
         return result
 
@@ -37,6 +37,6 @@ class CacheClearing(object):
             return
         empty = getattr(getattr(self._torch, device.type, None), "empty_cache", None)
         if empty is None:
-            self._watcher.note("the device's cache is not cleared", "torch.%s has no empty_cache" % device.type)
+            self._callbacks.note("the device's cache is not cleared", "torch.%s has no empty_cache" % device.type)
             return
         empty()

@@ -1,9 +1,9 @@
-"""Snapshots of a whole training of Ultralytics, between any two of its batches, and going on from one as if nothing had been.
+"""Snapshots of a whole Ultralytics training between any two batches, and exact resuming from them.
 
-The trainer's loop reads its batches through `enumerate`; in its module that name becomes ours. Between two batches all that the
-training is made of stands still: there a snapshot is taken, and there one is given back. A training that goes on is started by
-the user's own command, in the folder that it had, and made to begin with the epoch that it was in; then the first batch asked for
-is the one that would have come next.
+The loop of the trainer reads its batches through `enumerate`; in its module that name is replaced. Between two batches
+nothing in the training changes: snapshots are taken and restored there. The user's own command starts the resumed
+training, in the same folder, and it begins with the interrupted epoch. The first batch that it requests is the one that
+would have come next.
 """
 
 import builtins
@@ -17,180 +17,180 @@ from ...bootstrap import is_multiprocessing_helper
 from ...snapshots.fingerprint import differences
 from ...snapshots.loss_trace import LossTrace
 from ...snapshots.prefetch import Prefetch
-from ...snapshots.rng import draw_on_from, drawn_so_far
-from ...snapshots.snapshotter import snapshots_of_this_run
+from ...snapshots.rng import get_rng_states, set_rng_states
+from ...snapshots.snapshotter import make_snapshotter
 from ...snapshots.store import Store
 from . import best_metric
 from .callbacks import SOURCE, wrap_method
-from .fingerprint import asked, changed_settings, fingerprint_of, why_another
+from .fingerprint import changed_settings, make_fingerprint, select_identity, why_other_training
 from .last_pt import LastPtCopies
 from .loader import ResumableLoader
-from .loop_frame import LOOP, advance_bar, frame_of, set_local
+from .loop_frame import LOOP, advance_bar, find_frame, set_local
 from .supported_versions import why_not_exact
-from .trainer_state import TrainerState, give_csv_back
-from .validation import told_apart_by
+from .trainer_state import TrainerState, restore_csv
+from .validation import describe_validation
 
 SEEN = "seen: ultralytics, between any two batches"
-OF_THE_ORDER = ("batch", "data", "fraction", "images", "rect", "workers")
-OF_THE_BEGINNING = ("pretrained", "seed")
-"""Settings that nothing follows from any more, once a training has begun."""
+ORDER_SETTINGS = ("batch", "data", "fraction", "images", "rect", "workers")
+START_SETTINGS = ("pretrained", "seed")
+"""Settings that have no effect once a training has begun."""
 
 
 class CannotResume(RuntimeError):
-    """The snapshot was given back by half: what would be trained from there is no state that this training ever had."""
+    """The snapshot is only partly restored: training from there would use a state that this training never had."""
 
 
 class ExactResume(object):
-    def __init__(self, probe, watcher, validation=None):
-        """`validation` is what was wished for of it."""
+    def __init__(self, probe, callbacks, validation=None):
+        """`validation` contains the validation overrides."""
         self._probe = probe
-        self._validation = told_apart_by(validation or {})
+        self._validation = describe_validation(validation or {})
         self._torch = probe.torch
-        self._watcher = watcher
+        self._callbacks = callbacks
         self._run_folder = os.environ.get(protocol.SNAPSHOTS)
         self._trainings = 0
-        """How many trainers were made in this process: each has snapshots of its own."""
+        """How many trainers were created in this process: each has its own snapshots."""
         self._folder = None
-        self._ahead = None
-        self._found = None
-        """The snapshot that the newest trainer is to go on from, until its training has begun."""
+        self._prefetch = None
+        self._snapshot = None
+        """The snapshot that the newest trainer will resume from, until its training has begun."""
         self._trainer = None
         self._state = None
         self._fingerprint = {}
-        self._going_on = None
-        self._loading = None
+        self._resume_from = None
+        self._loader = None
         self._position = 0
-        self._saved = None
-        """The epoch that last.pt is of."""
+        self._last_pt_epoch = None
+        """The epoch that last.pt was saved after."""
         self._copies = None
-        self._said = set()
+        self._reported = set()
         self._trace = None
-        self._snapshots = None
+        self._snapshotter = None
         self._expected = None
-        """How large a state will be, until room for it is made."""
-        self._off = False
+        """The expected size of a state, until memory for it is allocated."""
+        self._is_disabled = False
 
     def watch(self, module):
-        """`ultralytics.engine.trainer` is imported."""
-        why = why_not_exact(module) if self._run_folder else "there is no folder for snapshots"
+        """Wrap the trainer when `ultralytics.engine.trainer` is imported."""
+        why = why_not_exact(module) if self._run_folder else "there is no snapshot folder"
         if why is not None:
             self._probe.see("snapshots", "not seen: %s" % why)
-            self._off = True
+            self._is_disabled = True
             return
         if os.environ.get(protocol.RESUME) == "snapshot" and not is_multiprocessing_helper():
-            self._ahead = Prefetch(self._torch, Store(self._run_folder))
+            self._prefetch = Prefetch(self._torch, Store(self._run_folder))
         module.enumerate = self._enumerate
         wrap_method(module.BaseTrainer, "__init__", self._around_init)
         wrap_method(module.BaseTrainer, "save_model", self._around_save)
 
     # --- before the training -------------------------------------------------------------------------------------
 
-    def goes_on(self, overrides):
-        """Whether the next training, which is asked for in these words, goes on from a snapshot."""
-        if self._off:
+    def can_resume(self, overrides):
+        """Return whether the next training, with these overrides, resumes from a snapshot."""
+        if self._is_disabled:
             return False
-        found = self._found_for(self._trainings + 1)
-        if found is None or os.environ.get(protocol.RESUME) == SOURCE:
+        snapshot = self._find_snapshot(self._trainings + 1)
+        if snapshot is None or os.environ.get(protocol.RESUME) == SOURCE:
             return False
-        return why_another(found.header.get("asked", {}), asked(overrides)) is None
+        return why_other_training(snapshot.header.get("asked", {}), select_identity(overrides)) is None
 
-    def _found_for(self, number):
+    def _find_snapshot(self, number):
         folder = self._run_folder if number == 1 else os.path.join(self._run_folder, "training-%d" % number)
         if folder != self._folder:
             self._folder = folder
-            ahead, self._ahead = self._ahead, None
-            if ahead is not None and folder == self._run_folder:
-                self._found = ahead.newest(self._torn)
+            prefetch, self._prefetch = self._prefetch, None
+            if prefetch is not None and folder == self._run_folder:
+                self._snapshot = prefetch.read_newest(self._report_corrupt)
             else:
-                self._found = Store(folder).newest(self._torch, self._torn)
-        return self._found
+                self._snapshot = Store(folder).read_newest(self._torch, self._report_corrupt)
+        return self._snapshot
 
     def _around_init(self, original, trainer, args, kwargs):
-        with self._watcher.never_raising("finding a snapshot"):
+        with self._callbacks.report_errors("finding a snapshot"):
             overrides = (args[1] if len(args) > 1 else kwargs.get("overrides")) or {}
-            trainer._holdfast_asked = asked(overrides)
-            goes_on = self.goes_on(overrides)
+            trainer._holdfast_identity = select_identity(overrides)
+            can_resume = self.can_resume(overrides)
             self._trainings += 1
-            if not goes_on:
-                self._found = None
+            if not can_resume:
+                self._snapshot = None
             else:
-                overrides = dict(overrides, save_dir=self._found.header["save_dir"])
+                overrides = dict(overrides, save_dir=self._snapshot.header["save_dir"])
                 if len(args) > 1:
                     args = (args[0], overrides, *args[2:])
                 else:
                     kwargs = dict(kwargs, overrides=overrides)
-        made = original(trainer, *args, **kwargs)
-        if self._found is not None:  # at once: a death before the first batch must not cost the rows that there were
-            with self._noted("results.csv could not be given its rows back"):
-                give_csv_back(trainer, self._found.state["trainer"])
-        return made
+        result = original(trainer, *args, **kwargs)
+        if self._snapshot is not None:  # immediately: a crash before the first batch must not lose the existing rows
+            with self._note_os_errors("the rows of results.csv could not be restored"):
+                restore_csv(trainer, self._snapshot.state["trainer"])
+        return result
 
     def _on_train_start(self, trainer):
-        self._trainer = self._loading = self._going_on = None
-        why = _why_not_this(trainer)
-        if why is None and not hasattr(trainer, "_holdfast_asked"):
-            why = "it was not seen how the trainer was made"
+        self._trainer = self._loader = self._resume_from = None
+        why = _why_no_snapshots(trainer)
+        if why is None and not hasattr(trainer, "_holdfast_identity"):
+            why = "the creation of the trainer was not observed"
         if why is not None:
             self._probe.see("snapshots", "not seen: %s" % why)
             return
         self._trainer = weakref.ref(trainer)
         self._state = TrainerState(self._torch, trainer)
-        self._fingerprint = fingerprint_of(self._torch, trainer, self._validation)
-        self._position, self._saved = 0, None
-        self._snapshots = snapshots_of_this_run(self._torch, Store(self._folder), self._tell)
+        self._fingerprint = make_fingerprint(self._torch, trainer, self._validation)
+        self._position, self._last_pt_epoch = 0, None
+        self._snapshotter = make_snapshotter(self._torch, Store(self._folder), self._emit)
         self._copies = LastPtCopies(Store(self._folder))
-        # On a device a loss is read later: asking for it here would make the training wait.
-        self._trace = LossTrace(self._folder, self._tell) if trainer.device.type == "cpu" else None
+        # On a device the loss is read later: reading it here would make the training wait.
+        self._trace = LossTrace(self._folder, self._emit) if trainer.device.type == "cpu" else None
         self._probe.see("snapshots", SEEN)
         self._begin(trainer)
         self._expected = (
-            self._state.bytes_expected() if self._going_on is None else os.path.getsize(self._going_on.path)
+            self._state.expected_bytes() if self._resume_from is None else os.path.getsize(self._resume_from.path)
         )
 
     def _begin(self, trainer):
-        """With the snapshot that was found, or afresh."""
-        found, self._found = self._found, None
-        why = None if found is None else self._state.why_not(found.state["trainer"])
+        """Start from the snapshot that was found, or from the beginning."""
+        snapshot, self._snapshot = self._snapshot, None
+        why = None if snapshot is None else self._state.why_incompatible(snapshot.state["trainer"])
         if why is not None:
-            self._watcher.note("the snapshot is of another model: the training starts over", why)
+            self._callbacks.note("the snapshot belongs to another model: the training starts over", why)
             self._probe.set_fresh_start()
-            with self._noted("results.csv could not be removed"):
+            with self._note_os_errors("results.csv could not be removed"):
                 os.unlink(str(trainer.csv))
-        elif found is None and os.environ.get(protocol.RESUME) == "snapshot":
-            self._watcher.note("there is no snapshot that this training can go on from", self._folder)
+        elif snapshot is None and os.environ.get(protocol.RESUME) == "snapshot":
+            self._callbacks.note("there is no snapshot that this training can resume from", self._folder)
             if not trainer.args.resume:
                 self._probe.set_fresh_start()
-        if found is None or why is not None:
+        if snapshot is None or why is not None:
             if self._trace is not None:
-                self._trace.begins()
-            with self._watcher.never_raising("copies of last.pt"):
+                self._trace.clear()
+            with self._callbacks.report_errors("copies of last.pt"):
                 self._copies.clear()
             return
-        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
-        self._going_on = found
-        trainer.start_epoch = found.state["place"]["epoch"]
+        os.environ.pop(protocol.RESUME, None)  # processes started by this one must not resume from it again
+        self._resume_from = snapshot
+        trainer.start_epoch = snapshot.state["place"]["epoch"]
         trainer.scheduler.last_epoch = trainer.start_epoch - 1
-        self._probe.set_resumed_step(found.step)
+        self._probe.set_resumed_step(snapshot.step)
 
     def _on_model_save(self, trainer):
-        if self._is_ours(trainer) and self._snapshots is not None:
-            self._saved = trainer.epoch
-            self._copies.keep(trainer)
+        if self._is_current(trainer) and self._snapshotter is not None:
+            self._last_pt_epoch = trainer.epoch
+            self._copies.start_copy(trainer)
 
     def _around_save(self, original, trainer, args, kwargs):
-        self._wait_for_last()
+        self._wait_for_last_pt()
         return original(trainer, *args, **kwargs)
 
-    def _wait_for_last(self):
-        """Until what was saved before is copied."""
-        with self._noted("last.pt could not be copied beside the snapshots"):
+    def _wait_for_last_pt(self):
+        """Wait until the previous last.pt is copied."""
+        with self._note_os_errors("last.pt could not be copied next to the snapshots"):
             if self._copies is not None:
                 self._copies.wait()
 
     def _on_train_end(self, trainer):
-        if self._is_ours(trainer) and self._snapshots is not None:
-            self._snapshots.settle()
-            self._wait_for_last()
+        if self._is_current(trainer) and self._snapshotter is not None:
+            self._snapshotter.flush()
+            self._wait_for_last_pt()
             Store(self._folder).clear()
             self._copies.clear()
             self._trainer = None
@@ -204,57 +204,59 @@ class ExactResume(object):
         return self._batches(trainer, iterable)
 
     def _batches(self, trainer, loader):
-        """What the loop reads instead of its loader."""
+        """Yield what the loop reads instead of its loader."""
         first, count = 0, len(loader)
-        if self._loading is None or self._loading.loader is not loader:
-            self._loading = ResumableLoader(self._torch, loader)
-        loading = self._loading
-        if self._going_on is not None:
-            first = self._give_back(trainer, count)
+        if self._loader is None or self._loader.loader is not loader:
+            self._loader = ResumableLoader(self._torch, loader)
+        resumable = self._loader
+        if self._resume_from is not None:
+            first = self._restore(trainer, count)
         else:
-            self._between(trainer, 0, count)
+            self._take_if_due(trainer, 0, count)
         for batch in range(first, count):
             try:
-                loaded = loading.next()
+                loaded = resumable.next()
             finally:
-                self._copied()
-            self._make_room()
+                self._wait_until_copied()
+            self._preallocate()
             yield batch, loaded
             self._position += 1
             if self._trace is not None:
                 self._trace.add(self._position, self._probe.step, trainer.loss.detach().item())
-            self._between(trainer, batch + 1, count)
+            self._take_if_due(trainer, batch + 1, count)
 
-    def _between(self, trainer, done, count):
-        """So many batches of the epoch are done. Before and after a validation one is taken wherever it can be afforded."""
-        if self._snapshots is None:
+    def _take_if_due(self, trainer, done, count):
+        """Take a snapshot if it is due. `done` batches of the epoch are done. Before and after a validation, take one
+        if the budget allows.
+        """
+        if self._snapshotter is None:
             return
-        with self._watcher.never_raising("a snapshot"):
-            if self._snapshots.due(self._position) or (done in (0, count) and self._snapshots.affordable()):
+        with self._callbacks.report_errors("a snapshot"):
+            if self._snapshotter.is_due(self._position) or (done in (0, count) and self._snapshotter.is_affordable()):
                 began = time.monotonic()
-                self._snapshots.settle()
+                self._snapshotter.flush()
                 self._take(trainer, done, count)
                 self._probe.paused(time.monotonic() - began)
 
-    def _copied(self):
-        """What was begun before a batch was read ends before the training does anything with that batch."""
-        if self._snapshots is None:
+    def _wait_until_copied(self):
+        """Wait for a copy that was started before a batch was read, before the training uses that batch."""
+        if self._snapshotter is None:
             return
-        with self._watcher.never_raising("a snapshot's copy"):
+        with self._callbacks.report_errors("a snapshot's copy"):
             began = time.monotonic()
-            self._snapshots.copied()
+            self._snapshotter.wait_until_copied()
             self._probe.paused(time.monotonic() - began)
 
-    def _make_room(self):
-        """Once, after workers were forked: they are not to share it."""
+    def _preallocate(self):
+        """Allocate memory once, after the workers were forked: they must not share it."""
         expected, self._expected = self._expected, None
-        if expected is not None and self._snapshots is not None:
-            self._snapshots.make_room(expected)
+        if expected is not None and self._snapshotter is not None:
+            self._snapshotter.preallocate(expected)
 
     def _take(self, trainer, done, count):
-        frame = frame_of(LOOP)
+        frame = find_frame(LOOP)
         if frame is None:
-            self._snapshots = None
+            self._snapshotter = None
             self._probe.see("snapshots", "not seen: the training loop was not found")
             return
         place = {
@@ -262,122 +264,127 @@ class ExactResume(object):
             "done": done,
             "of": count,
             "last_opt_step": frame.f_locals["last_opt_step"],
-            "saved": self._saved,
+            "saved": self._last_pt_epoch,
         }
 
         def collect():
             return {
-                "trainer": self._state.of(trainer),
+                "trainer": self._state.get_state(trainer),
                 "place": place,
-                "loading": self._loading.state(),
-                "rng": drawn_so_far(self._torch),
+                "loading": self._loader.state(),
+                "rng": get_rng_states(self._torch),
             }
 
-        more = {
-            "asked": trainer._holdfast_asked,
+        header_fields = {
+            "asked": trainer._holdfast_identity,
             "save_dir": str(trainer.save_dir),
             "fingerprint": self._fingerprint,
         }
-        # A batch that is read here and now is time in which nothing of the training changes.
+        # While a batch is loaded in this process, nothing in the training changes.
         reads_next = done < count and not trainer.train_loader.num_workers
-        self._copies.snapshot_taken(self._position, self._saved)
-        self._snapshots.take(self._position, self._probe.step, collect, more, beside=reads_next)
+        self._copies.add_snapshot(self._position, self._last_pt_epoch)
+        self._snapshotter.take(self._position, self._probe.step, collect, header_fields, in_background=reads_next)
 
-    def _give_back(self, trainer, count):
-        """Returns the number of the epoch's first batch that is still to be made."""
-        found, self._going_on = self._going_on, None
-        then = found.header.get("fingerprint", {})
-        other, changed = differences(then, self._fingerprint), changed_settings(then, self._fingerprint)
-        with self._whole_or_not_at_all(found):
-            self._state.give_back(trainer, found.state["trainer"], changed)
-            if then.get(best_metric.BY) != self._fingerprint.get(best_metric.BY):
-                best_metric.forget(trainer)
-            first = self._set_place(found, count, changed)
-        self._give_last_back(trainer)
-        with self._watcher.never_raising("where it goes on"):
+    def _restore(self, trainer, count):
+        """Restore the snapshot. Return the number of the first batch of the epoch that is not done yet."""
+        snapshot, self._resume_from = self._resume_from, None
+        then = snapshot.header.get("fingerprint", {})
+        differing, changed = differences(then, self._fingerprint), changed_settings(then, self._fingerprint)
+        with self._stop_on_failure(snapshot):
+            self._state.restore(trainer, snapshot.state["trainer"], changed)
+            if then.get(best_metric.FINGERPRINT_KEY) != self._fingerprint.get(best_metric.FINGERPRINT_KEY):
+                best_metric.reset_best(trainer)
+            first = self._set_place(snapshot, count, changed)
+        self._restore_last_pt(trainer)
+        with self._callbacks.report_errors("setting the resume position"):
             if self._trace is not None:
-                self._trace.goes_on_from(found.position)
-            self._watcher.batches_done(first)
+                self._trace.resume_from(snapshot.position)
+            self._callbacks.set_batches_done(first)
             advance_bar(first)
-            unheard = ", ".join(name for name in OF_THE_BEGINNING if name in changed)
-            if unheard:
-                self._watcher.note("these settings have no effect on a training that goes on: " + unheard)
-        with self._whole_or_not_at_all(found):
-            draw_on_from(self._torch, found.state["rng"])
-        self._tell("restored", step=found.step, path=found.path, exact=not other, why="; ".join(other)[:500])
+            ineffective = ", ".join(name for name in START_SETTINGS if name in changed)
+            if ineffective:
+                self._callbacks.note("these settings have no effect on a resumed training: " + ineffective)
+        with self._stop_on_failure(snapshot):
+            set_rng_states(self._torch, snapshot.state["rng"])
+        self._emit(
+            "restored", step=snapshot.step, path=snapshot.path, exact=not differing, why="; ".join(differing)[:500]
+        )
         return first
 
-    def _set_place(self, found, count, changed):
-        """In the training, its epoch and its loader. Returns the first batch that is still to be made."""
-        place = found.state["place"]
-        self._position, self._saved = found.position, place["saved"]
+    def _set_place(self, snapshot, count, changed):
+        """Set the position in the training, its epoch and its loader. Return the first batch that is not done yet."""
+        place = snapshot.state["place"]
+        self._position, self._last_pt_epoch = snapshot.position, place["saved"]
         first = place["done"]
-        if place["of"] != count or any(name in changed for name in OF_THE_ORDER):
+        if place["of"] != count or any(name in changed for name in ORDER_SETTINGS):
             first = count if first >= place["of"] else round(first * count / place["of"])
-            self._loading.begin_at(first if first < count else 0)
-            stepped = place["epoch"] * count + first - 1
+            self._loader.start_at(first if first < count else 0)
+            last_opt_step = place["epoch"] * count + first - 1
         else:
-            self._loading.go_on(found.state["loading"])
-            stepped = place["last_opt_step"]
-        frame = frame_of(LOOP)
+            self._loader.load_state(snapshot.state["loading"])
+            last_opt_step = place["last_opt_step"]
+        frame = find_frame(LOOP)
         if frame is not None:
-            set_local(frame, "last_opt_step", stepped)
+            set_local(frame, "last_opt_step", last_opt_step)
         return first
 
-    def _give_last_back(self, trainer):
-        not_so = "last.pt could not be set to what it was at the snapshot"
-        with self._noted(not_so):
-            why = self._copies.give_back(self._torch, trainer, self._position, self._saved)
+    def _restore_last_pt(self, trainer):
+        failure = "last.pt could not be restored to what it was at the snapshot"
+        with self._note_os_errors(failure):
+            why = self._copies.restore(self._torch, trainer, self._position, self._last_pt_epoch)
             if why is not None:
-                self._watcher.note(not_so, why + "; after a NaN Ultralytics would go on from the one that is there")
+                self._callbacks.note(failure, why + "; after a NaN, Ultralytics would resume from the existing file")
 
     @contextlib.contextmanager
-    def _noted(self, what):
-        """Around a file that the training can do without: on a full disk, say, it is told once that it is not there."""
-        with self._watcher.never_raising(what):
+    def _note_os_errors(self, what):
+        """Report once if a file fails that the training can do without, for example on a full disk."""
+        with self._callbacks.report_errors(what):
             try:
                 yield
             except OSError as error:
-                if what not in self._said:
-                    self._said.add(what)
-                    self._watcher.note(what, str(error))
+                if what not in self._reported:
+                    self._reported.add(what)
+                    self._callbacks.note(what, str(error))
 
     @contextlib.contextmanager
-    def _whole_or_not_at_all(self, found):
-        """The one place at which a training is ended: going on from half of a state would spoil it without a sign."""
+    def _stop_on_failure(self, snapshot):
+        """Stop the training if restoring fails. This happens nowhere else: resuming from half of a state would silently
+        corrupt it.
+        """
         try:
             yield
         except Exception as error:
             raise CannotResume(
-                "Holdfast could not set this training to its snapshot %s (%s: %s), and ended it before anything was trained from half of it. "
-                "If that can be mended, go on with `holdfast resume`; or remove %s first: then it goes on from its last.pt, or from the start."
-                % (found.path, type(error).__name__, str(error)[:500], self._folder)
+                "Holdfast could not restore this training from its snapshot %s (%s: %s) and stopped it before training "
+                "from a partly restored state. If you can fix the cause, continue with `holdfast resume`; or remove %s "
+                "first: then it resumes from its last.pt or starts over."
+                % (snapshot.path, type(error).__name__, str(error)[:500], self._folder)
             ) from error
 
-    # --- small parts ---------------------------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------------------------
 
-    def _is_ours(self, trainer):
+    def _is_current(self, trainer):
         return self._trainer is not None and self._trainer() is trainer
 
-    def _torn(self, path, why, foreign):
+    def _report_corrupt(self, path, why, foreign):
         if foreign:
-            self._tell("probe-note", what="a snapshot was passed over", detail="%s: %s" % (path, why))
+            self._emit("probe-note", what="a snapshot was skipped", detail="%s: %s" % (path, why))
         else:
-            self._tell("snapshot-corrupt", path=path, why=why)
+            self._emit("snapshot-corrupt", path=path, why=why)
 
-    def _tell(self, event, **fields):
+    def _emit(self, event, **fields):
         self._probe.claim("ultralytics")
         self._probe.emit(event, **fields)
 
 
-def _why_not_this(trainer):
-    """Why snapshots are not taken of this training, or None."""
+def _why_no_snapshots(trainer):
+    """Return why no snapshots are taken of this training, or None."""
     if getattr(trainer, "world_size", 0) > 1 or os.environ.get("RANK", "-1") not in ("-1", "0"):
-        return "several devices: exactly going on was not tried there"
+        return "several devices: exact resuming was not tested there"
     if getattr(trainer.args, "time", None):
-        return "time=%s: how many epochs there are depends on the clock" % trainer.args.time
+        return "time=%s: the number of epochs depends on the elapsed time" % trainer.args.time
     if type(trainer.train_loader).__name__ != "InfiniteDataLoader" or trainer.train_loader.generator is None:
         return "its loader is a %s" % type(trainer.train_loader).__name__
     if getattr(trainer.args, "compile", False):
-        return "compile=%s was not tried" % trainer.args.compile
+        return "compile=%s was not tested" % trainer.args.compile
     return None

@@ -1,14 +1,14 @@
-"""The loader of a training of Ultralytics: one iterator for all epochs, which can be made again in the middle of one.
+"""The loader of an Ultralytics training: one iterator for all epochs, which can be recreated in the middle of an epoch.
 
-The order of a pass is drawn from the loader's generator when the pass is first asked for, by workers some batches before it
-begins. So that moment is kept for each pass, and one that goes on draws the same order again and leaves out what was used.
-Augmentation draws from the process's own random numbers, and mixes in images from a buffer of those loaded last; both are in
-the workers where there are any, and come back with each batch.
+The order of a pass is drawn from the loader's generator when the pass is first requested; workers request it some
+batches before it begins. So the generator state at that moment is saved for each pass. A resumed pass draws the same
+order again and skips the used batches. Augmentation draws from the random state of the process and mixes in images from
+a buffer of the last loaded ones. With workers, both live in the workers and are returned with each batch.
 """
 
 import itertools
 
-from ...snapshots.worker_state import BatchWithState, ResumedDataset, StatefulCollate, turn_of
+from ...snapshots.worker_state import BatchWithState, ResumedWorkerInit, StatefulCollate, rotate_workers
 
 
 class ResumableLoader(object):
@@ -16,27 +16,27 @@ class ResumableLoader(object):
         self._torch = torch
         self.loader = loader
         self._generator = loader.generator
-        self._order = Order(loader.batch_sampler.sampler, loader.generator)
-        loader.batch_sampler.sampler = self._order
+        self._replayable = ReplayableSampler(loader.batch_sampler.sampler, loader.generator)
+        loader.batch_sampler.sampler = self._replayable
         self._pass = 0
-        """Which pass of the iterator's is being read."""
+        """The pass of the iterator that is being read."""
         self._read = 0
-        """How many batches of it."""
-        self._taken = 0
-        """How many in all."""
-        self._born = None
-        """The generator before the iterator was made: workers are seeded from it."""
+        """How many of its batches were read."""
+        self._total_read = 0
+        """How many batches were read in all passes."""
+        self._initial_state = None
+        """The generator state before the iterator was created: workers are seeded from it."""
         self._workers = {}
-        self._kept = None
+        self._saved = None
         self._skipped = 0
-        self._follow_reset()
+        self._wrap_reset()
 
-    def _follow_reset(self):
-        """Ultralytics makes a new iterator where the augmentation changes."""
+    def _wrap_reset(self):
+        """Track `reset`: Ultralytics creates a new iterator when the augmentation changes."""
         original = self.loader.reset
 
         def reset():
-            self._kept = None
+            self._saved = None
             original()
 
         self.loader.reset = reset
@@ -46,113 +46,117 @@ class ResumableLoader(object):
     def next(self):
         loader = self.loader
         if loader.iterator is None:
-            self._make()
+            self._create()
         if self._read >= len(loader):
-            # Not before: where a pass ends with a full batch, its sampler draws once more as the next one is asked for.
+            # Not earlier: if a pass ends with a full batch, its sampler draws once more at the next request.
             self._pass, self._read = self._pass + 1, 0
-            self._order.forget_before(self._pass)
+            self._replayable.discard_before(self._pass)
         batch = next(loader.iterator)
         if type(batch) is BatchWithState:
-            self._workers[self._taken % loader.num_workers] = batch.drawn
+            self._workers[self._total_read % loader.num_workers] = batch.state
             batch = batch.batch
-        self._taken += 1
+        self._total_read += 1
         self._read += 1
         return batch
 
-    def _make(self):
-        if self._kept is not None:
-            self._make_again(self._kept)
+    def _create(self):
+        if self._saved is not None:
+            self._recreate(self._saved)
             return
-        self._born = self._generator.get_state()
-        self._pass = self._taken = 0
+        self._initial_state = self._generator.get_state()
+        self._pass = self._total_read = 0
         self._read, self._skipped = self._skipped, 0
         self._workers = {}
-        self._order.begin(0, None, self._read)
-        self.loader.iterator = self._carrying()
+        self._replayable.start_pass(0, None, self._read)
+        self.loader.iterator = self._make_iterator()
 
-    # --- going on ------------------------------------------------------------------------------------------------
+    # --- resuming ------------------------------------------------------------------------------------------------
 
     def state(self):
-        """Between two batches."""
-        if self._kept is not None:
-            return self._kept
+        """Return the state between two batches."""
+        if self._saved is not None:
+            return self._saved
         return {
             "made": self.loader.iterator is not None,
-            "born": self._born,
+            "born": self._initial_state,
             "now": self._generator.get_state(),
             "pass": self._pass,
-            "start": self._order.start_of(self._pass),
+            "start": self._replayable.get_start(self._pass),
             "read": self._read,
-            "taken": self._taken,
+            "taken": self._total_read,
             "workers": dict(self._workers),
-            "buffer": buffer_of(self.loader.dataset),
+            "buffer": get_buffer(self.loader.dataset),
         }
 
-    def go_on(self, kept):
-        """The iterator itself is made when it is first read: a training that goes on with a validation may never do so."""
-        self._generator.set_state(kept["now"].clone())
-        fill_buffer(self.loader.dataset, kept["buffer"])
-        self._kept = kept if kept["made"] else None
+    def load_state(self, saved):
+        """Load a state. The iterator is created when it is first read: a training that resumes with a validation may
+        never read it.
+        """
+        self._generator.set_state(saved["now"].clone())
+        fill_buffer(self.loader.dataset, saved["buffer"])
+        self._saved = saved if saved["made"] else None
 
-    def begin_at(self, batch):
-        """Where it is another loader than it was: a new order, of which so many batches are left out."""
+    def start_at(self, batch):
+        """Start a new order at this batch, if the loader has changed."""
         self._skipped = batch
 
-    def _make_again(self, kept):
-        self._kept = None
-        self._born, self._taken = kept["born"], kept["taken"]
-        self._pass, self._read = kept["pass"], kept["read"]
-        self._workers = dict(kept["workers"])
+    def _recreate(self, saved):
+        self._saved = None
+        self._initial_state, self._total_read = saved["born"], saved["taken"]
+        self._pass, self._read = saved["pass"], saved["read"]
+        self._workers = dict(saved["workers"])
         now = self._generator.get_state()
-        self._generator.set_state(kept["born"].clone())
-        self._order.begin(self._pass, kept["start"], self._read)
-        self.loader.iterator = self._carrying(continuing=True)
-        if not self.loader.num_workers:  # which have the order drawn at once, and with it the generator where it was
+        self._generator.set_state(saved["born"].clone())
+        self._replayable.start_pass(self._pass, saved["start"], self._read)
+        self.loader.iterator = self._make_iterator(continuing=True)
+        if (
+            not self.loader.num_workers
+        ):  # with workers, the order is drawn at once, which leaves the generator as it was
             self._generator.set_state(now)
 
-    def _carrying(self, continuing=False):
-        """An iterator whose workers send along what they draw from."""
+    def _make_iterator(self, continuing=False):
+        """Return an iterator whose workers send their random state with each batch."""
         loader = self.loader
         if not loader.num_workers:
             return loader._get_iterator()
         collate, init = loader.collate_fn, loader.worker_init_fn
-        loader.collate_fn = StatefulCollate(collate, carried_buffer)
+        loader.collate_fn = StatefulCollate(collate, pack_buffer)
         if continuing:
-            loader.worker_init_fn = ResumedDataset(init, self._workers, fill_carried_buffer)
+            loader.worker_init_fn = ResumedWorkerInit(init, self._workers, unpack_buffer)
         try:
-            with turn_of(self._taken):
+            with rotate_workers(self._total_read):
                 return loader._get_iterator()
         finally:
             loader.collate_fn, loader.worker_init_fn = collate, init
 
 
-class Order(object):
-    """A loader's batch sampler, which keeps its generator as it was before each pass."""
+class ReplayableSampler(object):
+    """A batch sampler that remembers the generator state before each pass."""
 
     def __init__(self, sampler, generator):
         self._sampler = sampler
         self._generator = generator
         self._starts = {}
         self._next = 0
-        self._set_back = None
+        self._start_state = None
         self._skip = 0
 
-    def begin(self, number, start=None, skip=0):
-        """The next pass is this one; with `start` it is drawn from there, and so many batches of it are left out."""
+    def start_pass(self, number, start=None, skip=0):
+        """Set the number of the next pass; with `start`, draw it from that state, and skip `skip` batches of it."""
         self._starts = {}
-        self._next, self._set_back, self._skip = number, start, skip
+        self._next, self._start_state, self._skip = number, start, skip
 
-    def start_of(self, number):
-        """None where it has not been drawn yet."""
+    def get_start(self, number):
+        """Return the generator state before a pass; None if it is not drawn yet."""
         return self._starts.get(number)
 
-    def forget_before(self, number):
+    def discard_before(self, number):
         self._starts = {n: start for n, start in self._starts.items() if n >= number}
 
     def __iter__(self):
-        if self._set_back is not None:
-            self._generator.set_state(self._set_back.clone())
-        skip, self._set_back, self._skip = self._skip, None, 0
+        if self._start_state is not None:
+            self._generator.set_state(self._start_state.clone())
+        skip, self._start_state, self._skip = self._skip, None, 0
         self._starts[self._next] = self._generator.get_state()
         self._next += 1
         return itertools.islice(iter(self._sampler), skip, None)
@@ -166,30 +170,30 @@ class Order(object):
         return getattr(self._sampler, name)
 
 
-def buffer_of(dataset):
-    """The numbers of the images that a mosaic is made from, in order."""
+def get_buffer(dataset):
+    """Return the indices of the images that a mosaic is made from, in order."""
     buffer = getattr(dataset, "buffer", None)
     return list(buffer) if isinstance(buffer, list) else None
 
 
-def fill_buffer(dataset, numbers):
-    """Images are read again, which draws no random number."""
-    if numbers is None or not isinstance(getattr(dataset, "buffer", None), list):
+def fill_buffer(dataset, indices):
+    """Load the images again, which draws no random numbers."""
+    if indices is None or not isinstance(getattr(dataset, "buffer", None), list):
         return
     dataset.buffer = []
-    for number in numbers:
+    for number in indices:
         dataset.load_image(number)
-    dataset.buffer = list(numbers)
+    dataset.buffer = list(indices)
 
 
-def carried_buffer(dataset):
-    """The same as a tensor, for the way from a worker: the count first, -1 where there is no buffer."""
+def pack_buffer(dataset):
+    """Return the same as a tensor, to send it from a worker: the length first, -1 if there is no buffer."""
     import torch
 
-    buffer = buffer_of(dataset)
+    buffer = get_buffer(dataset)
     return torch.tensor([-1] if buffer is None else [len(buffer), *buffer], dtype=torch.int64, device="cpu")
 
 
-def fill_carried_buffer(dataset, numbers):
-    count, *numbers = numbers.tolist()
-    fill_buffer(dataset, None if count < 0 else numbers)
+def unpack_buffer(dataset, indices):
+    count, *indices = indices.tolist()
+    fill_buffer(dataset, None if count < 0 else indices)

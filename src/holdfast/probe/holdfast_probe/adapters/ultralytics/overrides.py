@@ -1,11 +1,11 @@
-"""What a training of Ultralytics is to do otherwise than its command says: read once, each part handed to its file.
+"""Changes to what the command of an Ultralytics training requests: read once, each part passed to its module.
 
 {"settings": {"batch": 4, ...},                                                  settings
- "validation": {"every": 5, "batch": 4, "max_det": 100, "best_by": "mAP50"},     validation, best
- "clear_cache": {"epochs": 10, "steps": 0},                                      cache
+ "validation": {"every": 5, "batch": 4, "max_det": 100, "best_by": "mAP50"},     validation, best_metric
+ "clear_cache": {"epochs": 10, "steps": 0},                                      empty_cache
  "assigner": "cpu"}                                                              assigner
 
-Every part may be missing, and nothing is touched for one that is. A part that cannot be done is noted and left out.
+Every part is optional, and nothing is changed for a missing one. A part that cannot be applied is noted and ignored.
 """
 
 import json
@@ -22,59 +22,59 @@ from .validation import Validation
 OBJECTS = ("settings", "validation", "clear_cache")
 
 
-def requested_overrides(note):
-    """What is in the variable; empty where there is nothing, or nothing that can be read."""
+def read_overrides(note):
+    """Return the overrides in the environment variable; empty if there are none or they cannot be parsed."""
     text = os.environ.get(protocol.ULTRALYTICS)
     if not text:
         return {}
     try:
-        found = json.loads(text)
+        overrides = json.loads(text)
     except ValueError:
-        found = None
-    if isinstance(found, dict) and all(isinstance(found.get(name, {}), dict) for name in OBJECTS):
-        return found
-    note("what was wished for from outside cannot be read: the training runs as its command says", text[:300])
+        overrides = None
+    if isinstance(overrides, dict) and all(isinstance(overrides.get(name, {}), dict) for name in OBJECTS):
+        return overrides
+    note("the overrides cannot be parsed: the training runs as its command says", text[:300])
     return {}
 
 
 class Overrides(object):
-    def __init__(self, probe, watcher, requested_overrides):
-        self._watcher = watcher
-        self._settings = (
-            Settings(watcher, requested_overrides["settings"]) if requested_overrides.get("settings") else None
-        )
+    def __init__(self, probe, callbacks, overrides):
+        self._callbacks = callbacks
+        self._settings = Settings(callbacks, overrides["settings"]) if overrides.get("settings") else None
         self._parts = [] if self._settings is None else [self._settings]
-        if requested_overrides.get("validation"):
-            self._parts.append(Validation(probe.torch, watcher, requested_overrides["validation"]))
-        if requested_overrides.get("clear_cache"):
-            clearing = CacheClearing(probe.torch, watcher, requested_overrides["clear_cache"])
+        if overrides.get("validation"):
+            self._parts.append(Validation(probe.torch, callbacks, overrides["validation"]))
+        if overrides.get("clear_cache"):
+            clearing = CacheClearing(probe.torch, callbacks, overrides["clear_cache"])
             self._parts.append(clearing)
-            watcher.followers.append(clearing)
-        if requested_overrides.get("assigner") == "cpu":
-            after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, watcher).watch)
+            callbacks.followers.append(clearing)
+        if overrides.get("assigner") == "cpu":
+            after_import("ultralytics.utils.tal", AssignerOnCpu(probe.torch, callbacks).watch)
 
     def watch_model(self, module):
-        """`ultralytics.engine.model` is imported."""
+        """Apply setting overrides when `ultralytics.engine.model` is imported."""
         if self._settings is not None:
-            self._settings.of_model(module.Model)
+            self._settings.wrap_model(module.Model)
 
     def watch(self, module):
-        """`ultralytics.engine.trainer` is imported. After others that wrap it: they are to see what was wished for."""
+        """Wrap the trainer when `ultralytics.engine.trainer` is imported. Call this after other wrappers, so that they
+        see the overrides.
+        """
         if self._parts:
             wrap_method(module.BaseTrainer, "__init__", self._around_init)
 
     def _around_init(self, original, trainer, args, kwargs):
         for part in self._parts:
-            with self._watcher.never_raising("what was wished for from outside"):
-                part.of(type(trainer))
+            with self._callbacks.report_errors("applying overrides"):
+                part.wrap_trainer(type(trainer))
         if self._settings is not None:
-            with self._watcher.never_raising("settings from outside"):
-                args, kwargs = _with_overrides(args, kwargs, self._settings.over)
+            with self._callbacks.report_errors("setting overrides"):
+                args, kwargs = _with_overrides(args, kwargs, self._settings.apply)
         return original(trainer, *args, **kwargs)
 
 
 def _with_overrides(args, kwargs, change):
-    """Of BaseTrainer(cfg, overrides, _callbacks)."""
+    """Change the overrides in the arguments of BaseTrainer(cfg, overrides, _callbacks)."""
     if len(args) > 1:
         return (args[0], change(args[1]), *args[2:]), kwargs
     return args, dict(kwargs, overrides=change(kwargs.get("overrides")))

@@ -1,8 +1,8 @@
-"""Going on from an Ultralytics last.pt, with no change to the user's command.
+"""Resuming from an Ultralytics last.pt without a change to the user's command.
 
-The first `Model.train` that the checkpoint belongs to is called with `resume=<checkpoint>`, which works for scripts and
-for the `yolo` command alike. Ultralytics raises when asked to resume a finished or foreign checkpoint, so that is found
-out first; then the training starts as the user asked.
+The first `Model.train` call that the checkpoint belongs to gets `resume=<checkpoint>`, which works for scripts and for
+the `yolo` command alike. Ultralytics raises if the checkpoint is finished or from another training, so that is checked
+first; then the training starts as the user requested.
 """
 
 import functools
@@ -10,21 +10,21 @@ import os
 
 from ... import protocol
 
-NOT_RESUMED = "the training starts over instead of going on from its checkpoint"
+NOT_RESUMED = "the training starts over instead of resuming from its checkpoint"
 
 
 class Resume(object):
     def __init__(self, torch, checkpoint, note, starts_over, fallback):
-        """`otherwise(overrides)` says whether the training goes on from something better."""
+        """`fallback(overrides)` returns whether the training resumes from something better."""
         self._torch = torch
         self._fallback = fallback
         self._checkpoint = checkpoint
         self._note = note
         self._starts_over = starts_over
-        self._waiting = True
+        self._is_pending = True
 
     def watch(self, module):
-        """`ultralytics.engine.model` is imported."""
+        """Wrap `Model.train` when `ultralytics.engine.model` is imported."""
         model = getattr(module, "Model", None)
         original = getattr(model, "train", None)
         if original is None:
@@ -33,11 +33,11 @@ class Resume(object):
 
         @functools.wraps(original)
         def train(*args, **kwargs):
-            # The model itself is the first; the `yolo` command names a setting `model` beside it.
-            if self._waiting:
+            # The first positional argument is the model object; the `yolo` command also passes a setting named `model`.
+            if self._is_pending:
                 try:
                     if not self._fallback(kwargs):
-                        self._change(kwargs)
+                        self._set_resume(kwargs)
                 except Exception as error:
                     self._refuse("%s: %s" % (type(error).__name__, str(error)[:300]))
             return original(*args, **kwargs)
@@ -45,59 +45,59 @@ class Resume(object):
         model.train = train
 
     def _refuse(self, why):
-        """The training starts as the user asked, from step 0."""
-        self._waiting = False
+        """Let the training start as the user requested, from step 0."""
+        self._is_pending = False
         self._note(NOT_RESUMED, why)
         self._starts_over()
 
-    def _change(self, kwargs):
+    def _set_resume(self, kwargs):
         if not self._checkpoint or not os.path.exists(self._checkpoint):
-            self._refuse("there is no file %s" % self._checkpoint)
+            self._refuse("the file %s does not exist" % self._checkpoint)
             return
         saved = self._torch.load(self._checkpoint, map_location="cpu", weights_only=False)
         reason = why_not_resumable(saved)
         if reason is not None:
             self._refuse("%s: %s" % (self._checkpoint, reason))
             return
-        difference = why_of_another_training(saved["train_args"], kwargs)
+        difference = why_other_training(saved["train_args"], kwargs)
         if difference is not None:
-            self._note("a call of Model.train is not what the checkpoint belongs to", difference)
+            self._note("the checkpoint does not belong to this call of Model.train", difference)
             return
-        self._waiting = False
-        os.environ.pop(protocol.RESUME, None)  # processes that this one starts are not to go on from it again
+        self._is_pending = False
+        os.environ.pop(protocol.RESUME, None)  # processes started by this one must not resume from it again
         kwargs["resume"] = self._checkpoint
-        self._note("ultralytics goes on from its checkpoint", "%s, epoch %d" % (self._checkpoint, saved["epoch"] + 1))
+        self._note("ultralytics resumes from its checkpoint", "%s, epoch %d" % (self._checkpoint, saved["epoch"] + 1))
 
 
 def why_not_resumable(saved):
-    """Why Ultralytics could not go on from this checkpoint, or None."""
+    """Return why Ultralytics cannot resume from this checkpoint, or None."""
     if not isinstance(saved, dict) or not isinstance(saved.get("train_args"), dict):
         return "not a training checkpoint of ultralytics"
     if saved.get("optimizer") is None or saved.get("epoch", -1) < 0:
-        return "it is stripped of its optimizer, as at the end of a training"
+        return "its optimizer state was stripped, as at the end of a training"
     epochs = saved["train_args"].get("epochs")
     if epochs is not None and saved["epoch"] + 1 >= epochs:
         return "all of its %s epochs are done" % epochs
     if saved.get("ema") is None and saved.get("model") is None:
-        return "it holds no model"
+        return "it contains no model"
     return None
 
 
-def why_of_another_training(saved, asked):
-    """What shows that the checkpoint is from another training than the one asked for, or None. Settings that may rightly
-    change between attempts (batch, image size, device, ...) are not looked at.
+def why_other_training(saved, requested):
+    """Return why the checkpoint belongs to another training than the requested one, or None. Settings that may change
+    between attempts (batch, image size, device, ...) are not compared.
     """
-    if isinstance(asked.get("data"), (list, tuple)):
-        return "it trains on several data sets"
+    if isinstance(requested.get("data"), (list, tuple)):
+        return "it trains on several datasets"
     for name in ("epochs", "task"):
-        if asked.get(name) is not None and saved.get(name) is not None and str(asked[name]) != str(saved[name]):
-            return "%s is %s there and %s here" % (name, saved[name], asked[name])
-    data, saved_data = asked.get("data"), saved.get("data")
+        if requested.get(name) is not None and saved.get(name) is not None and str(requested[name]) != str(saved[name]):
+            return "%s is %s in the checkpoint and %s now" % (name, saved[name], requested[name])
+    data, saved_data = requested.get("data"), saved.get("data")
     if data and saved_data and _stem(data) != _stem(saved_data):
-        return "data is %s there and %s here" % (saved_data, data)
-    name, saved_name = asked.get("name"), saved.get("name")
+        return "data is %s in the checkpoint and %s now" % (saved_data, data)
+    name, saved_name = requested.get("name"), saved.get("name")
     if name and saved_name and not str(saved_name).startswith(str(name)):
-        return "name is %s there and %s here" % (saved_name, name)
+        return "name is %s in the checkpoint and %s now" % (saved_name, name)
     return None
 
 

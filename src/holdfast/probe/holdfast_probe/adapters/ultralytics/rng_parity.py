@@ -1,15 +1,15 @@
-"""What a validation draws from the random numbers of the training, so that one that is left out leaves them as if it had been.
+"""The random numbers that a validation draws, so that a skipped validation leaves the random state as if it had run.
 
-Ultralytics draws once for each image that it loads, also to validate, and where there are no workers from the very numbers that
-augmentation draws from next. One image is loaded to see how often; each validation that is made shows whether that was right.
+Ultralytics draws once for each image that it loads, also for validation. Without workers it draws from the same random
+state as the next augmentation. One image is loaded to count the draws; each validation that runs verifies the count.
 """
 
 import random
 
-from ...snapshots.rng import draw_on_from, drawn_so_far
+from ...snapshots.rng import get_rng_states, set_rng_states
 
-MAX_DRAWS_OF_ONE = 64
-OTHERWISE = "a training with fewer validations is not the one with all of them: random numbers are drawn otherwise"
+MAX_DRAWS_PER_IMAGE = 64
+NOT_EQUIVALENT = "a training with fewer validations differs from one with all of them: it draws other random numbers"
 
 
 class RngParity(object):
@@ -19,50 +19,50 @@ class RngParity(object):
         self._loader = None
         self._count = None
 
-    def instead_of(self, loader):
-        """Draws as often as a validation with this loader would."""
+    def skip_validation(self, loader):
+        """Draw as often as a validation with this loader would."""
         count = self.count(loader)
         if count is None:
-            self._note(OTHERWISE, "what a validation draws could not be told")
+            self._note(NOT_EQUIVALENT, "the random numbers drawn by a validation could not be determined")
             return
         for _ in range(count):
-            random.random()  # noqa: S311 - it stands for one of the training's
+            random.random()  # noqa: S311 - replaces a draw of the training
 
     def check(self, loader, before):
-        """After a validation: `before` is Python's state from before it."""
+        """Verify the count after a validation. `before` is Python's random state before it."""
         count = self.count(loader)
         expected = random.Random()  # noqa: S311
         expected.setstate(before)
         for _ in range(count or 0):
             expected.random()
         if count is None or expected.getstate() != random.getstate():
-            self._note(OTHERWISE, "a validation did not draw %s times" % count)
+            self._note(NOT_EQUIVALENT, "a validation did not draw %s times" % count)
 
     def count(self, loader):
-        """How often one pass draws; None where that cannot be told."""
+        """Return how often one pass draws; None if that cannot be determined."""
         if loader is not self._loader:
             self._loader = loader
-            self._count = 0 if loader.num_workers else self._count_of(loader.dataset)
+            self._count = 0 if loader.num_workers else self._count_draws(loader.dataset)
         return self._count
 
-    def _count_of(self, dataset):
-        before, python = drawn_so_far(self._torch), random.getstate()
+    def _count_draws(self, dataset):
+        before, python = get_rng_states(self._torch), random.getstate()
         try:
             dataset[0]
-            after, drawn = drawn_so_far(self._torch), _draws_between(python, random.getstate())
+            after, draws = get_rng_states(self._torch), _count_draws_between(python, random.getstate())
         finally:
-            draw_on_from(self._torch, before)
+            set_rng_states(self._torch, before)
         same = all(_is_same(before[name], after[name]) for name in before if name != "python")
-        return drawn * len(dataset) if same and drawn is not None else None
+        return draws * len(dataset) if same and draws is not None else None
 
 
-def _draws_between(before, after):
-    drawing = random.Random()  # noqa: S311
-    drawing.setstate(before)
-    for count in range(MAX_DRAWS_OF_ONE + 1):
-        if drawing.getstate() == after:
+def _count_draws_between(before, after):
+    generator = random.Random()  # noqa: S311
+    generator.setstate(before)
+    for count in range(MAX_DRAWS_PER_IMAGE + 1):
+        if generator.getstate() == after:
             return count
-        drawing.random()
+        generator.random()
     return None
 
 

@@ -1,7 +1,8 @@
-"""The insides of Ultralytics that exact going on stands on, and the versions of them that it was tried with.
+"""The Ultralytics internals that exact resuming depends on, and the versions that it was tested with.
 
-It starts a training loop in its middle, which only works if the loop is the one that it was made for. So the source of that
-loop and of the loader is compared with those that were tried; of any other version, last.pt is gone on from instead.
+It starts a training loop in the middle, which only works with the loop that it was written for. So the source of the
+loop and of the loader is compared with the tested ones. With any other version, the training resumes from last.pt
+instead.
 """
 
 import hashlib
@@ -10,11 +11,11 @@ import inspect
 TESTED = {
     "34c8d4a3": "8.4.190",
 }
-"""What a loop's and a loader's source come to -> a version that has them."""
+"""Hash of the source of the loop and the loader -> a version that has it."""
 
 
 def why_not_exact(trainer_module):
-    """Why this version's trainings cannot be gone on from exactly, or None."""
+    """Return why trainings of this version cannot resume exactly, or None."""
     try:
         from ultralytics import __version__ as version
         from ultralytics.data.build import InfiniteDataLoader, _RepeatSampler
@@ -22,9 +23,9 @@ def why_not_exact(trainer_module):
         trainer = trainer_module.BaseTrainer
         sources = [inspect.getsource(part) for part in (trainer._do_train, InfiniteDataLoader, _RepeatSampler)]
     except (ImportError, AttributeError, OSError, TypeError) as error:
-        return "this version of ultralytics is built otherwise (%s)" % error
+        return "this version of ultralytics has a different structure (%s)" % error
     found = hashlib.sha256("".join(sources).encode("utf-8")).hexdigest()[:8]
     if found in TESTED:
         return None
     tried = ", ".join(sorted(set(TESTED.values())))
-    return "ultralytics %s has another training loop (%s) than those tried (%s)" % (version, found, tried)
+    return "ultralytics %s has another training loop (%s) than the tested versions (%s)" % (version, found, tried)

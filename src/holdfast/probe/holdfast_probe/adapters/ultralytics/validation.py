@@ -1,7 +1,7 @@
-"""Validation every n epochs, with batches and a number of boxes of its own, and the best by another number.
+"""Validation every n epochs, with its own batch size and number of boxes, and best.pt by another metric.
 
-An epoch that is not validated has no metrics: those of an earlier one are not written to results.csv again, do not count for
-early stopping, and do not make best.pt anew. The weights are those that they would have been with all validations (see drawing).
+An epoch without validation has no metrics: those of an earlier epoch are not written to results.csv again, do not count
+for early stopping, and do not update best.pt. The weights are the same as with all validations (see rng_parity).
 """
 
 import random
@@ -14,27 +14,29 @@ from .rng_parity import RngParity
 DEFAULTS = {"every": 1, "batch": None, "max_det": None, "best_by": "fitness"}
 
 
-def told_apart_by(requested_overrides):
-    """For a snapshot's fingerprint: with other validations best.pt and the metrics may be others, though the weights are not."""
-    parts = {name: requested_overrides.get(name, usual) for name, usual in DEFAULTS.items()}
+def describe_validation(overrides):
+    """Return entries for the fingerprint of a snapshot: other validations may change best.pt and the metrics, but not
+    the weights.
+    """
+    parts = {name: overrides.get(name, default) for name, default in DEFAULTS.items()}
     return {"validation " + name: str(value) for name, value in parts.items() if value not in (None, DEFAULTS[name])}
 
 
 class Validation(object):
-    def __init__(self, torch, watcher, requested_overrides):
-        self._watcher = watcher
-        self._drawing = RngParity(torch, watcher.note)
-        self._every = max(1, int(requested_overrides.get("every") or 1))
-        self._batch = requested_overrides.get("batch")
-        self._max_det = requested_overrides.get("max_det")
-        self._by = requested_overrides.get("best_by")
-        if self._by not in best_metric.KNOWN:
-            self._by = None
+    def __init__(self, torch, callbacks, overrides):
+        self._callbacks = callbacks
+        self._rng_parity = RngParity(torch, callbacks.note)
+        self._every = max(1, int(overrides.get("every") or 1))
+        self._batch = overrides.get("batch")
+        self._max_det = overrides.get("max_det")
+        self._metric = overrides.get("best_by")
+        if self._metric not in best_metric.METRICS:
+            self._metric = None
 
-    def of(self, trainer_class):
-        """A trainer of this class is about to be made."""
+    def wrap_trainer(self, trainer_class):
+        """Wrap the methods of a trainer class before a trainer is created."""
         for wanted, name, around in (
-            (self._every > 1 or self._by, "validate", self._around_validate),
+            (self._every > 1 or self._metric, "validate", self._around_validate),
             (self._every > 1, "save_metrics", self._around_save_metrics),
             (self._every > 1, "save_model", self._around_save_model),
             (self._batch, "get_dataloader", self._around_loader),
@@ -43,12 +45,14 @@ class Validation(object):
             if wanted and hasattr(trainer_class, name):
                 wrap_method(trainer_class, name, around)
             elif wanted:
-                self._watcher.note("this version of ultralytics validates otherwise", "it has no %s" % name)
+                self._callbacks.note("this version of ultralytics validates differently", "it has no %s" % name)
 
-    # --- when, and the best by what ------------------------------------------------------------------------------
+    # --- when to validate, and the best metric -------------------------------------------------------------------
 
-    def due(self, trainer):
-        """Whether the epoch at hand is validated: each nth, the last, and one that early stopping would end with."""
+    def is_due(self, trainer):
+        """Return whether to validate the current epoch: every nth, the last one, and the one at which early stopping
+        would stop.
+        """
         epoch = trainer.epoch + 1
         if epoch % self._every == 0 or epoch >= trainer.epochs or trainer.stop:
             return True
@@ -57,42 +61,44 @@ class Validation(object):
         return epoch - trainer.stopper.best_epoch >= trainer.stopper.patience
 
     def _around_validate(self, original, trainer, args, kwargs):
-        due, before, drawn = True, getattr(trainer, "best_fitness", None), random.getstate()
-        with self._watcher.never_raising("whether to validate"):
-            if not self.due(trainer):
-                self._drawing.instead_of(trainer.test_loader)
-                due = False
-            trainer._holdfast_passed_over = None if due else trainer.epoch
-        if not due:
+        is_due, before, rng_state = True, getattr(trainer, "best_fitness", None), random.getstate()
+        with self._callbacks.report_errors("deciding whether to validate"):
+            if not self.is_due(trainer):
+                self._rng_parity.skip_validation(trainer.test_loader)
+                is_due = False
+            trainer._holdfast_skipped_epoch = None if is_due else trainer.epoch
+        if not is_due:
             return trainer.metrics, None
         metrics, fitness = original(trainer, *args, **kwargs)
-        with self._watcher.never_raising("after a validation"):
+        with self._callbacks.report_errors("after a validation"):
             if self._every > 1:
-                self._drawing.check(trainer.test_loader, drawn)
-            if self._by is not None and metrics:
-                fitness = self._judged(trainer, metrics, fitness, before)
+                self._rng_parity.check(trainer.test_loader, rng_state)
+            if self._metric is not None and metrics:
+                fitness = self._apply_metric(trainer, metrics, fitness, before)
         return metrics, fitness
 
-    def _judged(self, trainer, metrics, fitness, before):
-        score = best_metric.score(metrics, self._by)
+    def _apply_metric(self, trainer, metrics, fitness, before):
+        score = best_metric.score(metrics, self._metric)
         if score is None:
-            self._watcher.note("best.pt is the best by Ultralytics' own fitness", "there is no %s here" % self._by)
+            self._callbacks.note(
+                "best.pt is selected by Ultralytics' own fitness", "there is no %s here" % self._metric
+            )
             return fitness
         trainer.best_fitness = score if before is None or before < score else before
         return score
 
-    # --- what is written of an epoch that was not validated ------------------------------------------------------
+    # --- files of an epoch without validation --------------------------------------------------------------------
 
     def _around_save_metrics(self, original, trainer, args, kwargs):
         result = original(trainer, *args, **kwargs)
-        if _is_passed_over(trainer):
-            with self._watcher.never_raising("results.csv of an epoch that was not validated"):
-                empty_in_last_row(str(trainer.csv), trainer.metrics)
+        if _is_skipped(trainer):
+            with self._callbacks.report_errors("results.csv of an epoch that was not validated"):
+                clear_last_row(str(trainer.csv), trainer.metrics)
         return result
 
     def _around_save_model(self, original, trainer, args, kwargs):
-        """Ultralytics saves best.pt where the fitness is the best, and with none validated yet both are None."""
-        if not _is_passed_over(trainer) or trainer.best_fitness is not None:
+        """Ultralytics saves best.pt if the fitness equals the best, and before the first validation both are None."""
+        if not _is_skipped(trainer) or trainer.best_fitness is not None:
             return original(trainer, *args, **kwargs)
         trainer.fitness = 0.0
         try:
@@ -100,11 +106,11 @@ class Validation(object):
         finally:
             trainer.fitness = None
 
-    # --- how -----------------------------------------------------------------------------------------------------
+    # --- how to validate -----------------------------------------------------------------------------------------
 
     def _around_loader(self, original, trainer, args, kwargs):
         """get_dataloader(dataset_path, batch_size, rank, mode)"""
-        with self._watcher.never_raising("the batches of a validation"):
+        with self._callbacks.report_errors("the validation batch size"):
             mode = args[3] if len(args) > 3 else kwargs.get("mode")
             if mode == "val" and len(args) > 1:
                 args = (args[0], int(self._batch), *args[2:])
@@ -114,22 +120,22 @@ class Validation(object):
 
     def _around_validator(self, original, trainer, args, kwargs):
         validator = original(trainer, *args, **kwargs)
-        with self._watcher.never_raising("how many boxes are kept"):
+        with self._callbacks.report_errors("the maximum number of boxes"):
             validator.args.max_det = int(self._max_det)
         return validator
 
 
-def _is_passed_over(trainer):
-    """Whether the epoch at hand was not validated."""
-    return getattr(trainer, "_holdfast_passed_over", None) == trainer.epoch
+def _is_skipped(trainer):
+    """Return whether the current epoch was not validated."""
+    return getattr(trainer, "_holdfast_skipped_epoch", None) == trainer.epoch
 
 
-def empty_in_last_row(path, names):
-    """In a table with a header, these columns of the last row become empty: plots leave a gap there."""
+def clear_last_row(path, names):
+    """Clear these columns in the last row of a table with a header, so that plots leave a gap there."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     header, cells = lines[0].split(","), lines[-1].split(",")
     if len(header) != len(cells):
-        raise ValueError("the last row has %d cells under %d names" % (len(cells), len(header)))
+        raise ValueError("the last row has %d cells, but the header has %d names" % (len(cells), len(header)))
     lines[-1] = ",".join("" if name.strip() in names else cell for name, cell in zip(header, cells))
     replace_content(path, ("\n".join(lines) + "\n").encode("utf-8"))
