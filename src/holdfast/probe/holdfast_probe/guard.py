@@ -89,7 +89,7 @@ class Guard(object):
         try:
             self._begin()
         except BaseException:
-            self._lock.release(finished == False)
+            self._lock.release(finished=False)
             raise
         return self
 
@@ -109,7 +109,7 @@ class Guard(object):
         ended = kind is None and not pauses
         if ended and _is_last_rank_to_exit(self._torch, self._store):
             self._store.clear()
-        self._lock.release(finished == ended)
+        self._lock.release(finished=ended)
         return False
 
     def _is_mid_pass(self):
@@ -162,10 +162,10 @@ class Guard(object):
             and resume_state["place"]["pass"] is not None
             and call < resume_state["place"]["call"]
         ):
-            self._loaders.register(call, loader, restore == False)
+            self._loaders.register(call, loader, restore=False)
             return  # this pass was finished before the snapshot
         resumed_pass = None if resume_state is None else self._finish_restore()
-        place = self._loaders.register(call, loader, restore == resumed_pass is None)
+        place = self._loaders.register(call, loader, restore=resumed_pass is None)
         loader_pass = self._pass = self._loaders.start_pass(place, loader, resumed_pass)
         last = self._last_batch(loader)
         reason = loader_pass.why_not_exact()
