@@ -9,7 +9,7 @@ import signal as signals
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.process.exit_evidence import evidence_of
+from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema import events
 from holdfast.schema.errors import UsageError
 
@@ -64,9 +64,9 @@ def end_of(exit_code: int | None, words: Sequence[str] = (), *, finished: str = 
     last = list(words[-KEPT_LINES:])
     if exit_code is not None:
         code, signal = _split(exit_code)
-        found = [*evidence_of(code, signal, last), *_by_system(last)] if code != 0 else []
+        found = [*collect_exit_evidence(code, signal, last), *_by_system(last)] if code != 0 else []
         return End(code, signal, last if code != 0 else last[-5:], found, f"the exit code {exit_code} that you gave")
-    found = [*_by_system(last), *evidence_of(None, None, last)]
+    found = [*_by_system(last), *collect_exit_evidence(None, None, last)]
     told = next((item for item in reversed(found) if _SIGNAL.search(item.text)), None)
     if told is not None:
         named = _SIGNAL.search(told.text)

@@ -52,7 +52,7 @@ def _ended(why: Interrupted) -> int:
     from holdfast.process.helper_processes import helpers
     from holdfast.render.console import say
 
-    left = helpers.end()
+    left = helpers.terminate()
     kept = f"what it had started is ended, except: {', '.join(left)}" if left else "what it had started is ended"
     with contextlib.suppress(OSError):
         say(f"interrupted by {SIGNALS[why.number]}; {kept}")

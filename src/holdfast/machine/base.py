@@ -1,6 +1,6 @@
 """The seam: what the rest of Holdfast may ask of the machine that it runs on.
 
-No call raises, and each is bounded in time (`PATIENCE`; evidence of a kill on macOS may take longer). What could not be looked at is said as Evidence of the
+No call raises, and each is bounded in time (`CALL_TIMEOUT_S`; evidence of a kill on macOS may take longer). What could not be looked at is said as Evidence of the
 source "not readable": no evidence and no access to evidence are two different facts.
 
 Sources of kill evidence, for rules to match on:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.machine.power import Power
     from holdfast.schema.events import Evidence
 
-PATIENCE = 3.0
+CALL_TIMEOUT_S = 3.0
 """Seconds that any one call may take."""
 
 

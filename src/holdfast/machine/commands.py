@@ -6,17 +6,17 @@ import os
 import subprocess
 from typing import NamedTuple
 
-MAX_TEXT = 4_000_000
+MAX_TEXT_CHARS = 4_000_000
 """Characters looked at; no answer that we ask for is near that long."""
 
 
-class Answer(NamedTuple):
+class CommandOutput(NamedTuple):
     text: str
     problem: str | None = None
     """Why the text is missing or incomplete."""
 
 
-def ask(command: list[str], seconds: float) -> Answer:
+def run_command(command: list[str], seconds: float) -> CommandOutput:
     name = command[0]
     try:
         done = subprocess.run(
@@ -29,18 +29,18 @@ def ask(command: list[str], seconds: float) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        return Answer(_decoded(late.stdout), f"{name} had not finished after {seconds:.1f} s")
+        return CommandOutput(_decode(late.stdout), f"{name} had not finished after {seconds:.1f} s")
     except OSError as error:
-        return Answer("", f"{name} could not be run: {error.strerror or error}")
-    text = _decoded(done.stdout)
+        return CommandOutput("", f"{name} could not be run: {error.strerror or error}")
+    text = _decode(done.stdout)
     if done.returncode == 0:
-        return Answer(text)
-    said = _decoded(done.stderr).strip().splitlines()
-    return Answer(text, f"{name} ended with {done.returncode}: {said[0] if said else 'it did not say why'}")
+        return CommandOutput(text)
+    said = _decode(done.stderr).strip().splitlines()
+    return CommandOutput(text, f"{name} ended with {done.returncode}: {said[0] if said else 'it did not say why'}")
 
 
-def _decoded(raw: bytes | str | None) -> str:
+def _decode(raw: bytes | str | None) -> str:
     if not raw:
         return ""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-    return text[:MAX_TEXT]
+    return text[:MAX_TEXT_CHARS]

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 NOT_KEPT = "The machine is not kept awake"
 """How the sentence of every `start` begins that did not succeed."""
-HELD = b"held\n"
+READY = b"held\n"
 """What a helper prints once it keeps the machine awake, where it can print."""
 
 
-class _Entered:
+class _AwakeContext:
     def start(self) -> str:
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class _Entered:
         self.stop()
 
 
-class NothingSleeps(_Entered):
+class NothingSleeps(_AwakeContext):
     def __init__(self, why: str) -> None:
         self._why = why
 
@@ -47,7 +47,7 @@ class CannotKeepAwake(NothingSleeps):
         return f"{NOT_KEPT}: {self._why}."
 
 
-class HelperKeepsAwake(_Entered):
+class HelperKeepsAwake(_AwakeContext):
     """Holds a helper by its standard input: the kernel closes that pipe when we die, by SIGKILL too."""
 
     def __init__(
@@ -55,12 +55,12 @@ class HelperKeepsAwake(_Entered):
         command: list[str],
         how: str,
         *,
-        says_held: bool,
+        confirms_start: bool,
         launch: Callable[..., subprocess.Popen[bytes]] | None = None,
     ) -> None:
         self._command = command
         self._how = how
-        self._says_held = says_held
+        self._says_held = confirms_start
         self._launch = launch or subprocess.Popen
         self._helper: subprocess.Popen[bytes] | None = None
 
@@ -78,19 +78,19 @@ class HelperKeepsAwake(_Entered):
         except OSError as error:
             return f"{NOT_KEPT}: {self._command[0]} could not be run ({error.strerror or error})."
         self._helper = helper
-        problem = self._problem(helper)
+        problem = self._find_problem(helper)
         if problem is None:
             return f"The machine is kept awake by {self._how}."
         self.stop()
         return f"{NOT_KEPT}: {self._command[0]} said: {problem}."
 
-    def _problem(self, helper: subprocess.Popen[bytes]) -> str | None:
+    def _find_problem(self, helper: subprocess.Popen[bytes]) -> str | None:
         if not self._says_held:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 helper.wait(0.05)
             return None if helper.poll() is None else _first_line(_read_until(helper, b"\n", 0.5))
-        said = _read_until(helper, HELD, 2.0)
-        return None if said.endswith(HELD) else _first_line(said)
+        said = _read_until(helper, READY, 2.0)
+        return None if said.endswith(READY) else _first_line(said)
 
     def stop(self) -> None:
         helper, self._helper = self._helper, None

@@ -60,7 +60,7 @@ def parse_journal(text: str) -> list[LogLine]:
     return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
 
 
-def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: float, until: float) -> list[Evidence]:
+def find_kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: float, until: float) -> list[Evidence]:
     ours: list[Evidence] = []
     others: list[Evidence] = []
     for line in lines:
@@ -81,7 +81,7 @@ def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: floa
     return ours[:MAX_LINES] + others[-3:]
 
 
-def daemon_evidence(
+def find_daemon_evidence(
     lines: Iterable[LogLine], pids: Collection[int], own_groups: Collection[str], since: float
 ) -> list[Evidence]:
     """Kills by earlyoom (names a process) and systemd-oomd (names a cgroup with all that is in it)."""

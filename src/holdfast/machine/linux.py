@@ -8,20 +8,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.machine.base import PATIENCE, Awake, KillCounters, ProcessFacts, SystemMemory
-from holdfast.machine.cgroups import MemoryGroup, counts, counts_in, memory_groups
-from holdfast.machine.commands import Answer, ask
+from holdfast.machine.base import CALL_TIMEOUT_S, Awake, KillCounters, ProcessFacts, SystemMemory
+from holdfast.machine.cgroups import MemoryGroup, counts, read_counts, find_memory_groups
+from holdfast.machine.commands import CommandOutput, run_command
 from holdfast.machine.keep_awake import CannotKeepAwake, HelperKeepsAwake, NothingSleeps
 from holdfast.machine.kernel_log import (
     LogLine,
-    daemon_evidence,
-    kernel_evidence,
+    find_daemon_evidence,
+    find_kernel_evidence,
     parse_dmesg,
     parse_journal,
     parse_kmsg,
 )
 from holdfast.machine.power import Power, read_supplies
-from holdfast.machine.safely import gathered
+from holdfast.machine.safely import gather_evidence
 from holdfast.schema.events import Evidence
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LinuxMachine:
         self,
         proc: Path = Path("/proc"),
         kernel_messages: Path = Path("/dev/kmsg"),
-        ask: Callable[[list[str], float], Answer] = ask,
+        run_command: Callable[[list[str], float], CommandOutput] = run_command,
         systemd: Path = Path("/run/systemd/system"),
         sys: Path = Path("/sys"),
     ) -> None:
@@ -55,14 +55,14 @@ class LinuxMachine:
         self._systemd = systemd
         self._proc = proc
         self._kernel_messages = kernel_messages
-        self._ask = ask
+        self._run_command = run_command
 
     def memory(self) -> SystemMemory:
         system = parse_meminfo(self._read("meminfo"))
         total = system.get("MemTotal", 0)
         available = system.get("MemAvailable", system.get("MemFree", 0))
         limit, limited_by = total, "physical memory"
-        for group in self._groups():
+        for group in self._find_groups():
             bound = group.limit()
             if bound is None:
                 continue
@@ -108,23 +108,23 @@ class LinuxMachine:
 
     def kill_counters(self) -> KillCounters:
         found: dict[str, int] = {}
-        for group in self._groups():
+        for group in self._find_groups():
             for kind, value in (("kills", group.kills()), ("limit hits", group.limit_hits())):
                 if value is not None:
-                    found[_key(group, kind)] = value
-        machine_wide = counts_in(self._proc / "vmstat").get("oom_kill")
+                    found[_make_key(group, kind)] = value
+        machine_wide = read_counts(self._proc / "vmstat").get("oom_kill")
         if machine_wide is not None:
             found[_MACHINE_WIDE] = machine_wide
         return KillCounters(found, time.monotonic())
 
     def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:
-        deadline = time.monotonic() + PATIENCE * 0.9
+        deadline = time.monotonic() + CALL_TIMEOUT_S * 0.9
         ours = frozenset(pids)
-        return gathered(
+        return gather_evidence(
             [
-                ("cgroups", lambda: self._counted(before)),
-                ("kernel log", lambda: self._kernel_says(before, ours, since, deadline)),
-                ("journal", lambda: self._daemons_say(ours, since, deadline)),
+                ("cgroups", lambda: self._compare_counters(before)),
+                ("kernel log", lambda: self._read_kernel_evidence(before, ours, since, deadline)),
+                ("journal", lambda: self._read_daemon_evidence(ours, since, deadline)),
             ]
         )
 
@@ -133,7 +133,7 @@ class LinuxMachine:
             return NothingSleeps("systemd, which puts machines to sleep, does not run here")
         if shutil.which(_INHIBIT[0]) is None:
             return CannotKeepAwake("systemd-inhibit is not installed")
-        return HelperKeepsAwake(_INHIBIT, "systemd-inhibit (sleep and idle)", says_held=True)
+        return HelperKeepsAwake(_INHIBIT, "systemd-inhibit (sleep and idle)", confirms_start=True)
 
     def power(self) -> Power:
         return read_supplies(self._sys / "class/power_supply", self._sys / "firmware/acpi/platform_profile")
@@ -144,14 +144,14 @@ class LinuxMachine:
         except OSError:
             return ""
 
-    def _groups(self) -> list[MemoryGroup]:
-        return memory_groups(self._read("self/cgroup"), self._read("self/mountinfo"))
+    def _find_groups(self) -> list[MemoryGroup]:
+        return find_memory_groups(self._read("self/cgroup"), self._read("self/mountinfo"))
 
-    def _counted(self, before: KillCounters) -> Iterable[Evidence]:
+    def _compare_counters(self, before: KillCounters) -> Iterable[Evidence]:
         now = self.kill_counters().counts
         told: set[int] = set()
-        for group in self._groups():
-            key = _key(group, "kills")
+        for group in self._find_groups():
+            key = _make_key(group, "kills")
             rise = now.get(key, 0) - before.counts.get(key, now.get(key, 0))
             # In version 2 every group above counts the same kill again: the lowest one says it all.
             if rise > 0 and group.version not in told:
@@ -160,7 +160,7 @@ class LinuxMachine:
                     "cgroup" if group.own else "cgroup above",
                     f"oom_kill of cgroup {group.name} rose by {rise}: the kernel killed in it for lack of memory",
                 )
-            key = _key(group, "limit hits")
+            key = _make_key(group, "limit hits")
             hits = now.get(key, 0) - before.counts.get(key, now.get(key, 0))
             if hits > 0 and group.own:
                 yield Evidence("cgroup limit", f"cgroup {group.name} ran into its memory limit {hits} times")
@@ -168,39 +168,39 @@ class LinuxMachine:
         if rise > 0:
             yield Evidence("machine counter", f"oom_kill in /proc/vmstat rose by {rise}")
 
-    def _kernel_says(
+    def _read_kernel_evidence(
         self, before: KillCounters, pids: frozenset[int], since: float, deadline: float
     ) -> Iterable[Evidence]:
-        lines, problem = self._kernel_lines(deadline)
+        lines, problem = self._read_kernel_lines(deadline)
         if problem is None:
-            return kernel_evidence(lines, pids, before.monotonic, time.monotonic())
+            return find_kernel_evidence(lines, pids, before.monotonic, time.monotonic())
         # Members of the group adm or systemd-journal may read through the journal what dmesg refuses them.
-        answer = self._journal(["-k"], since, deadline)
+        answer = self._read_journal(["-k"], since, deadline)
         if answer.text.strip():
-            return kernel_evidence(parse_journal(answer.text), pids, since, time.time())
+            return find_kernel_evidence(parse_journal(answer.text), pids, since, time.time())
         return [Evidence("not readable", f"kernel log: {problem}")]
 
-    def _kernel_lines(self, deadline: float) -> tuple[list[LogLine], str | None]:
+    def _read_kernel_lines(self, deadline: float) -> tuple[list[LogLine], str | None]:
         text = read_kernel_messages(self._kernel_messages, min(deadline, time.monotonic() + 1.0))
         if text is not None:
             return parse_kmsg(text), None
-        answer = self._ask(["dmesg"], min(1.0, deadline - time.monotonic()))
+        answer = self._run_command(["dmesg"], min(1.0, deadline - time.monotonic()))
         return parse_dmesg(answer.text), answer.problem
 
-    def _daemons_say(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
-        answer = self._journal(["-t", "earlyoom", "-t", "systemd-oomd"], since, deadline)
-        own = [group.name for group in self._groups() if group.own]
-        found = daemon_evidence(parse_journal(answer.text), pids, own, since)
+    def _read_daemon_evidence(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
+        answer = self._read_journal(["-t", "earlyoom", "-t", "systemd-oomd"], since, deadline)
+        own = [group.name for group in self._find_groups() if group.own]
+        found = find_daemon_evidence(parse_journal(answer.text), pids, own, since)
         if answer.problem and not found:
             return [Evidence("not readable", f"journal: {answer.problem}")]
         return found
 
-    def _journal(self, what: list[str], since: float, deadline: float) -> Answer:
+    def _read_journal(self, what: list[str], since: float, deadline: float) -> CommandOutput:
         command = ["journalctl", *what, "--since", f"@{int(since) - 1}", "-o", "short-unix", "-q", "--no-pager"]
-        return self._ask([*command, "-n", "2000"], min(1.0, deadline - time.monotonic()))
+        return self._run_command([*command, "-n", "2000"], min(1.0, deadline - time.monotonic()))
 
 
-def _key(group: MemoryGroup, kind: str) -> str:
+def _make_key(group: MemoryGroup, kind: str) -> str:
     return f"v{group.version} {group.name}: {kind}"
 
 

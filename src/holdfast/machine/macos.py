@@ -12,19 +12,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.machine.commands import Answer, ask
+from holdfast.machine.commands import CommandOutput, run_command
 from holdfast.machine.keep_awake import HelperKeepsAwake
 from holdfast.machine.macos_text import (
-    log_evidence,
+    find_log_evidence,
     parse_swap_used,
     parse_sysctl_number,
     parse_vm_stat,
-    pressure_name,
-    report_evidence,
+    describe_pressure,
+    find_report_evidence,
 )
 from holdfast.machine.power import Power, parse_pmset
 from holdfast.machine.psutil_machine import PsutilMachine
-from holdfast.machine.safely import gathered
+from holdfast.machine.safely import gather_evidence
 from holdfast.schema.events import Evidence
 from holdfast.storage.safe_files import expand_user
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.machine.base import Awake, KillCounters, ProcessFacts, SystemMemory
 
 _PRESSURE_LEVEL = "kern.memorystatus_vm_pressure_level"
-LOG_PATIENCE = 25.0
+LOG_TIMEOUT_S = 25.0
 """Seconds for `log show`, which is slow; the training is dead by then, and its cause is worth the wait."""
 _KILL_LINES = (
     'process == "kernel" AND (eventMessage CONTAINS "memorystatus: killing" OR eventMessage CONTAINS "low swap")'
@@ -46,25 +46,25 @@ _MAX_REPORT_BYTES = 8_000_000
 class MacMachine(PsutilMachine):
     def __init__(
         self,
-        ask: Callable[[list[str], float], Answer] = ask,
+        run_command: Callable[[list[str], float], CommandOutput] = run_command,
         footprint: Callable[[int], int | None] | None = None,
         reports: tuple[Path, ...] | None = None,
     ) -> None:
-        self._ask = ask
+        self._run_command = run_command
         self._footprint = footprint or footprint_reader()
         here = Path("Library/Logs/DiagnosticReports")
         self._reports = (expand_user("~") / here, Path("/") / here) if reports is None else reports
 
     def memory(self) -> SystemMemory:
         basis = super().memory()
-        seen = parse_vm_stat(self._ask(["vm_stat"], 1.0).text)
-        settings = self._ask(["sysctl", "vm.swapusage", _PRESSURE_LEVEL], 1.0).text
+        seen = parse_vm_stat(self._run_command(["vm_stat"], 1.0).text)
+        settings = self._run_command(["sysctl", "vm.swapusage", _PRESSURE_LEVEL], 1.0).text
         swap_used = parse_swap_used(settings)
         return basis._replace(
             available=basis.available if seen is None else seen.available(basis.total),
             swap_used=basis.swap_used if swap_used is None else swap_used,
             swap_in=None if seen is None else seen.bytes("Swapins"),
-            pressure=pressure_name(parse_sysctl_number(settings, _PRESSURE_LEVEL)),
+            pressure=describe_pressure(parse_sysctl_number(settings, _PRESSURE_LEVEL)),
         )
 
     def process(self, pid: int) -> ProcessFacts | None:
@@ -87,44 +87,44 @@ class MacMachine(PsutilMachine):
             return None
 
     def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - macOS keeps no counters
-        deadline = time.monotonic() + LOG_PATIENCE
+        deadline = time.monotonic() + LOG_TIMEOUT_S
         ours = frozenset(pids)
         # The log first: it takes a second or two, in which the crash reporter can finish its file.
-        return gathered(
+        return gather_evidence(
             [
-                ("kernel log", lambda: self._log_says(ours, since, deadline)),
-                ("crash reports", lambda: self._reports_say(ours, since, deadline)),
+                ("kernel log", lambda: self._read_log_evidence(ours, since, deadline)),
+                ("crash reports", lambda: self._read_report_evidence(ours, since, deadline)),
             ]
         )
 
     def keep_awake(self) -> Awake:
         command = ["caffeinate", "-i", "-s", "-w", str(os.getpid())]
-        return HelperKeepsAwake(command, "caffeinate (on battery, a closed lid still sleeps)", says_held=False)
+        return HelperKeepsAwake(command, "caffeinate (on battery, a closed lid still sleeps)", confirms_start=False)
 
     def power(self) -> Power:
-        return parse_pmset(self._ask(["pmset", "-g", "batt"], 1.0).text, self._ask(["pmset", "-g"], 1.0).text)
+        return parse_pmset(self._run_command(["pmset", "-g", "batt"], 1.0).text, self._run_command(["pmset", "-g"], 1.0).text)
 
-    def _log_says(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
+    def _read_log_evidence(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
         minutes = min(5, max(1, math.ceil((time.time() - since) / 60)))
         command = ["log", "show", "--style", "compact", "--last", f"{minutes}m", "--predicate", _KILL_LINES]
-        answer = self._ask(command, deadline - time.monotonic() - 0.3)
-        found = log_evidence(answer.text, pids)
+        answer = self._run_command(command, deadline - time.monotonic() - 0.3)
+        found = find_log_evidence(answer.text, pids)
         if answer.problem and not any(one.source == "kernel log" for one in found):
             found.append(Evidence("not readable", f"kernel log: {answer.problem}"))
         return found
 
-    def _reports_say(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
-        for file in _newest_reports(self._reports, since):
+    def _read_report_evidence(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
+        for file in _find_newest_reports(self._reports, since):
             if time.monotonic() > deadline:
                 yield Evidence("not readable", "crash reports: there was no time to read them all")
                 return
             with file.open(encoding="utf-8", errors="replace") as text:
-                found = report_evidence(text.read(_MAX_REPORT_BYTES), pids)
+                found = find_report_evidence(text.read(_MAX_REPORT_BYTES), pids)
             if found:
                 yield found
 
 
-def _newest_reports(folders: Iterable[Path], since: float) -> list[Path]:
+def _find_newest_reports(folders: Iterable[Path], since: float) -> list[Path]:
     dated: list[tuple[float, Path]] = []
     for folder in folders:
         for file in folder.glob("*.ips"):

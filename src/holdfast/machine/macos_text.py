@@ -51,7 +51,7 @@ def parse_sysctl_number(text: str, name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def pressure_name(level: int | None) -> str | None:
+def describe_pressure(level: int | None) -> str | None:
     return None if level is None else _PRESSURE.get(level, f"level {level}")
 
 
@@ -67,7 +67,7 @@ _ROUTINE = re.compile(r"killing_idle_process")
 _MESSAGE = re.compile(r"(?:memorystatus|low swap): .*")
 
 
-def log_evidence(text: str, pids: Collection[int]) -> list[Evidence]:
+def find_log_evidence(text: str, pids: Collection[int]) -> list[Evidence]:
     """Lines of `log show`. Those that name no process (swap is full) are given once each."""
     ours: list[Evidence] = []
     others: list[Evidence] = []
@@ -87,7 +87,7 @@ def log_evidence(text: str, pids: Collection[int]) -> list[Evidence]:
     return ours[:MAX_LINES] + others[-3:] + list(context.values())[:3]
 
 
-def report_evidence(text: str, pids: Collection[int]) -> Evidence | None:
+def find_report_evidence(text: str, pids: Collection[int]) -> Evidence | None:
     """A report of DiagnosticReports (.ips): one line of JSON that says what it is, then JSON. None if it is not about us."""
     head, _, body = text.partition("\n")
     try:
@@ -97,13 +97,13 @@ def report_evidence(text: str, pids: Collection[int]) -> Evidence | None:
     if not isinstance(report, dict):
         return None
     if kind == "298":
-        return _jetsam(report, pids)
-    return _crash(report) if report.get("pid") in pids else None
+        return _parse_jetsam_report(report, pids)
+    return _parse_crash_report(report) if report.get("pid") in pids else None
 
 
-def _jetsam(report: dict[str, Any], pids: Collection[int]) -> Evidence | None:
-    page = int(_dict(report.get("memoryStatus")).get("pageSize", 16384))
-    for process in _dicts(report.get("processes")):
+def _parse_jetsam_report(report: dict[str, Any], pids: Collection[int]) -> Evidence | None:
+    page = int(_as_dict(report.get("memoryStatus")).get("pageSize", 16384))
+    for process in _as_dicts(report.get("processes")):
         reason = process.get("reason")
         if reason and process.get("pid") in pids:
             size = int(process.get("rpages", 0)) * page / (1 << 20)
@@ -115,8 +115,8 @@ def _jetsam(report: dict[str, Any], pids: Collection[int]) -> Evidence | None:
     return None
 
 
-def _crash(report: dict[str, Any]) -> Evidence:
-    exception, ended = _dict(report.get("exception")), _dict(report.get("termination"))
+def _parse_crash_report(report: dict[str, Any]) -> Evidence:
+    exception, ended = _as_dict(report.get("exception")), _as_dict(report.get("termination"))
     said = [f"{report.get('procName')} [{report.get('pid')}]"]
     if exception:
         subtype = f", {exception['subtype']}" if exception.get("subtype") else ""
@@ -126,36 +126,36 @@ def _crash(report: dict[str, Any]) -> Evidence:
         said.append(
             f"termination: {ended.get('namespace')} {ended.get('code')} {ended.get('indicator', '')}{by}".rstrip()
         )
-    notes = [note for part in _dict(report.get("asi")).values() if isinstance(part, list) for note in part]
+    notes = [note for part in _as_dict(report.get("asi")).values() if isinstance(part, list) for note in part]
     said.extend(str(note) for note in notes[:3])
-    stack = list(_stack(report))
+    stack = list(_format_stack(report))
     if stack:
         said.append("stack: " + " < ".join(stack))
-    runtimes = _openmp_runtimes(report)
+    runtimes = _find_openmp_runtimes(report)
     if len(runtimes) > 1:
         said.append(f"{len(runtimes)} OpenMP runtimes were loaded: " + ", ".join(runtimes))
     return Evidence("crash report", "; ".join(said))
 
 
-def _stack(report: dict[str, Any]) -> Iterable[str]:
-    threads, images = _dicts(report.get("threads")), _dicts(report.get("usedImages"))
+def _format_stack(report: dict[str, Any]) -> Iterable[str]:
+    threads, images = _as_dicts(report.get("threads")), _as_dicts(report.get("usedImages"))
     faulting = report.get("faultingThread")
     if not isinstance(faulting, int) or not 0 <= faulting < len(threads):
         return
-    for frame in _dicts(threads[faulting].get("frames"))[:6]:
+    for frame in _as_dicts(threads[faulting].get("frames"))[:6]:
         index = frame.get("imageIndex")
         image = images[index].get("name", "?") if isinstance(index, int) and 0 <= index < len(images) else "?"
         yield f"{image}: {frame.get('symbol', '?')}"
 
 
-def _openmp_runtimes(report: dict[str, Any]) -> list[str]:
-    images = _dicts(report.get("usedImages"))
+def _find_openmp_runtimes(report: dict[str, Any]) -> list[str]:
+    images = _as_dicts(report.get("usedImages"))
     return sorted({str(i.get("path")) for i in images if re.match(r"lib(?:omp|iomp5|gomp)\b", str(i.get("name")))})
 
 
-def _dict(value: object) -> dict[str, Any]:
+def _as_dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [_dict(item) for item in value] if isinstance(value, list) else []
+def _as_dicts(value: object) -> list[dict[str, Any]]:
+    return [_as_dict(item) for item in value] if isinstance(value, list) else []

@@ -47,19 +47,19 @@ def read_supplies(folder: Path, profile: Path) -> Power:
     except OSError:
         supplies = []
     for supply in supplies:
-        kind = _text(supply / "type")
-        if kind == "Battery" and _text(supply / "scope") != "Device":
-            discharging.append(_text(supply / "status") == "Discharging")
-            if (charge := _text(supply / "capacity")).isdigit():
+        kind = _read_text(supply / "type")
+        if kind == "Battery" and _read_text(supply / "scope") != "Device":
+            discharging.append(_read_text(supply / "status") == "Discharging")
+            if (charge := _read_text(supply / "capacity")).isdigit():
                 charges.append(int(charge))
         elif kind == "Mains":
-            online.append(_text(supply / "online") == "1")
+            online.append(_read_text(supply / "online") == "1")
     on_battery = None
     if discharging:
         on_battery = any(discharging) and not any(online)
     elif online:
         on_battery = False
-    chosen = _text(profile)
+    chosen = _read_text(profile)
     return Power(
         on_battery=on_battery,
         charge=min(charges, default=None),
@@ -67,7 +67,7 @@ def read_supplies(folder: Path, profile: Path) -> Power:
     )
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-def gathered(gatherers: Iterable[tuple[str, Callable[[], Iterable[Evidence]]]]) -> list[Evidence]:
+def gather_evidence(gatherers: Iterable[tuple[str, Callable[[], Iterable[Evidence]]]]) -> list[Evidence]:
     found: list[Evidence] = []
     for name, gather in gatherers:
-        found.extend(_safely(name, gather))
+        found.extend(_run_safely(name, gather))
     return found
 
 
-def _safely(name: str, gather: Callable[[], Iterable[Evidence]]) -> list[Evidence]:
+def _run_safely(name: str, gather: Callable[[], Iterable[Evidence]]) -> list[Evidence]:
     try:
         return list(gather())
     except Exception as error:  # noqa: BLE001 - evidence is looked for after a death: nothing here may cause a second one

@@ -13,7 +13,7 @@ from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
 from holdfast.diagnosis.planned_restart import plans_restart
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
-from holdfast.process.exit_evidence import evidence_of, last_words
+from holdfast.process.exit_evidence import collect_exit_evidence, last_words
 from holdfast.process.output_matcher import OutputMatcher
 from holdfast.process.stack_dumps import StackReader
 from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_restart
@@ -195,7 +195,7 @@ class Attempt:
 
     def _stop(self, by: str) -> None:
         self._stopped_by = self._stopped_by or by
-        self._child.end(self._plan.grace_s)
+        self._child.terminate(self._plan.grace_s)
 
     # --- what can be seen --------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class Attempt:
                 f"{self._run.path} takes no more; the training goes on, the last step stays exact, the record has a gap",
             )
         self._cpu = sample.cpu or 0.0
-        slept = self._clock_watch.look()
+        slept = self._clock_watch.check()
         if slept is not None:
             self._recorder.record(slept)
             self._hang.excuse(now)
@@ -348,12 +348,12 @@ class Attempt:
             )
             if self._recorder.state.attempt.no_progress is None:
                 self._recorder.record(quiet)
-            if not self._stacks.ask(self._processes_with_stacks(), now):
+            if not self._stacks.request(self._processes_with_stacks(), now):
                 self._hang.unanswered(now)
         self._take_stacks(now)
 
     def _take_stacks(self, now: float) -> None:
-        answer = self._stacks.answer(now)
+        answer = self._stacks.collect(now)
         if answer == "":
             self._hang.unanswered(now)
         elif answer is not None:
@@ -369,7 +369,7 @@ class Attempt:
     def _processes_with_stacks(self) -> list[tuple[psutil.Process, int]]:
         """The pids come from files that the training writes: only a process that is known to be the attempt's own is asked."""
         attempt = self._recorder.state.attempt
-        alive = {process.pid: process for process in self._child.living()}
+        alive = {process.pid: process for process in self._child.list_alive()}
         hellos = [
             attached
             for attached in (attempt.attached, *attempt.others)
@@ -385,7 +385,7 @@ class Attempt:
         seconds = self._monotonic() - self._began
         if exited.code != 0:
             # Workers that outlived it would hold memory and files of the next attempt.
-            self._child.end(self._plan.grace_s)
+            self._child.terminate(self._plan.grace_s)
         self._child.close()
         while not all(tail.at_end for tail in self._tails.values()):
             self._read_probe()
@@ -402,7 +402,7 @@ class Attempt:
         evidence = []
         if exited.code != 0 and self._stopped_by is None:
             of_machine = self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at)
-            evidence = evidence_of(exited.code, exited.signal, words, of_machine)
+            evidence = collect_exit_evidence(exited.code, exited.signal, words, of_machine)
         return events.AttemptEnded(
             at=self._recorder.now(),
             attempt=self.number,

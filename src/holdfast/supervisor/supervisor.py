@@ -27,7 +27,7 @@ from holdfast.machine import this_machine
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
 from holdfast.process.child_process import ChildProcess
-from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, identity_of, pid_space
+from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, read_identity, pid_space
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
 from holdfast.remedies import applied, remedy_for
@@ -315,7 +315,7 @@ class Supervisor:
         self._flushing.begin()  # now: no thread of ours may run while a process is started
         try:
             self._attempts_left -= 1
-            identity = identity_of(child.pid)
+            identity = read_identity(child.pid)
             self._recorder.record(
                 events.AttemptStarted(
                     at=self._world.clock(),

@@ -21,7 +21,7 @@ from holdfast.preflight.dry_run import scratch as scratches
 from holdfast.preflight.dry_run.environment import command_of, environment, ultralytics_settings, writable
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.exit_evidence import last_words
-from holdfast.process.helper_processes import end_processes, helpers
+from holdfast.process.helper_processes import terminate_processes, helpers
 from holdfast.process.sensors import Sensors
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.events import Step
@@ -282,7 +282,7 @@ def _end(process: subprocess.Popen[bytes], attempt: Path, started_at: float) -> 
             return True
         return bool(other.environ().get(protocol.ATTEMPT_DIR) == str(attempt))
 
-    end_processes(is_ours, started_at, GRACE_S)
+    terminate_processes(is_ours, started_at, GRACE_S)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
