@@ -21,9 +21,9 @@ def test_a_clean_end_has_no_evidence():
 
 def test_the_signal_of_the_process_itself():
     """By its name, or as the negative code that Python's subprocess gives."""
-    assert collect_exit_evidence(None, "SIGKILL") == [Evidence("signal", "the process was ended by SIGKILL")]
-    assert collect_exit_evidence(-6, None) == [Evidence("signal", "the process was ended by SIGABRT")]
-    assert collect_exit_evidence(-200, None) == [Evidence("signal", "the process was ended by signal 200")]
+    assert collect_exit_evidence(None, "SIGKILL") == [Evidence("signal", "the process was killed by SIGKILL")]
+    assert collect_exit_evidence(-6, None) == [Evidence("signal", "the process was killed by SIGABRT")]
+    assert collect_exit_evidence(-200, None) == [Evidence("signal", "the process was killed by signal 200")]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_shells_exit_code_is_translated(code, name):
     """A shell or launcher around the training passes on 128 + n, and the fact says so."""
     assert signal_from_exit_code(code) == name
     assert collect_exit_evidence(code, None) == [
-        Evidence("exit code", f"{code} = 128 + {code - 128}: passed on by a shell or launcher, {name}")
+        Evidence("exit code", f"{code} = 128 + {code - 128}: {name}, passed on by a shell or launcher")
     ]
 
 

@@ -19,10 +19,10 @@ from holdfast.process.helper_processes import (
     LOCK,
     MARK,
     PREFIX,
-    HelpersStopping,
     HelperProcesses,
-    terminate_marked,
+    HelpersStopping,
     remove_stale_folders,
+    terminate_marked,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,13 @@ from holdfast.machine import KillCounters, this_machine
 from holdfast.machine.cgroups import find_memory_groups
 from holdfast.machine.commands import CommandOutput, run_command
 from holdfast.machine.keep_awake import HelperKeepsAwake
-from holdfast.machine.kernel_log import find_daemon_evidence, find_kernel_evidence, parse_dmesg, parse_journal, parse_kmsg
+from holdfast.machine.kernel_log import (
+    find_daemon_evidence,
+    find_kernel_evidence,
+    parse_dmesg,
+    parse_journal,
+    parse_kmsg,
+)
 from holdfast.machine.linux import LinuxMachine, parse_process
 from holdfast.machine.psutil_machine import PsutilMachine
 from holdfast.process.exit_evidence import collect_exit_evidence
@@ -60,7 +66,9 @@ def fake_proc(tmp_path: Path, cgroup: str, mounts: str, vmstat: str = "pswpin 10
 
 def machine_at(proc: Path, answers: dict[str, CommandOutput] | None = None) -> LinuxMachine:
     told = answers or {}
-    return LinuxMachine(proc, proc / "no-kmsg", lambda command, _: told.get(command[0], CommandOutput("", "not installed")))
+    return LinuxMachine(
+        proc, proc / "no-kmsg", lambda command, _: told.get(command[0], CommandOutput("", "not installed"))
+    )
 
 
 def write(folder: Path, **files: object) -> None:
@@ -135,7 +143,7 @@ def test_a_kill_counted_by_our_cgroup_is_evidence(tmp_path, version):
     (proc / "vmstat").write_text("oom_kill 1\n")
     told = [e for e in machine.kill_evidence(before, {1}, time.time()) if e.source != "not readable"]
     assert [e.source for e in told] == ["cgroup", "cgroup limit", "machine counter"]
-    assert told[0].text == "oom_kill of cgroup /a/job rose by 1: the kernel killed in it for lack of memory"
+    assert told[0].text == "oom_kill of cgroup /a/job increased by 1: the kernel killed in it for lack of memory"
     assert "5 times" in told[1].text
 
 
@@ -177,7 +185,9 @@ def test_lines_from_before_the_attempt_are_not_ours():
 )
 def test_old_and_new_kernels_words(line):
     """The forms of kernels from 2.6 on to today, for kills and for crashes."""
-    assert find_kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {2603}, 0.0, 6.0) == [Evidence("kernel log", line)]
+    assert find_kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {2603}, 0.0, 6.0) == [
+        Evidence("kernel log", line)
+    ]
     assert [e.source for e in find_kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {7}, 0.0, 60.0)] in (
         [],
         ["kernel log, other"],
@@ -223,7 +233,9 @@ def test_the_journal_is_asked_where_dmesg_refuses(tmp_path):
 
     def answer(command, _):
         if command[0] == "dmesg":
-            return CommandOutput("", "dmesg ended with 1: dmesg: read kernel buffer failed: Operation not permitted")
+            return CommandOutput(
+                "", "dmesg failed with exit code 1: dmesg: read kernel buffer failed: Operation not permitted"
+            )
         return CommandOutput(lines) if "-k" in command else CommandOutput("")
 
     proc = fake_proc(tmp_path, "", "")
@@ -252,9 +264,9 @@ def test_a_command_that_does_not_answer_is_given_up():
     """What it had said so far is kept, with the reason; a command that is missing or fails is a reason, not an error."""
     late = run_command(["sh", "-c", "echo early; exec sleep 20"], 0.3)
     assert late.text in ("early\n", "")
-    assert "had not finished after 0.3 s" in str(late.problem)
+    assert "did not finish within 0.3 s" in str(late.problem)
     assert "could not be run" in str(run_command(["holdfast-no-such-command"], 1.0).problem)
-    assert run_command(["sh", "-c", "echo why >&2; exit 3"], 1.0).problem == "sh ended with 3: why"
+    assert run_command(["sh", "-c", "echo why >&2; exit 3"], 1.0).problem == "sh failed with exit code 3: why"
 
 
 def test_the_helper_that_keeps_awake_lives_from_start_to_stop():
@@ -280,7 +292,7 @@ def test_a_helper_that_may_not_is_told(confirms_start):
 
     command = ["sh", "-c", "echo Failed to inhibit: Access denied; exit 1"]
     awake = HelperKeepsAwake(command, "x", confirms_start=confirms_start, launch=launch_and_let_end)
-    assert awake.start() == "The machine is not kept awake: sh said: Failed to inhibit: Access denied."
+    assert awake.start() == "The machine is not kept awake: sh reported: Failed to inhibit: Access denied."
     missing = HelperKeepsAwake(["holdfast-no-such-command"], "x", confirms_start=confirms_start)
     assert "could not be run" in missing.start()
 
@@ -326,7 +338,7 @@ def test_this_machine_answers():
 def test_where_nothing_puts_the_machine_to_sleep_there_is_nothing_to_say(tmp_path):
     """A container has no systemd of its own: that is no reason to warn."""
     said = LinuxMachine(systemd=tmp_path / "none").keep_awake().start()
-    assert said.startswith("Nothing has to be kept awake")
+    assert said.startswith("The machine does not need to be kept awake")
 
 
 def test_a_machine_of_no_known_kind_still_measures():
@@ -351,7 +363,7 @@ def test_a_real_sigkill_is_a_signal_without_memory_evidence():
         child.send_signal(signal.SIGKILL)
         code = child.wait()
     found = collect_exit_evidence(code, None, (), machine.kill_evidence(before, {child.pid}, began))
-    assert found[0] == Evidence("signal", "the process was ended by SIGKILL")
+    assert found[0] == Evidence("signal", "the process was killed by SIGKILL")
     assert not [e for e in found if e.source in ("cgroup", "kernel log", "journal")]
 
 

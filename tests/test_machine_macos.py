@@ -13,12 +13,12 @@ from holdfast.machine import KillCounters
 from holdfast.machine.commands import CommandOutput
 from holdfast.machine.macos import MacMachine, footprint_reader
 from holdfast.machine.macos_text import (
+    describe_pressure,
     find_log_evidence,
+    find_report_evidence,
     parse_swap_used,
     parse_sysctl_number,
     parse_vm_stat,
-    describe_pressure,
-    find_report_evidence,
 )
 
 VM_STAT = """\
@@ -229,7 +229,7 @@ def test_a_macs_evidence(tmp_path):
 
 def test_a_log_that_does_not_answer_in_time(tmp_path):
     """The unified log can be slow: what it said until then counts, and that it was cut off is said."""
-    cut = CommandOutput(LOG.splitlines()[1], "log had not finished after 2.4 s")
+    cut = CommandOutput(LOG.splitlines()[1], "log did not finish within 2.4 s")
     found = mac(tmp_path, log=cut).kill_evidence(KillCounters({}, 0.0), [4242], time.time())
     assert [e.source for e in found] == ["kernel log, other", "not readable"]
 

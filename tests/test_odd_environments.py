@@ -103,7 +103,7 @@ DENIED = PermissionError(errno.EACCES, "Permission denied")
 def test_program_in_a_folder_that_may_not_be_entered(closed, tmp_path):
     """It cannot be known whether it is there: the sentence says what stands in the way."""
     error = make_launch_error([str(closed / "train.sh")], tmp_path, {}, DENIED)
-    assert "may not be entered" in str(error)
+    assert "permission denied for one of its parent folders" in str(error)
     assert "Next:" in str(error)
     assert find_program(str(closed / "train.sh"), tmp_path, {}) is None
     assert find_script(["python", str(closed / "train.py")], tmp_path) is None
@@ -111,12 +111,14 @@ def test_program_in_a_folder_that_may_not_be_entered(closed, tmp_path):
 
 def test_working_folder_that_may_not_be_entered(closed):
     """The plan's folder is closed to this user."""
-    assert "it may not be entered" in str(make_launch_error(["true"], closed, dict(os.environ), DENIED))
+    assert ": permission denied." in str(make_launch_error(["true"], closed, dict(os.environ), DENIED))
 
 
 def test_program_on_a_path_with_a_closed_folder(closed, tmp_path):
     """A closed folder on PATH is passed over, as the system does."""
-    error = make_launch_error(["nothing-of-this-name"], tmp_path, {"PATH": str(closed)}, FileNotFoundError(errno.ENOENT, ""))
+    error = make_launch_error(
+        ["nothing-of-this-name"], tmp_path, {"PATH": str(closed)}, FileNotFoundError(errno.ENOENT, "")
+    )
     assert "was not found" in str(error)
 
 

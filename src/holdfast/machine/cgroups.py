@@ -1,7 +1,7 @@
-"""The memory cgroups that a process runs under: their limits, and how often the kernel killed in them.
+"""The memory cgroups of a process: their limits, and how often the kernel killed in them.
 
 Both versions may be mounted at once (v1 for memory, v2 for the rest), and inside a container the mount may show only a
-part of the tree; `/proc/<pid>/cgroup` and `/proc/<pid>/mountinfo` together say which folders are ours.
+part of the tree. `/proc/<pid>/cgroup` and `/proc/<pid>/mountinfo` together identify the folders of the process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNLIMITED = 1 << 60
-"""Version 1 writes "no limit" as a number near 2**63."""
+"""Version 1 reports "no limit" as a number near 2**63."""
 
 
 class MemoryGroup(NamedTuple):
@@ -18,14 +18,14 @@ class MemoryGroup(NamedTuple):
     name: str
     version: int
     own: bool
-    """False for a group above the process's own."""
+    """False for a parent of the process's own group."""
 
     def limit(self) -> int | None:
         value = read_number(self.folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
         return None if value is None or value >= UNLIMITED else value
 
     def headroom(self) -> int | None:
-        """Bytes until the limit, where the cache of files that nobody uses counts as free: the kernel drops it first."""
+        """Return the bytes until the limit. Inactive page cache counts as free: the kernel drops it first."""
         limit = self.limit()
         used = read_number(self.folder / ("memory.current" if self.version == 2 else "memory.usage_in_bytes"))
         if limit is None or used is None:
@@ -44,7 +44,7 @@ class MemoryGroup(NamedTuple):
 
 
 def find_memory_groups(cgroup_text: str, mountinfo_text: str) -> list[MemoryGroup]:
-    """The groups of the process whose two files these are, its own first, then upward to the root of the mount."""
+    """Return the groups of the process that these files describe: its own first, then up to the root of the mount."""
     mounts = _find_memory_mounts(mountinfo_text)
     groups: list[MemoryGroup] = []
     for line in cgroup_text.splitlines():
@@ -68,8 +68,8 @@ def find_memory_groups(cgroup_text: str, mountinfo_text: str) -> list[MemoryGrou
 def _find_memory_mounts(mountinfo_text: str) -> dict[int, tuple[str, Path]]:
     mounts: dict[int, tuple[str, Path]] = {}
     for line in mountinfo_text.splitlines():
-        place, _, what = line.partition(" - ")
-        fields, kinds = place.split(), what.split()
+        mount, _, filesystem = line.partition(" - ")
+        fields, kinds = mount.split(), filesystem.split()
         if len(fields) < 5 or len(kinds) < 3:
             continue
         version = {"cgroup2": 2, "cgroup": 1}.get(kinds[0])
@@ -80,16 +80,16 @@ def _find_memory_mounts(mountinfo_text: str) -> dict[int, tuple[str, Path]]:
 
 
 def _unescape(field: str) -> str:
-    """A mountinfo field without its octal escapes."""
+    """Decode the octal escapes of a mountinfo field."""
     return field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
 def _relative_parts(path: str, root: str) -> list[str]:
-    """The steps from the mount's root to the group; none where the group lies outside of what the mount shows."""
-    steps, above = [s for s in path.split("/") if s], [s for s in root.split("/") if s]
-    if ".." in steps or steps[: len(above)] != above:
+    """Return the path components from the mount's root to the group; empty if the mount does not show the group."""
+    parts, root_parts = [s for s in path.split("/") if s], [s for s in root.split("/") if s]
+    if ".." in parts or parts[: len(root_parts)] != root_parts:
         return []
-    return steps[len(above) :]
+    return parts[len(root_parts) :]
 
 
 def read_number(file: Path) -> int | None:
@@ -100,14 +100,14 @@ def read_number(file: Path) -> int | None:
 
 
 def read_counts(file: Path) -> dict[str, int]:
-    """A file of `name number` lines."""
+    """Read a file of `name number` lines."""
     try:
-        return counts(file.read_text())
+        return parse_counts(file.read_text())
     except OSError:
         return {}
 
 
-def counts(text: str) -> dict[str, int]:
+def parse_counts(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Asking a command of the system, bounded in time, without ever raising."""
+"""System commands, run with a timeout and without raising."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from typing import NamedTuple
 
 MAX_TEXT_CHARS = 4_000_000
-"""Characters looked at; no answer that we ask for is near that long."""
+"""Characters that are kept; no expected output is nearly that long."""
 
 
 class CommandOutput(NamedTuple):
@@ -19,7 +19,7 @@ class CommandOutput(NamedTuple):
 def run_command(command: list[str], seconds: float) -> CommandOutput:
     name = command[0]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -28,15 +28,17 @@ def run_command(command: list[str], seconds: float) -> CommandOutput:
             start_new_session=True,
             check=False,
         )
-    except subprocess.TimeoutExpired as late:
-        return CommandOutput(_decode(late.stdout), f"{name} had not finished after {seconds:.1f} s")
+    except subprocess.TimeoutExpired as error:
+        return CommandOutput(_decode(error.stdout), f"{name} did not finish within {seconds:.1f} s")
     except OSError as error:
         return CommandOutput("", f"{name} could not be run: {error.strerror or error}")
-    text = _decode(done.stdout)
-    if done.returncode == 0:
+    text = _decode(result.stdout)
+    if result.returncode == 0:
         return CommandOutput(text)
-    said = _decode(done.stderr).strip().splitlines()
-    return CommandOutput(text, f"{name} ended with {done.returncode}: {said[0] if said else 'it did not say why'}")
+    errors = _decode(result.stderr).strip().splitlines()
+    return CommandOutput(
+        text, f"{name} failed with exit code {result.returncode}: {errors[0] if errors else 'no error message'}"
+    )
 
 
 def _decode(raw: bytes | str | None) -> str:

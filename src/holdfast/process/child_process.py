@@ -8,12 +8,13 @@
         child.close()                 # after this, all output is shown and recorded
         child.last_words(40)
 
-The child runs in its own session. Each standard stream that is a terminal for the user is a separate pseudo-terminal for the
-child. The first of them is its controlling terminal, so prompts, pdb, getpass and Ctrl-C work as usual.
+The child runs in its own session. Each standard stream that is a terminal for the user is a separate pseudo-terminal
+for the child. The first of them is its controlling terminal, so prompts, pdb, getpass and Ctrl-C work as usual.
 
-The child is started through subprocess with fork, a few system calls and exec. TIOCSCTTY must be called in the child (opening
-a terminal is not enough on macOS), and posix_spawn can neither do that nor change the working directory. A helper program in
-between would cost an interpreter start. Fork is safe here because Holdfast runs no other thread at that point.
+The child is started through subprocess with fork, a few system calls and exec. TIOCSCTTY must be called in the child
+(opening a terminal is not enough on macOS), and posix_spawn can neither do that nor change the working directory. A
+helper program in between would cost an interpreter start. Fork is safe here because Holdfast runs no other thread at
+that point.
 """
 
 from __future__ import annotations
@@ -136,7 +137,10 @@ class ChildProcess:
             raise
 
     def wait(self, timeout: float) -> ProcessEvent | None:
-        """Return the next event, or None after `timeout` seconds. A user action comes before the exit that it caused."""
+        """Return the next event, or None after `timeout` seconds.
+
+        A user action comes before the exit that it caused.
+        """
         if self._suspend_next is not None:
             return self._suspend_everything()
         deadline = self._clock() + timeout
@@ -168,7 +172,8 @@ class ChildProcess:
     def at_prompt(self) -> bool:
         """Return whether the child seems to wait for the user: pdb, input(), a password prompt.
 
-        That is: stdin is a terminal, and the last line is not terminated. A progress bar returns to the start of its line.
+        That is: stdin is a terminal, and the last line is not terminated. A progress bar returns to the start of its
+        line.
         """
         if not os.isatty(STDIN):
             return False
@@ -188,7 +193,7 @@ class ChildProcess:
         return [process.pid for process in self.list_alive()]
 
     def list_alive(self) -> list[psutil.Process]:
-        """Return the same as processes. Each knows its start time, so a later process with the same pid is told apart."""
+        """Return the same as processes. Each knows its start time, which distinguishes it from a reuse of its pid."""
         return self._scan_descendants()
 
     def ask_to_stop(self) -> None:
@@ -198,7 +203,10 @@ class ChildProcess:
                 os.killpg(self.pid, signal.SIGINT)
 
     def wake(self) -> bool:
-        """Continue a child that was stopped (SIGSTOP), since it handles no signal until then. Return whether it was stopped."""
+        """Continue a child that was stopped (SIGSTOP), since it handles no signal until then.
+
+        Return whether it was stopped.
+        """
         try:
             stopped = not self._poll() and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except (psutil.Error, OSError):
@@ -218,14 +226,16 @@ class ChildProcess:
     def terminate(self, grace: float) -> list[int]:
         """Terminate the child and all its descendants: SIGTERM, wait up to `grace` seconds, then SIGKILL.
 
-        Another Ctrl-C or SIGTERM in the meantime cuts the wait short; `wait` reports it afterwards. Return the pids that
-        survived even SIGKILL.
+        Another Ctrl-C or SIGTERM in the meantime cuts the wait short; `wait` reports it afterwards. Return the pids
+        that survived even SIGKILL.
         """
         asked: set[psutil.Process] = set()
         deadline = self._clock() + grace
         already_pending = len(self._pending_stop_requests())
         self._signal_unscanned_child(signal.SIGTERM, signal.SIGCONT)
-        while self._has_survivors() and self._clock() < deadline and len(self._pending_stop_requests()) <= already_pending:
+        while (
+            self._has_survivors() and self._clock() < deadline and len(self._pending_stop_requests()) <= already_pending
+        ):
             new = [process for process in self._scan_descendants() if process not in asked]
             self._send_signals(new, signal.SIGTERM, signal.SIGCONT)
             asked.update(new)
@@ -243,7 +253,8 @@ class ChildProcess:
     def _send_signals(self, processes: list[psutil.Process], *numbers: signal.Signals) -> None:
         """Send the signals to each process, and to the child by its pid if psutil cannot.
 
-        psutil cannot inspect a process if no file can be opened. The child was not waited for, so its pid cannot be reused.
+        psutil cannot inspect a process if no file can be opened. The child was not waited for, so its pid cannot be
+        reused.
         """
         for process in processes:
             for number in numbers:
@@ -261,7 +272,8 @@ class ChildProcess:
     def close(self) -> None:
         """Show and record the rest of the output, restore the terminal and stop the threads.
 
-        The time is bounded: this does not wait for a process that outlived the child, nor forever for a blocked terminal.
+        The time is bounded: this does not wait for a process that outlived the child, nor forever for a blocked
+        terminal.
         """
         if self._closed:
             return
@@ -287,7 +299,10 @@ class ChildProcess:
         return event
 
     def _suspend_everything(self) -> Continued:
-        """Stop the child's processes and the supervisor. SIGSTOP, since SIGTSTP is discarded if no shell is the parent."""
+        """Stop the child's processes and the supervisor.
+
+        SIGSTOP, since SIGTSTP is discarded if no shell is the parent.
+        """
         assert self._suspend_next is not None
         whole_job, self._suspend_next = self._suspend_next.whole_job, None
         stopped_at = self._clock()

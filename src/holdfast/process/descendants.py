@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from holdfast.process.process_identity import has_attempt_mark, is_alive, send_to, get_session
+from holdfast.process.process_identity import get_session, has_attempt_mark, is_alive, send_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Descendants:
     """A process, its descendants, and the members of their sessions.
 
-    A descendant whose parent has exited is not in the child's tree any more, so every scan remembers the processes it found: by
-    pid and creation time, since pids are reused. torchrun starts its ranks in separate sessions; DataLoader workers stay in the
-    session of the process that loads.
+    A descendant whose parent has exited is not in the child's tree any more, so every scan remembers the processes it
+    found: by pid and creation time, since pids are reused. torchrun starts its ranks in separate sessions; DataLoader
+    workers stay in the session of the process that loads.
     """
 
     def __init__(self, root: int, attempt: Path | None = None) -> None:
@@ -73,8 +73,8 @@ class Descendants:
     def _is_proven(self, process: psutil.Process, session: int) -> bool:
         """Return whether a process in this session belongs to the child.
 
-        A session number is not reused while one of its members runs, but all of them may have exited between two scans. If
-        neither the leader nor another known member runs, the process's own environment must prove it.
+        A session number is not reused while one of its members runs, but all of them may have exited between two scans.
+        If neither the leader nor another known member runs, the process's own environment must prove it.
         """
         if self._attempt is None or self._session_leaders[session].is_running():
             return True

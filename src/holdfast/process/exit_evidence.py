@@ -82,7 +82,11 @@ def collect_exit_evidence(
         )
     result.extend(evidence)
     lines = [line.strip() for line in last_words[-_MAX_SCANNED_LINES:]]
-    for source, find_signal in (("torchrun", _parse_launcher_line), ("data loader", _parse_loader_line), ("last words", _parse_shell_line)):
+    for source, find_signal in (
+        ("torchrun", _parse_launcher_line),
+        ("data loader", _parse_loader_line),
+        ("last words", _parse_shell_line),
+    ):
         result.extend(_collect_lines(source, find_signal, lines))
     return result
 

@@ -1,10 +1,11 @@
 """Processes and scratch folders that must not outlive this process: dry runs, trials, queried interpreters, readers.
 
-Each such process has a mark of Holdfast in its environment, which everything it starts inherits. A process with the mark is a
-helper, regardless of its pid, session or parent. `terminate` stops them all, from any thread. A watchdog, a small separate
-process that waits on a pipe from this one, does the same if this process is killed.
+Each such process has a mark of Holdfast in its environment, which everything it starts inherits. A process with the
+mark is a helper, regardless of its pid, session or parent. `terminate` stops them all, from any thread. A watchdog, a
+small separate process that waits on a pipe from this one, does the same if this process is killed.
 
-Only a process with the mark is ever signalled, and through psutil, which first checks that the pid is still the same process.
+Only a process with the mark is ever signalled, and through psutil, which first checks that the pid is still the same
+process.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ helpers = HelperProcesses()
 """The helpers of this process."""
 
 
-# --- termination -----------------------------------------------------------------------------------------------------------
+# --- termination ------------------------------------------------------------------------------------------------------
 
 
 def terminate_marked(mark: str, since: float, grace_s: float = GRACE_S) -> list[psutil.Process]:
@@ -179,7 +180,8 @@ def terminate_processes(
 ) -> list[psutil.Process]:
     """Send SIGTERM, then SIGKILL, to the processes for which `is_ours` is true and to those they start meanwhile.
 
-    Return the survivors. `is_ours` may raise what psutil raises. It is not called for processes that started before `since`.
+    Return the survivors. `is_ours` may raise what psutil raises. It is not called for processes that started before
+    `since`.
     """
     import psutil  # noqa: PLC0415 - the watchdog seldom needs it
 
@@ -232,10 +234,11 @@ def _wait_until_exited(processes: list[psutil.Process], seconds: float) -> None:
 
 @contextlib.contextmanager
 def adopt_orphans(is_known: Callable[[psutil.Process], bool]) -> Iterator[Callable[[], None]]:
-    """Adopt orphaned descendants (Linux) and terminate them at the end, even those that left their session and environment.
+    """Adopt orphaned descendants (Linux) and terminate them at the end.
 
-    A descendant whose parent exits becomes a child of this process. Other systems adopt nothing. Yield a function that
-    terminates the orphans earlier. `is_known` returns whether a child is not an orphan; it may raise what psutil raises.
+    That includes those that left their session and discarded their environment. A descendant whose parent exits becomes
+    a child of this process. Other systems adopt nothing. Yield a function that terminates the orphans earlier.
+    `is_known` returns whether a child is not an orphan; it may raise what psutil raises.
     """
     import psutil  # noqa: PLC0415 - as above
 
@@ -339,7 +342,10 @@ def run_watchdog() -> None:
 
 
 def remove_stale_folders(parent: Path | None = None) -> list[Path]:
-    """Remove scratch folders of this user whose owner has exited: the kernel released their lock. Return the removed ones."""
+    """Remove scratch folders of this user whose owner has exited: the kernel released their lock.
+
+    Return the removed ones.
+    """
     removed = []
     parent = parent if parent is not None else Path(tempfile.gettempdir())
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Threads that record and show the child's output: one for each destination.
 
-A forwarder blocks the child while its destination is blocked (a paused terminal, a full pipe). It blocks nothing else: not
-other destinations, not the supervisor's loop, not the end of an attempt.
+A forwarder blocks the child while its destination is blocked (a paused terminal, a full pipe). It blocks nothing else:
+not other destinations, not the supervisor's loop, not the end of an attempt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.process.signals import start_thread
-from holdfast.process.sink import CHUNK_BYTES, WakeupPipe, Flow, Sink
+from holdfast.process.sink import CHUNK_BYTES, Flow, Sink, WakeupPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,7 +156,7 @@ class OutputForwarder:
 def order_sources(readable: Sequence[Source], open_line_source: Source | None) -> list[Source]:
     """Return the order in which to forward the sources that can be read.
 
-    If two streams have data, the kernel does not report which was written first. The source with an unterminated line goes
-    first (a progress bar is completed before the next print), then the echo, stdout, stderr.
+    If two streams have data, the kernel does not report which was written first. The source with an unterminated line
+    goes first (a progress bar is completed before the next print), then the echo, stdout, stderr.
     """
     return sorted(readable, key=lambda source: (source is not open_line_source, source.stream))

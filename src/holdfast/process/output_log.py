@@ -6,8 +6,8 @@ The log of a stream consists of up to three files in the same folder:
     stdout.log.older      a middle part, at most 28 MB
     stdout.log.newest     the last part, at most 28 MB
 
-Output past the first 8 MB goes to `newest`. When that file is full it is renamed to `older` and replaces the previous one.
-Each part but the first starts with a line that gives its first byte in the stream, so that a gap can be detected:
+Output past the first 8 MB goes to `newest`. When that file is full it is renamed to `older` and replaces the previous
+one. Each part but the first starts with a line that gives its first byte in the stream, so that a gap can be detected:
 
     [holdfast: output from byte 8388608 on]
 
@@ -135,7 +135,7 @@ MAX_LINE_CHARS = 2000
 
 
 def readable_lines(output: bytes, lines: int) -> list[str]:
-    """Return the last lines as a terminal shows them: no colors, only the final state of a progress bar, no endless line."""
+    """Return the last lines as shown: without colors, with only the final state of a progress bar, no endless line."""
     text = _ESCAPES.sub("", output.decode("utf-8", "replace"))
     rendered = [_render_final_text(line) for line in text.split("\n")]
     while rendered and not rendered[-1]:

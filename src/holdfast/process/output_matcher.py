@@ -1,7 +1,7 @@
 """A search for lines of interest in output as it arrives.
 
-The forwarder's thread searches, and the supervisor's loop fetches the matches. Output without any match costs a search for a
-few literal strings; only a line that contains one of them is parsed.
+The forwarder's thread searches, and the supervisor's loop fetches the matches. Output without any match costs a search
+for a few literal strings; only a line that contains one of them is parsed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class MatchedLine:
 
 
 class Tally:
-    """Counts topics and reports the 1st, 2nd, 4th, 8th ... time: a line that occurs a million times is reported 20 times."""
+    """Counts topics and reports the 1st, 2nd, 4th, 8th ...
+
+    time: a line printed a million times is reported 20 times.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

@@ -1,15 +1,15 @@
-"""The identity of a process. A pid is not enough: it is reused after a reboot, in another container, or when pids wrap around.
+"""The identity of a process. A pid is not enough: it recurs after a reboot, in another container, or when pids wrap.
 
 A process belongs to an attempt only if one of two things proves it:
 
 - Its environment names the attempt's folder (`HOLDFAST_ATTEMPT_DIR`). Everything that a training starts inherits this.
-- Its pid, start time, boot and PID namespace are those that the journal recorded, and nothing contradicts it: it is a process
-  of this user, leads a session, as every training that Holdfast starts does, and has lost its environment. A program that
-  writes a title over its environment (setproctitle) has only this proof. An intact environment that does not name the
-  attempt's folder shows that the process is unrelated, regardless of the journal: journals can be forged.
+- Its pid, start time, boot and PID namespace are those that the journal recorded, and nothing contradicts it: it is a
+  process of this user, leads a session, as every training that Holdfast starts does, and has lost its environment. A
+  program that writes a title over its environment (setproctitle) has only this proof. An intact environment that does
+  not name the attempt's folder shows that the process is unrelated, regardless of the journal: journals can be forged.
 
-The descendants of a proven process, and the members of a session that it leads, belong to the attempt too. No other process
-is signalled.
+The descendants of a proven process, and the members of a session that it leads, belong to the attempt too. No other
+process is signalled.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ProcessIdentity(NamedTuple):
         return bool(self.pid_space and here) and self.pid_space != here
 
     def is_in_another_namespace(self) -> bool:
-        """Return whether the pid is from this boot but another PID namespace: the process may run but is not visible here."""
+        """Return whether the pid is from this boot but another PID namespace: it may run but is not visible here."""
         boot, slash, namespace = self.pid_space.partition("/")
         here_boot, _, here_namespace = pid_space().partition("/")
         return bool(slash and boot == here_boot) and namespace != here_namespace
@@ -134,7 +134,7 @@ def _has_lost_environment(process: psutil.Process) -> bool:
 
 
 def _is_same_folder(pid: int, path: str, folder: Path) -> bool:
-    """Compare the folder with the path as the process resolves it: in another container it may be a different folder."""
+    """Compare the folder with the path as the process resolves it: in another container the path may differ."""
     root = PROC / str(pid) / "root"
     try:
         resolved = root / path.lstrip("/") if root.is_dir() else Path(path)
@@ -152,7 +152,9 @@ class AttemptProcesses:
 
     def is_proven(self, process: psutil.Process) -> bool:
         """Return whether the process itself proves that it belongs to an attempt."""
-        return (self._is_recorded(process) and is_plausible_training(process)) or has_attempt_mark(process, self._folders)
+        return (self._is_recorded(process) and is_plausible_training(process)) or has_attempt_mark(
+            process, self._folders
+        )
 
     def _is_recorded(self, process: psutil.Process) -> bool:
         recorded = self._recorded.get(process.pid)
@@ -238,7 +240,10 @@ def send_to(processes: Iterable[psutil.Process], number: int) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether it runs. Zombies do not. A process that cannot be inspected, because no descriptor is free, does."""
+    """Return whether it runs.
+
+    Zombies do not. A process that cannot be inspected, because no descriptor is free, does.
+    """
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -1,8 +1,8 @@
 """The processes of an attempt: its roots and all their descendants, in any session or process group.
 
-A full search for every sample would cost milliseconds on a busy desktop. Two facts make it cheap: a process that is not a
-member cannot become one later, so only new pids are inspected; and a member stays a member when its parent exits and it gets
-another parent.
+A full search for every sample would cost milliseconds on a busy desktop. Two facts make it cheap: a process that is not
+a member cannot become one later, so only new pids are inspected; and a member stays a member when its parent exits and
+it gets another parent.
 """
 
 from __future__ import annotations

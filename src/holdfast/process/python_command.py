@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 START = "import sys; sys.path[:] = [p for p in sys.path if p]; exec(compile(sys.argv.pop(1), '<holdfast>', 'exec'))"
-"""`python -c` puts the working directory first on sys.path, and before Python 3.11 no environment variable prevents it: a
-json.py in a data folder would run instead of the standard one."""
+"""`python -c` puts the working directory first on sys.path, and before Python 3.11 no environment variable prevents it:
+a json.py in a data folder would run instead of the standard one."""
 
 
 def program(python: Sequence[str], text: str, *arguments: str) -> list[str]:
@@ -24,10 +24,10 @@ def program(python: Sequence[str], text: str, *arguments: str) -> list[str]:
 
 
 def python_path(environment: Mapping[str, str], *first: str) -> dict[str, str]:
-    """Return PYTHONPATH as a variable to set: `first`, then the user's entries without the entry of an outer supervisor.
+    """Return PYTHONPATH as a variable to set: `first`, then the user's entries without that of an outer supervisor.
 
-    An empty entry means the working directory and is kept; an empty PYTHONPATH means nothing and adds no entry. Without any
-    entry the result is empty: PYTHONPATH must be unset.
+    An empty entry means the working directory and is kept; an empty PYTHONPATH means nothing and adds no entry. Without
+    any entry the result is empty: PYTHONPATH must be unset.
     """
     given = environment.get("PYTHONPATH", "")
     outer = environment.get(protocol.PROBE_PATH)

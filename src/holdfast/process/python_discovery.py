@@ -22,7 +22,7 @@ _WRAPPERS = frozenset(
         *("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "conda", "mamba", "micromamba"),
     )
 )
-"""Programs that run the rest of their command line on this machine, so the Python after them can be run the same way."""
+"""Programs that run the rest of their command line on this machine, so a Python after them can be run the same way."""
 _FLAGS = re.compile(r"^-[IEsSPBObuqv]+$")
 _SHARED_FOLDERS = frozenset(("/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"))
 """Folders where a script and a Python in the same folder are unrelated."""

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 EXACT_SLEEP = 1.0
 """Minimum seconds of sleep for an event, if the machine has a clock that measures sleep."""
 GUESSED_SLEEP = 30.0
-"""Seconds that the wall clock must gain on the monotonic clock between two checks to count as sleep, if no clock measures
-sleep. A time server steps the clock of a running machine by less; a step back, or a slow drift, is never sleep."""
+"""Seconds that the wall clock must gain on the monotonic clock between two checks to count as sleep, if no clock
+measures sleep. A time server steps the clock of a running machine by less; a step back, or a slow drift, is never
+sleep."""
 
 
 class Sensors:
@@ -42,8 +43,8 @@ class Sensors:
         """Return a sample of the attempt's resources.
 
         Memory is the sum of the private parts plus the largest shared part: related processes mostly share the same
-        libraries and batches. Pages that a forked worker has not yet written count again for each worker. The exact figure
-        (PSS) makes the kernel walk all page tables, 11 ms per GB, while the training waits.
+        libraries and batches. Pages that a forked worker has not yet written count again for each worker. The exact
+        figure (PSS) makes the kernel walk all page tables, 11 ms per GB, while the training waits.
         """
         alive = self._tree.update(self._pid_source())
         memory = self._machine.memory()
@@ -81,8 +82,8 @@ def _read_load() -> float | None:
 class ClockWatch:
     """Distinguishes system sleep from slowness.
 
-    `asleep` returns the machine's exact seconds asleep and decides if it is available: then a wall clock that jumps was set,
-    and the machine did not sleep.
+    `asleep` returns the machine's exact seconds asleep and decides if it is available: then a wall clock that jumps was
+    set, and the machine did not sleep.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Signals to the supervisor, queued until its loop reads them.
 
-The signal handlers do nothing: Python writes the signal number into a pipe (`signal.set_wakeup_fd`), and the loop waits on
-that pipe. Threads post their events for the loop here too, so the loop has a single place to wait.
+The signal handlers do nothing: Python writes the signal number into a pipe (`signal.set_wakeup_fd`), and the loop waits
+on that pipe. Threads post their events for the loop here too, so the loop has a single place to wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARDED = frozenset(
     for name in ("SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGPWR", "SIGINFO")
     if hasattr(signal, name)
 )
-"""Signals that are passed on to the child. SIGALRM and similar are not included: they are timers of the receiving process."""
+"""Signals that are passed on to the child. SIGALRM and similar are not: they are timers of the receiving process."""
 
 CAUGHT = FORWARDED | {
     signal.SIGINT,
@@ -38,8 +38,8 @@ CAUGHT = FORWARDED | {
 }
 
 IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU})
-"""Holdfast checks that it is in the foreground before it uses the terminal. If the check comes too late, an error is better
-than being stopped."""
+"""Holdfast checks that it is in the foreground before it uses the terminal. If the check comes too late, an error is
+better than being stopped."""
 
 Message = Union[signal.Signals, "ProcessEvent"]
 
@@ -61,7 +61,7 @@ class SignalInbox:
         self._previous_wakeup_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in sorted(CAUGHT | IGNORED):
             previous = signal.getsignal(number)
-            # Signals that were ignored at startup (nohup, a background job of a script) stay ignored, also in the child.
+            # Signals ignored at startup (nohup, a background job of a script) stay ignored, also in the child.
             if previous is None or (previous == signal.SIG_IGN and number != signal.SIGCHLD):
                 continue
             self._previous[number] = previous
@@ -99,7 +99,8 @@ class SignalInbox:
     def stop_self(self, *, whole_job: bool) -> None:
         """Stop this process as SIGTSTP does by default, and return when it is continued.
 
-        In an orphaned process group nothing could continue it: the kernel discards the signal, and this returns at once.
+        In an orphaned process group nothing could continue it: the kernel discards the signal, and this returns at
+        once.
         """
         previous = self._previous.get(signal.SIGTSTP)
         if previous is None:
@@ -147,7 +148,7 @@ class SignalInbox:
 
 
 def start_thread(name: str, target: Callable[[], None]) -> threading.Thread:
-    """Start a thread that leaves all signals to the main thread, where stopping this process must take effect at once."""
+    """Start a thread that leaves all signals to the main thread, where SIGTSTP to this process must take effect at once."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

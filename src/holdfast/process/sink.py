@@ -34,7 +34,10 @@ class WakeupPipe:
 
 
 class Flow:
-    """Ctrl-S and Ctrl-Q: whether output may be shown. Kept here, since the child's terminals do not know of each other."""
+    """Ctrl-S and Ctrl-Q: whether output may be shown.
+
+    Kept here, since the child's terminals do not know of each other.
+    """
 
     def __init__(self) -> None:
         self._flowing = threading.Event()
@@ -90,7 +93,10 @@ class Sink:
 
 
 def reopen_stream(stream: int, access: int) -> tuple[int, bool]:
-    """Return a descriptor for the same file, and whether it blocks. It does not block if it could be reopened separately."""
+    """Return a descriptor for the same file, and whether it blocks.
+
+    It does not block if it could be reopened separately.
+    """
     flags = access | os.O_NOCTTY | os.O_NONBLOCK
     with contextlib.suppress(OSError):
         if os.isatty(stream):

@@ -30,7 +30,10 @@ class StackReader:
         self.pids: list[int] = []
 
     def request(self, processes: list[tuple[psutil.Process, int]], now: float) -> bool:
-        """Signal processes of the attempt, given with the signal that each reports to handle. Return whether any was sent."""
+        """Signal processes of the attempt, given with the signal that each reports to handle.
+
+        Return whether any was sent.
+        """
         self.pids = []
         for process, number in processes[:8]:
             self._offsets[process.pid] = self._size(process.pid)

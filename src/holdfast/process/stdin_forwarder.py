@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.process.process_events import Interrupt, Suspend
 from holdfast.process.signals import start_thread
-from holdfast.process.sink import CHUNK_BYTES, WakeupPipe, Flow, reopen_stream
+from holdfast.process.sink import CHUNK_BYTES, Flow, WakeupPipe, reopen_stream
 from holdfast.process.terminal import STDIN
 
 if TYPE_CHECKING:
@@ -68,7 +68,10 @@ class StdinForwarder:
                 self._is_listening = False
 
     def _forward(self) -> bool:
-        """Forward the typed bytes. Return False if not in the foreground any more; the loop notices when that changes."""
+        """Forward the typed bytes.
+
+        Return False if not in the foreground any more; the loop notices when that changes.
+        """
         if not self._terminal.in_foreground():
             return False
         try:

@@ -1,8 +1,8 @@
 """The supervisor's three standard streams, the terminal behind them, and the signals that the supervisor receives.
 
-While a child runs in the foreground, the user's terminal is in raw mode: it passes on every byte as it is typed (no echo, no
-line editing, no signals). The child's pseudo-terminal does the usual input processing. The output settings of the user's
-terminal are not changed.
+While a child runs in the foreground, the user's terminal is in raw mode: it passes on every byte as it is typed (no
+echo, no line editing, no signals). The child's pseudo-terminal does the usual input processing. The output settings of
+the user's terminal are not changed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Terminal:
         self.inbox.close()
 
     def wait(self, timeout: float) -> ProcessEvent | None:
-        """Return the next request of the user while no child runs, between two attempts. Ctrl-Z stops the supervisor here."""
+        """Return the next request of the user while no child runs, between two attempts.
+
+        Ctrl-Z stops the supervisor here.
+        """
         deadline = time.monotonic() + timeout
         while True:
             message = self.inbox.take(deadline - time.monotonic())
@@ -73,7 +76,10 @@ class Terminal:
                 return event
 
     def in_foreground(self) -> bool:
-        """Return whether Holdfast may read the keyboard. A terminal that is not its controlling terminal belongs to others."""
+        """Return whether Holdfast may read the keyboard.
+
+        A terminal that is not its controlling terminal belongs to others.
+        """
         try:
             return os.tcgetpgrp(STDIN) == os.getpgrp()
         except OSError:
@@ -92,7 +98,10 @@ class Terminal:
         return self._before_claim is not None
 
     def claim(self) -> bool:
-        """Switch the terminal to raw mode for the child, if Holdfast is in the foreground. Call it again after a suspend."""
+        """Switch the terminal to raw mode for the child, if Holdfast is in the foreground.
+
+        Call it again after a suspend.
+        """
         if not self.in_foreground():
             self._before_claim = None
             return False
@@ -140,8 +149,9 @@ class Keys(NamedTuple):
 class ChildTerminal:
     """A pseudo-terminal for one stream of the child.
 
-    The child's end stays open here too. The kernel then reports no end of output while there is data to read, and a child that
-    closes its streams can reopen /dev/tty. Output passes through unprocessed, since the user's terminal processes it.
+    The child's end stays open here too. The kernel then reports no end of output while there is data to read, and a
+    child that closes its streams can reopen /dev/tty. Output passes through unprocessed, since the user's terminal
+    processes it.
     """
 
     def __init__(self, modes: list[Any] | None, window: bytes | None) -> None:
@@ -159,7 +169,10 @@ class ChildTerminal:
             fcntl.ioctl(self.parent_end, termios.TIOCSWINSZ, window)
 
     def keys(self) -> Keys:
-        """Return what single bytes mean in the current modes of the child's terminal. For a full-screen program all are data."""
+        """Return what single bytes mean in the current modes of the child's terminal.
+
+        For a full-screen program all are data.
+        """
         modes = self._read_modes()
         meanings = {}
         if modes[LFLAG] & termios.ISIG:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, is_alive, find_own_ancestry, send_to
+from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, find_own_ancestry, is_alive, send_to
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

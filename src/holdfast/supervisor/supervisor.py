@@ -27,7 +27,7 @@ from holdfast.machine import this_machine
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
 from holdfast.process.child_process import ChildProcess
-from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, read_identity, pid_space
+from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, pid_space, read_identity
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
 from holdfast.remedies import applied, remedy_for

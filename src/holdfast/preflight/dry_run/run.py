@@ -21,7 +21,7 @@ from holdfast.preflight.dry_run import scratch as scratches
 from holdfast.preflight.dry_run.environment import command_of, environment, ultralytics_settings, writable
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.exit_evidence import last_words
-from holdfast.process.helper_processes import terminate_processes, helpers
+from holdfast.process.helper_processes import helpers, terminate_processes
 from holdfast.process.sensors import Sensors
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.events import Step
