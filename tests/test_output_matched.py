@@ -92,7 +92,7 @@ def test_endless_line_takes_no_memory():
     one = watch.on("stdout")
     for _ in range(200):
         one.feed(b"\x00\xff" * 8192)
-        assert len(one._begun) <= MAX_LINE
+        assert len(one._partial) <= MAX_LINE
     assert watch.take() == []
 
 

@@ -284,7 +284,7 @@ def test_an_orphaned_session_counts_only_where_its_member_is_marked(tmp_path, is
         until(lambda: member.name() == "sleep" and member.environ())
         leader.kill()
         leader.wait()
-        offspring._seen.pop(member.pid, None)
+        offspring._known.pop(member.pid, None)
         assert (member in offspring.list_alive()) is is_marked
         member.kill()
 

@@ -344,7 +344,7 @@ def run_watchdog() -> None:
 def remove_stale_folders(parent: Path | None = None) -> list[Path]:
     """Remove scratch folders of this user whose owner has exited: the kernel released their lock.
 
-    Return the removed ones.
+    Return the removed folders.
     """
     removed = []
     parent = parent if parent is not None else Path(tempfile.gettempdir())

@@ -31,10 +31,7 @@ class MatchedLine:
 
 
 class Tally:
-    """Counts topics and reports the 1st, 2nd, 4th, 8th ...
-
-    time: a line printed a million times is reported 20 times.
-    """
+    """Counts topics, and reports occurrence 1, 2, 4, 8 and so on: a line printed a million times is reported 20 times."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

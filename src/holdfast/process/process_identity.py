@@ -240,9 +240,9 @@ def send_to(processes: Iterable[psutil.Process], number: int) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether it runs.
+    """Return whether the process is alive.
 
-    Zombies do not. A process that cannot be inspected, because no descriptor is free, does.
+    A zombie is not. A process that cannot be inspected, because no descriptor is free, counts as alive.
     """
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

@@ -82,8 +82,8 @@ def _read_load() -> float | None:
 class ClockWatch:
     """Distinguishes system sleep from slowness.
 
-    `asleep` returns the machine's exact seconds asleep and decides if it is available: then a wall clock that jumps was
-    set, and the machine did not sleep.
+    `asleep` returns the machine's exact seconds asleep. If it is available, it decides: a wall clock that jumps was set,
+    and the machine did not sleep.
     """
 
     def __init__(

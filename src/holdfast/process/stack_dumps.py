@@ -30,9 +30,9 @@ class StackReader:
         self.pids: list[int] = []
 
     def request(self, processes: list[tuple[psutil.Process, int]], now: float) -> bool:
-        """Signal processes of the attempt, given with the signal that each reports to handle.
+        """Signal processes of the attempt, each given with the signal that it reports to handle.
 
-        Return whether any was sent.
+        Return whether any signal was sent.
         """
         self.pids = []
         for process, number in processes[:8]:
