@@ -35,7 +35,7 @@ _INHIBIT = [
     "--what=sleep:idle",
     "--mode=block",
     "--who=Holdfast",
-    "--why=a training run is alive",
+    "--why=a training run is active",
     "sh",
     "-c",
     "echo held; cat >/dev/null",
