@@ -78,7 +78,7 @@ class Stub:
             self.tell("done", order=name, answer=getattr(self, "do_" + name)(*arguments))
 
     def do_end(self, grace):
-        return self.child.end(float(grace))
+        return self.child.terminate(float(grace))
 
     def do_suspend(self):
         self.child.suspend()

@@ -23,7 +23,7 @@ from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_ki
 from holdfast.preflight.checks.context import build_context, parse_settings
 from holdfast.preflight.checks.interpreter import PythonClient, Reply
 from holdfast.preflight.checks.runner import Report, run_all, select_checks
-from holdfast.process.python_discovery import imports_of, python_of
+from holdfast.process.python_discovery import find_imports, find_python
 from holdfast.render.checks import ChecksProgress, as_builtins, table
 from holdfast.schema.errors import CommandNotRunnable, UsageError
 from holdfast.schema.plan import Plan, Stage
@@ -274,29 +274,29 @@ def executable(path, text):
 )
 def test_python_of_a_command(command, python, tmp_path):
     """Programs that run their command in this place are kept before it; others may run it anywhere."""
-    assert python_of(command, tmp_path, {"PATH": str(tmp_path)}) == python
+    assert find_python(command, tmp_path, {"PATH": str(tmp_path)}) == python
 
 
 def test_python_behind_a_script(tmp_path):
     """As pip writes `yolo` and `torchrun`: the first line names it, or the second where the path is long or has a space."""
     search = {"PATH": str(tmp_path)}
-    assert python_of([str(executable(tmp_path / "alone", "#!/bin/sh\n"))], tmp_path, search) is None
+    assert find_python([str(executable(tmp_path / "alone", "#!/bin/sh\n"))], tmp_path, search) is None
     python = executable(tmp_path / "python3", "")
     executable(tmp_path / "yolo", f"#!{python}\nimport ultralytics\n")
     executable(tmp_path / "torchrun", f"#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\n")
     executable(tmp_path / "tool", "#!/usr/bin/env python3\n")
     executable(tmp_path / "shim", "#!/usr/bin/env bash\n")
     for program in ("yolo", "torchrun", "tool", "shim"):
-        assert python_of([program, "train"], tmp_path, search) == [str(python)], program
+        assert find_python([program, "train"], tmp_path, search) == [str(python)], program
 
 
 def test_script_tells_what_it_imports(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import torch.nn as nn\ndef f():\n    from faiss.contrib import x\nfrom . import mine\n")
-    assert imports_of(script) == {"torch", "faiss"}
+    assert find_imports(script) == {"torch", "faiss"}
     script.write_text("print 'python 2'")
-    assert imports_of(script) == set()
-    assert imports_of(tmp_path / "none.py") == set()
+    assert find_imports(script) == set()
+    assert find_imports(tmp_path / "none.py") == set()
 
 
 def test_settings_of_a_command():

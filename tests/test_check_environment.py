@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.diagnosis.versions import torchvision_for
-from holdfast.machine.commands import Answer
+from holdfast.machine.commands import CommandOutput
 from holdfast.machine.linux import LinuxMachine
 from holdfast.machine.macos import MacMachine
 from holdfast.machine.power import Power, parse_pmset, read_supplies
@@ -188,7 +188,7 @@ def test_pmset_is_read(battery, settings, power):
 
 def test_mac_asks_pmset():
     answers = {("pmset", "-g", "batt"): ON_BATTERY, ("pmset", "-g"): SETTINGS}
-    machine = MacMachine(ask=lambda command, _: Answer(answers[tuple(command)]), reports=())
+    machine = MacMachine(run_command=lambda command, _: CommandOutput(answers[tuple(command)]), reports=())
     assert machine.power() == Power(on_battery=True, charge=78, sleeps_after=1, saving=True)
 
 

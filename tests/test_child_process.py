@@ -422,7 +422,12 @@ raise ValueError("the cause")
     [
         (None, ["no-such-program"], "not on the PATH", "check the spelling"),
         (None, ["./missing.py"], "no such file", "check the spelling"),
-        (("train.py", "print()", 0o644), ["train.py", "--lr", "1"], "on the PATH only", "python train.py --lr 1"),
+        (
+            ("train.py", "print()", 0o644),
+            ["train.py", "--lr", "1"],
+            "only searched for on the PATH",
+            "python train.py --lr 1",
+        ),
         (("train.py", "print()", 0o644), ["./train.py"], "not marked as executable", "python ./train.py"),
         (("train.sh", "echo", 0o644), ["./train.sh"], "not marked as executable", "bash ./train.sh"),
         (("odd", "#!/no/such/interpreter\n", 0o755), ["./odd"], "#!/no/such/interpreter", "name the interpreter"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.diagnosis.exits import exception_line
-from holdfast.process.exit_evidence import evidence_of, last_words, signal_passed_on
+from holdfast.process.exit_evidence import collect_exit_evidence, last_words, signal_from_exit_code
 from holdfast.schema.events import AttemptEnded, Evidence
 
 
@@ -15,15 +15,15 @@ def sources(found: list[Evidence]) -> list[str]:
 
 def test_a_clean_end_has_no_evidence():
     """Exit 0, and exit 1 with a traceback, are no business of the system's."""
-    assert evidence_of(0, None) == []
-    assert evidence_of(1, None, ["Traceback (most recent call last):", "ValueError: bad"]) == []
+    assert collect_exit_evidence(0, None) == []
+    assert collect_exit_evidence(1, None, ["Traceback (most recent call last):", "ValueError: bad"]) == []
 
 
 def test_the_signal_of_the_process_itself():
     """By its name, or as the negative code that Python's subprocess gives."""
-    assert evidence_of(None, "SIGKILL") == [Evidence("signal", "the process was ended by SIGKILL")]
-    assert evidence_of(-6, None) == [Evidence("signal", "the process was ended by SIGABRT")]
-    assert evidence_of(-200, None) == [Evidence("signal", "the process was ended by signal 200")]
+    assert collect_exit_evidence(None, "SIGKILL") == [Evidence("signal", "the process was killed by SIGKILL")]
+    assert collect_exit_evidence(-6, None) == [Evidence("signal", "the process was killed by SIGABRT")]
+    assert collect_exit_evidence(-200, None) == [Evidence("signal", "the process was killed by signal 200")]
 
 
 @pytest.mark.parametrize(
@@ -31,23 +31,23 @@ def test_the_signal_of_the_process_itself():
 )
 def test_a_shells_exit_code_is_translated(code, name):
     """A shell or launcher around the training passes on 128 + n, and the fact says so."""
-    assert signal_passed_on(code) == name
-    assert evidence_of(code, None) == [
-        Evidence("exit code", f"{code} = 128 + {code - 128}: passed on by a shell or launcher, {name}")
+    assert signal_from_exit_code(code) == name
+    assert collect_exit_evidence(code, None) == [
+        Evidence("exit code", f"{code} = 128 + {code - 128}: {name}, passed on by a shell or launcher")
     ]
 
 
 @pytest.mark.parametrize("code", [None, 0, 1, 2, 128, 255])
 def test_codes_that_mean_no_signal(code):
     """Ordinary codes are left alone."""
-    assert signal_passed_on(code) is None
-    assert evidence_of(code, None) == []
+    assert signal_from_exit_code(code) is None
+    assert collect_exit_evidence(code, None) == []
 
 
 def test_the_machines_evidence_is_kept_in_order():
     """Signal first, then what the machine said, then what was printed."""
     system = [Evidence("cgroup", "oom_kill rose"), Evidence("not readable", "kernel log: no")]
-    found = evidence_of(-9, "SIGKILL", ["zsh: killed     python train.py"], system)
+    found = collect_exit_evidence(-9, "SIGKILL", ["zsh: killed     python train.py"], system)
     assert sources(found) == ["signal", "cgroup", "not readable", "last words"]
 
 
@@ -63,7 +63,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 
 def test_torchruns_report_of_a_killed_worker():
     """The launcher itself ends with 1; its lines name the worker's signal. Its own SIGTERM to the others is no cause."""
-    found = evidence_of(1, None, TORCHRUN)
+    found = collect_exit_evidence(1, None, TORCHRUN)
     assert sources(found) == ["torchrun"] * 3
     assert all("SIGKILL" in one.text for one in found)
     assert not any("SIGTERM" in one.text for one in found)
@@ -76,7 +76,7 @@ def test_a_spawned_process_and_a_loaders_worker():
         "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Killed. ",
         "RuntimeError: DataLoader worker (pid(s) 12346, 12347) exited unexpectedly",
     ]
-    found = evidence_of(1, None, lines)
+    found = collect_exit_evidence(1, None, lines)
     assert sources(found) == ["torchrun", "data loader", "data loader"]
     assert "(SIGKILL)" in found[1].text
     assert found[2].text == lines[2]
@@ -104,7 +104,7 @@ def test_a_spawned_process_and_a_loaders_worker():
 )
 def test_what_shells_and_the_interpreter_say_of_a_signal(line, name):
     """Every form is known for the signal it means."""
-    assert evidence_of(1, None, [line]) == [Evidence("last words", f"{line} ({name})")]
+    assert collect_exit_evidence(1, None, [line]) == [Evidence("last words", f"{line} ({name})")]
 
 
 @pytest.mark.parametrize(
@@ -120,15 +120,15 @@ def test_what_shells_and_the_interpreter_say_of_a_signal(line, name):
 )
 def test_ordinary_lines_are_not_taken_for_it(line):
     """A training may print such words."""
-    assert evidence_of(1, None, [line]) == []
+    assert collect_exit_evidence(1, None, [line]) == []
 
 
 def test_a_line_said_many_times_is_told_once_and_long_output_is_bounded():
     """Only the newest lines are looked at, each once, a dozen at most."""
-    assert len(evidence_of(1, None, ["Killed"] * 500)) == 1
-    assert evidence_of(1, None, ["Killed", *["step"] * 300]) == []
+    assert len(collect_exit_evidence(1, None, ["Killed"] * 500)) == 1
+    assert collect_exit_evidence(1, None, ["Killed", *["step"] * 300]) == []
     many = [f"Signal 9 (SIGKILL) received by PID {n}" for n in range(100)]
-    assert len(evidence_of(1, None, many)) == 12
+    assert len(collect_exit_evidence(1, None, many)) == 12
 
 
 def test_a_long_traceback_is_kept_from_its_head():

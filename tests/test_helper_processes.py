@@ -19,10 +19,10 @@ from holdfast.process.helper_processes import (
     LOCK,
     MARK,
     PREFIX,
-    BeingEnded,
     HelperProcesses,
-    end_marked,
-    remove_left_behind,
+    HelpersStopping,
+    remove_stale_folders,
+    terminate_marked,
 )
 
 if TYPE_CHECKING:
@@ -193,12 +193,12 @@ def test_nothing_starts_while_all_is_ended():
     helpers = HelperProcesses()
     with helpers.session() as variables:
         ours = sleeping(**variables)
-        assert helpers.end() == []
-        with pytest.raises(BeingEnded), helpers.session():
+        assert helpers.terminate() == []
+        with pytest.raises(HelpersStopping), helpers.session():
             pass
     assert ours.wait(30) == -signal.SIGTERM
     ours.communicate()
-    helpers.begin_again()
+    helpers.allow_starts()
     with helpers.session():
         pass
 
@@ -211,9 +211,9 @@ def test_one_that_does_not_listen_is_killed():
     )
     assert process.stdout is not None
     process.stdout.readline()
-    assert end_marked("b", time.time() + 3600) == [], "nothing that is older than the start is asked about"
+    assert terminate_marked("b", time.time() + 3600) == [], "nothing that is older than the start is asked about"
     assert process.poll() is None
-    assert end_marked("b", 0.0, grace_s=0.2) == []
+    assert terminate_marked("b", 0.0, grace_s=0.2) == []
     assert process.wait(30) == -signal.SIGKILL
     process.communicate()
 
@@ -248,12 +248,12 @@ def test_only_folders_whose_owner_is_gone_are_removed(tmp_path):
     )
     assert locker.stdout is not None
     locker.stdout.readline()
-    assert remove_left_behind(tmp_path) == [dead, old]
+    assert remove_stale_folders(tmp_path) == [dead, old]
     assert (kept / LOCK).exists()
     assert foreign.exists() == (os.geteuid() == 0)
     locker.kill()
     locker.communicate()
-    assert remove_left_behind(tmp_path) == [held]
+    assert remove_stale_folders(tmp_path) == [held]
 
 
 def test_secrets_are_read_and_not_copied(tmp_path):
@@ -286,7 +286,7 @@ def test_a_daemon_without_mark_and_session_does_not_outlive_the_scratch(tmp_path
             until(lambda: daemon.name() == "sleep")
             assert daemon.environ() == {}
             if interrupted:
-                assert helpers.end() == []
+                assert helpers.terminate() == []
                 assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
         assert not daemon.is_running()  # and no zombie of it is left
         assert not folder.exists()

@@ -13,13 +13,19 @@ from pathlib import Path
 import pytest
 
 from holdfast.machine import KillCounters, this_machine
-from holdfast.machine.cgroups import memory_groups
-from holdfast.machine.commands import Answer, ask
+from holdfast.machine.cgroups import find_memory_groups
+from holdfast.machine.commands import CommandOutput, run_command
 from holdfast.machine.keep_awake import HelperKeepsAwake
-from holdfast.machine.kernel_log import daemon_evidence, kernel_evidence, parse_dmesg, parse_journal, parse_kmsg
+from holdfast.machine.kernel_log import (
+    find_daemon_evidence,
+    find_kernel_evidence,
+    parse_dmesg,
+    parse_journal,
+    parse_kmsg,
+)
 from holdfast.machine.linux import LinuxMachine, parse_process
 from holdfast.machine.psutil_machine import PsutilMachine
-from holdfast.process.exit_evidence import evidence_of
+from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema.events import Evidence
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's /proc")
@@ -58,9 +64,11 @@ def fake_proc(tmp_path: Path, cgroup: str, mounts: str, vmstat: str = "pswpin 10
     return proc
 
 
-def machine_at(proc: Path, answers: dict[str, Answer] | None = None) -> LinuxMachine:
+def machine_at(proc: Path, answers: dict[str, CommandOutput] | None = None) -> LinuxMachine:
     told = answers or {}
-    return LinuxMachine(proc, proc / "no-kmsg", lambda command, _: told.get(command[0], Answer("", "not installed")))
+    return LinuxMachine(
+        proc, proc / "no-kmsg", lambda command, _: told.get(command[0], CommandOutput("", "not installed"))
+    )
 
 
 def write(folder: Path, **files: object) -> None:
@@ -104,10 +112,10 @@ def test_the_limit_of_version_1_beside_an_empty_version_2(tmp_path):
 def test_a_container_shows_only_its_own_part_of_the_tree():
     """The mount's root is taken off the path; a path outside of the mount ends at the mount itself."""
     mount = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory\\040here ro - cgroup cgroup rw,memory"
-    inside = memory_groups("4:memory:/docker/abc/job\n", mount)
+    inside = find_memory_groups("4:memory:/docker/abc/job\n", mount)
     assert [(g.name, g.own) for g in inside] == [("/job", True), ("/", False)]
     assert str(inside[0].folder) == "/sys/fs/cgroup/memory here/job"
-    assert [g.name for g in memory_groups("4:memory:/../elsewhere\n", mount)] == ["/"]
+    assert [g.name for g in find_memory_groups("4:memory:/../elsewhere\n", mount)] == ["/"]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -125,7 +133,7 @@ def test_a_kill_counted_by_our_cgroup_is_evidence(tmp_path, version):
     for group in groups:
         write(group, **hits)
         (group / file).write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n")
-    machine = machine_at(proc, {"dmesg": Answer("")})
+    machine = machine_at(proc, {"dmesg": CommandOutput("")})
     before = machine.kill_counters()
     assert [e for e in machine.kill_evidence(before, {1}, time.time()) if e.source != "not readable"] == []
     for group in groups:
@@ -135,7 +143,7 @@ def test_a_kill_counted_by_our_cgroup_is_evidence(tmp_path, version):
     (proc / "vmstat").write_text("oom_kill 1\n")
     told = [e for e in machine.kill_evidence(before, {1}, time.time()) if e.source != "not readable"]
     assert [e.source for e in told] == ["cgroup", "cgroup limit", "machine counter"]
-    assert told[0].text == "oom_kill of cgroup /a/job rose by 1: the kernel killed in it for lack of memory"
+    assert told[0].text == "oom_kill of cgroup /a/job increased by 1: the kernel killed in it for lack of memory"
     assert "5 times" in told[1].text
 
 
@@ -145,7 +153,7 @@ def test_a_kill_in_a_group_above_is_told_as_such(tmp_path):
     for group in (top / "a", top / "a/job"):
         write(group)
         (group / "memory.events").write_text("oom_kill 0\n")
-    machine = machine_at(fake_proc(tmp_path, "0::/a/job\n", MOUNTS_V2.format(top=top)), {"dmesg": Answer("")})
+    machine = machine_at(fake_proc(tmp_path, "0::/a/job\n", MOUNTS_V2.format(top=top)), {"dmesg": CommandOutput("")})
     before = machine.kill_counters()
     (top / "a/memory.events").write_text("oom_kill 1\n")
     assert machine.kill_evidence(before, {1}, time.time())[0].source == "cgroup above"
@@ -153,7 +161,7 @@ def test_a_kill_in_a_group_above_is_told_as_such(tmp_path):
 
 def test_kernel_lines_about_our_process_are_told_from_others():
     """Lines are matched by process number; a kill of somebody else's process is kept apart, its reaping is left out."""
-    found = kernel_evidence(parse_dmesg(DMESG), {63214}, since=7000.0, until=7100.0)
+    found = find_kernel_evidence(parse_dmesg(DMESG), {63214}, since=7000.0, until=7100.0)
     assert [e.source for e in found] == ["kernel log"] * 3 + ["kernel log, other"]
     assert found[1].text.startswith("Memory cgroup out of memory: Killed process 63214 (python3)")
     assert "firefox" in found[3].text
@@ -161,7 +169,7 @@ def test_kernel_lines_about_our_process_are_told_from_others():
 
 def test_lines_from_before_the_attempt_are_not_ours():
     """The same process number in an older line was another process."""
-    assert kernel_evidence(parse_dmesg(DMESG), {63214, 4242}, since=8000.0, until=8100.0) == []
+    assert find_kernel_evidence(parse_dmesg(DMESG), {63214, 4242}, since=8000.0, until=8100.0) == []
 
 
 @pytest.mark.parametrize(
@@ -177,8 +185,10 @@ def test_lines_from_before_the_attempt_are_not_ours():
 )
 def test_old_and_new_kernels_words(line):
     """The forms of kernels from 2.6 on to today, for kills and for crashes."""
-    assert kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {2603}, 0.0, 6.0) == [Evidence("kernel log", line)]
-    assert [e.source for e in kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {7}, 0.0, 60.0)] in (
+    assert find_kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {2603}, 0.0, 6.0) == [
+        Evidence("kernel log", line)
+    ]
+    assert [e.source for e in find_kernel_evidence(parse_kmsg(f"6,339,5140900,-;{line}"), {7}, 0.0, 60.0)] in (
         [],
         ["kernel log, other"],
     )
@@ -188,9 +198,9 @@ def test_a_crash_in_a_thread_is_matched_by_name_and_time():
     """Crash lines name the thread, whose number we do not know: a Python's near the end is kept, with a source of its own."""
     line = "pt_main_thread[999]: segfault at 8 ip 00007f2c sp 00007ffd error 4 in libgomp.so.1.0.0[7f2c+2e000]"
     kernel = parse_dmesg(f"[  100.000000] {line}")
-    assert kernel_evidence(kernel, {5}, 50.0, 103.0) == [Evidence("kernel log, thread", line)]
-    assert kernel_evidence(kernel, {5}, 50.0, 500.0) == []
-    assert kernel_evidence(parse_dmesg(f"[  100.0] chrome{line[14:]}"), {5}, 50.0, 103.0) == []
+    assert find_kernel_evidence(kernel, {5}, 50.0, 103.0) == [Evidence("kernel log, thread", line)]
+    assert find_kernel_evidence(kernel, {5}, 50.0, 500.0) == []
+    assert find_kernel_evidence(parse_dmesg(f"[  100.0] chrome{line[14:]}"), {5}, 50.0, 103.0) == []
 
 
 def test_a_record_with_continuation_lines():
@@ -211,7 +221,7 @@ JOURNAL = """\
 def test_earlyoom_and_oomd_are_told_by_process_and_by_cgroup():
     """earlyoom names a process, systemd-oomd a group with all that is in it; others' ends are kept apart."""
     own = ["/user.slice/user-1001.slice/app.slice/vte-spawn-dbb4.scope/inner"]
-    found = daemon_evidence(parse_journal(JOURNAL), {29410}, own, since=1721283790.0)
+    found = find_daemon_evidence(parse_journal(JOURNAL), {29410}, own, since=1721283790.0)
     assert [e.source for e in found] == ["journal", "journal", "journal, other", "journal, other"]
     assert "29410" in found[0].text
     assert "vte-spawn" in found[1].text
@@ -223,8 +233,10 @@ def test_the_journal_is_asked_where_dmesg_refuses(tmp_path):
 
     def answer(command, _):
         if command[0] == "dmesg":
-            return Answer("", "dmesg ended with 1: dmesg: read kernel buffer failed: Operation not permitted")
-        return Answer(lines) if "-k" in command else Answer("")
+            return CommandOutput(
+                "", "dmesg failed with exit code 1: dmesg: read kernel buffer failed: Operation not permitted"
+            )
+        return CommandOutput(lines) if "-k" in command else CommandOutput("")
 
     proc = fake_proc(tmp_path, "", "")
     machine = LinuxMachine(proc, proc / "no-kmsg", answer)
@@ -236,7 +248,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
     told = machine_at(fake_proc(tmp_path, "", "")).kill_evidence(KillCounters({}, 0.0), {1}, time.time())
     assert [e.source for e in told] == ["not readable", "not readable"]
     assert told[0].text.startswith("kernel log: ")
-    assert LinuxMachine(tmp_path / "nothing", tmp_path / "no-kmsg", lambda *_: Answer("")).memory().total == 0
+    assert LinuxMachine(tmp_path / "nothing", tmp_path / "no-kmsg", lambda *_: CommandOutput("")).memory().total == 0
 
 
 def test_a_process_that_names_itself_oddly():
@@ -250,17 +262,17 @@ def test_a_process_that_names_itself_oddly():
 
 def test_a_command_that_does_not_answer_is_given_up():
     """What it had said so far is kept, with the reason; a command that is missing or fails is a reason, not an error."""
-    late = ask(["sh", "-c", "echo early; exec sleep 20"], 0.3)
+    late = run_command(["sh", "-c", "echo early; exec sleep 20"], 0.3)
     assert late.text in ("early\n", "")
-    assert "had not finished after 0.3 s" in str(late.problem)
-    assert "could not be run" in str(ask(["holdfast-no-such-command"], 1.0).problem)
-    assert ask(["sh", "-c", "echo why >&2; exit 3"], 1.0).problem == "sh ended with 3: why"
+    assert "did not finish within 0.3 s" in str(late.problem)
+    assert "could not be run" in str(run_command(["holdfast-no-such-command"], 1.0).problem)
+    assert run_command(["sh", "-c", "echo why >&2; exit 3"], 1.0).problem == "sh failed with exit code 3: why"
 
 
 def test_the_helper_that_keeps_awake_lives_from_start_to_stop():
     """The sentence says that it holds; after stop the helper is gone."""
     command = ["sh", "-c", "echo held; cat >/dev/null"]
-    awake = HelperKeepsAwake(command, "a helper", says_held=True)
+    awake = HelperKeepsAwake(command, "a helper", confirms_start=True)
     with awake as sentence:
         assert sentence == "The machine is kept awake by a helper."
         helper = awake._helper
@@ -269,8 +281,8 @@ def test_the_helper_that_keeps_awake_lives_from_start_to_stop():
     assert helper.poll() is not None
 
 
-@pytest.mark.parametrize("says_held", [True, False])
-def test_a_helper_that_may_not_is_told(says_held):
+@pytest.mark.parametrize("confirms_start", [True, False])
+def test_a_helper_that_may_not_is_told(confirms_start):
     """Refusal is a sentence with the helper's own reason."""
 
     def launch_and_let_end(*command, **how):
@@ -279,9 +291,9 @@ def test_a_helper_that_may_not_is_told(says_held):
         return helper
 
     command = ["sh", "-c", "echo Failed to inhibit: Access denied; exit 1"]
-    awake = HelperKeepsAwake(command, "x", says_held=says_held, launch=launch_and_let_end)
-    assert awake.start() == "The machine is not kept awake: sh said: Failed to inhibit: Access denied."
-    missing = HelperKeepsAwake(["holdfast-no-such-command"], "x", says_held=says_held)
+    awake = HelperKeepsAwake(command, "x", confirms_start=confirms_start, launch=launch_and_let_end)
+    assert awake.start() == "The machine is not kept awake: sh reported: Failed to inhibit: Access denied."
+    missing = HelperKeepsAwake(["holdfast-no-such-command"], "x", confirms_start=confirms_start)
     assert "could not be run" in missing.start()
 
 
@@ -289,7 +301,7 @@ def test_the_helper_never_outlives_us():
     """SIGKILL of the process that holds it ends the helper too: its standard input closes."""
     program = (
         "import time; from holdfast.machine.keep_awake import HelperKeepsAwake\n"
-        "a = HelperKeepsAwake(['sh', '-c', 'echo held; cat >/dev/null'], 'x', says_held=True); a.start()\n"
+        "a = HelperKeepsAwake(['sh', '-c', 'echo held; cat >/dev/null'], 'x', confirms_start=True); a.start()\n"
         "print(a._helper.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
@@ -326,7 +338,7 @@ def test_this_machine_answers():
 def test_where_nothing_puts_the_machine_to_sleep_there_is_nothing_to_say(tmp_path):
     """A container has no systemd of its own: that is no reason to warn."""
     said = LinuxMachine(systemd=tmp_path / "none").keep_awake().start()
-    assert said.startswith("Nothing has to be kept awake")
+    assert said.startswith("The machine does not need to be kept awake")
 
 
 def test_a_machine_of_no_known_kind_still_measures():
@@ -350,8 +362,8 @@ def test_a_real_sigkill_is_a_signal_without_memory_evidence():
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         child.send_signal(signal.SIGKILL)
         code = child.wait()
-    found = evidence_of(code, None, (), machine.kill_evidence(before, {child.pid}, began))
-    assert found[0] == Evidence("signal", "the process was ended by SIGKILL")
+    found = collect_exit_evidence(code, None, (), machine.kill_evidence(before, {child.pid}, began))
+    assert found[0] == Evidence("signal", "the process was killed by SIGKILL")
     assert not [e for e in found if e.source in ("cgroup", "kernel log", "journal")]
 
 

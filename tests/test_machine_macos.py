@@ -10,15 +10,15 @@ import time
 import pytest
 
 from holdfast.machine import KillCounters
-from holdfast.machine.commands import Answer
+from holdfast.machine.commands import CommandOutput
 from holdfast.machine.macos import MacMachine, footprint_reader
 from holdfast.machine.macos_text import (
-    log_evidence,
+    describe_pressure,
+    find_log_evidence,
+    find_report_evidence,
     parse_swap_used,
     parse_sysctl_number,
     parse_vm_stat,
-    pressure_name,
-    report_evidence,
 )
 
 VM_STAT = """\
@@ -77,12 +77,12 @@ def test_swap_and_pressure():
     assert parse_swap_used(SYSCTL) == int(2743.5 * (1 << 20))
     assert parse_swap_used("sysctl: unknown oid") is None
     level = parse_sysctl_number(SYSCTL, "kern.memorystatus_vm_pressure_level")
-    assert [pressure_name(n) for n in (1, level, 4, None, 3)] == ["normal", "warning", "critical", None, "level 3"]
+    assert [describe_pressure(n) for n in (1, level, 4, None, 3)] == ["normal", "warning", "critical", None, "level 3"]
 
 
 def test_the_kernels_words_about_us():
     """The kill of our process is told from that of another, routine kills are left out, and full swap is said once."""
-    found = log_evidence(LOG, {4242})
+    found = find_log_evidence(LOG, {4242})
     assert [e.source for e in found] == ["kernel log"] + ["kernel log, other"] * 3
     assert "killing largest compressed process python3.11 [4242] 43350 MB" in found[0].text
     assert "[node]" in found[1].text
@@ -106,8 +106,8 @@ def test_the_kernels_words_about_us():
 def test_the_forms_of_ten_years(line):
     """Every form that macOS has used since 10.13 names the process, and a process with another number is not ours."""
     stamped = f"2018-10-03 21:55:21.478932+0000 0x16b      Default     0x0   0   0    kernel: {line}"
-    assert [e.source for e in log_evidence(stamped, {77})] == ["kernel log"]
-    assert [e.source for e in log_evidence(stamped, {78})] == ["kernel log, other"]
+    assert [e.source for e in find_log_evidence(stamped, {77})] == ["kernel log"]
+    assert [e.source for e in find_log_evidence(stamped, {78})] == ["kernel log, other"]
 
 
 def crash(pid: int = 4242, **more: object) -> str:
@@ -153,7 +153,7 @@ def crash(pid: int = 4242, **more: object) -> str:
 
 def test_a_crash_report_says_how_and_where():
     """Exception, termination, the library's note, the stack's top, and that two OpenMP runtimes were loaded (F25)."""
-    found = report_evidence(crash(), {4242})
+    found = find_report_evidence(crash(), {4242})
     assert found is not None
     assert found.source == "crash report"
     assert found.text == (
@@ -166,7 +166,7 @@ def test_a_crash_report_says_how_and_where():
 def test_a_segfault_names_its_address():
     """The exception's subtype is kept."""
     text = crash(exception={"type": "EXC_BAD_ACCESS", "signal": "SIGSEGV", "subtype": "KERN_INVALID_ADDRESS at 0x8"})
-    found = report_evidence(text, {4242})
+    found = find_report_evidence(text, {4242})
     assert found is not None
     assert "EXC_BAD_ACCESS (SIGSEGV), KERN_INVALID_ADDRESS at 0x8" in found.text
 
@@ -182,11 +182,11 @@ def test_a_jetsam_report_names_the_reason():
         ],
     }
     text = json.dumps({"bug_type": "298", "timestamp": "2026-05-15 22:03:57.00 +0800"}) + "\n" + json.dumps(body)
-    found = report_evidence(text, {4242})
+    found = find_report_evidence(text, {4242})
     assert found is not None
     assert found.source == "jetsam report"
     assert "vm-compressor-space-shortage, 10240 MB resident" in found.text
-    assert report_evidence(text, {1}) is None
+    assert find_report_evidence(text, {1}) is None
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_a_jetsam_report_names_the_reason():
 )
 def test_a_damaged_report_is_no_evidence(text):
     """Half-written and foreign files are passed over."""
-    assert report_evidence(text, {5}) is None
-    assert report_evidence(crash(threads="x", usedImages=None, asi=3, faultingThread=99), {4242}) is not None
+    assert find_report_evidence(text, {5}) is None
+    assert find_report_evidence(crash(threads="x", usedImages=None, asi=3, faultingThread=99), {4242}) is not None
 
 
-def mac(tmp_path, *, log: Answer | None = None) -> MacMachine:
-    told = {"vm_stat": Answer(VM_STAT), "sysctl": Answer(SYSCTL), "log": log or Answer(LOG)}
+def mac(tmp_path, *, log: CommandOutput | None = None) -> MacMachine:
+    told = {"vm_stat": CommandOutput(VM_STAT), "sysctl": CommandOutput(SYSCTL), "log": log or CommandOutput(LOG)}
     return MacMachine(
         lambda command, _: told[command[0]], footprint=lambda _: 9 << 30, reports=(tmp_path, tmp_path / "none")
     )
@@ -229,7 +229,7 @@ def test_a_macs_evidence(tmp_path):
 
 def test_a_log_that_does_not_answer_in_time(tmp_path):
     """The unified log can be slow: what it said until then counts, and that it was cut off is said."""
-    cut = Answer(LOG.splitlines()[1], "log had not finished after 2.4 s")
+    cut = CommandOutput(LOG.splitlines()[1], "log did not finish within 2.4 s")
     found = mac(tmp_path, log=cut).kill_evidence(KillCounters({}, 0.0), [4242], time.time())
     assert [e.source for e in found] == ["kernel log, other", "not readable"]
 
@@ -237,7 +237,7 @@ def test_a_log_that_does_not_answer_in_time(tmp_path):
 def test_nothing_of_macos_is_needed(tmp_path):
     """Elsewhere footprints and exact sleep are unknown, commands are missing, and every call still answers."""
     assert footprint_reader()(os.getpid()) is None or sys.platform == "darwin"
-    machine = MacMachine(lambda *_: Answer("", "could not be run"), reports=(tmp_path,))
+    machine = MacMachine(lambda *_: CommandOutput("", "could not be run"), reports=(tmp_path,))
     assert machine.memory().pressure is None
     asleep = machine.seconds_asleep()
     assert asleep is None or asleep >= 0

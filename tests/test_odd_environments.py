@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from running import HOLDFAST, environment
 
-from holdfast.process.launch_errors import not_runnable
-from holdfast.process.python_discovery import program_on_path, script_of
+from holdfast.process.launch_errors import make_launch_error
+from holdfast.process.python_discovery import find_program, find_script
 from holdfast.schema.errors import FolderGone
 from holdfast.storage import folder
 
@@ -102,30 +102,32 @@ DENIED = PermissionError(errno.EACCES, "Permission denied")
 
 def test_program_in_a_folder_that_may_not_be_entered(closed, tmp_path):
     """It cannot be known whether it is there: the sentence says what stands in the way."""
-    error = not_runnable([str(closed / "train.sh")], tmp_path, {}, DENIED)
-    assert "may not be entered" in str(error)
+    error = make_launch_error([str(closed / "train.sh")], tmp_path, {}, DENIED)
+    assert "permission denied for one of its parent folders" in str(error)
     assert "Next:" in str(error)
-    assert program_on_path(str(closed / "train.sh"), tmp_path, {}) is None
-    assert script_of(["python", str(closed / "train.py")], tmp_path) is None
+    assert find_program(str(closed / "train.sh"), tmp_path, {}) is None
+    assert find_script(["python", str(closed / "train.py")], tmp_path) is None
 
 
 def test_working_folder_that_may_not_be_entered(closed):
     """The plan's folder is closed to this user."""
-    assert "it may not be entered" in str(not_runnable(["true"], closed, dict(os.environ), DENIED))
+    assert ": permission denied." in str(make_launch_error(["true"], closed, dict(os.environ), DENIED))
 
 
 def test_program_on_a_path_with_a_closed_folder(closed, tmp_path):
     """A closed folder on PATH is passed over, as the system does."""
-    error = not_runnable(["nothing-of-this-name"], tmp_path, {"PATH": str(closed)}, FileNotFoundError(errno.ENOENT, ""))
+    error = make_launch_error(
+        ["nothing-of-this-name"], tmp_path, {"PATH": str(closed)}, FileNotFoundError(errno.ENOENT, "")
+    )
     assert "was not found" in str(error)
 
 
 def test_name_that_is_too_long(tmp_path):
     """No file has such a name; that is no error of ours."""
-    assert script_of(["python", "x" * 5000 + ".py"], tmp_path) is None
-    assert "was not found" in str(not_runnable(["./" + "x" * 5000], tmp_path, {}, OSError(errno.ENAMETOOLONG, "")))
+    assert find_script(["python", "x" * 5000 + ".py"], tmp_path) is None
+    assert "was not found" in str(make_launch_error(["./" + "x" * 5000], tmp_path, {}, OSError(errno.ENAMETOOLONG, "")))
 
 
 def test_program_in_a_home_that_is_not_known(tmp_path):
     """`~nosuchuser/bin/python`: no such program."""
-    assert program_on_path("~nosuchuser/bin/python", tmp_path, {}) is None
+    assert find_program("~nosuchuser/bin/python", tmp_path, {}) is None

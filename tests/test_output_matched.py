@@ -76,7 +76,7 @@ def test_told_of_the_first_second_fourth_time():
     heard = watched((NMS + b"\n") * 1000)
     assert [h.count for h in heard] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     tally = Tally()
-    told = [t.count for n in range(6) for t in tally.heard(["a"], "stdout" if n % 2 else "stderr", "x")]
+    told = [t.count for n in range(6) for t in tally.add(["a"], "stdout" if n % 2 else "stderr", "x")]
     assert told == [1, 2, 4]
 
 
@@ -92,7 +92,7 @@ def test_endless_line_takes_no_memory():
     one = watch.on("stdout")
     for _ in range(200):
         one.feed(b"\x00\xff" * 8192)
-        assert len(one._begun) <= MAX_LINE
+        assert len(one._partial) <= MAX_LINE
     assert watch.take() == []
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from holdfast.diagnosis.engine import Engine
 from holdfast.launch.new_run_folder import create_run_folder
-from holdfast.process.process_identity import identity_of
+from holdfast.process.process_identity import read_identity
 from holdfast.render.box import Box, wrap
 from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.newline_guard import NewlineGuard
@@ -208,7 +208,7 @@ def recorded(tmp_path, *history):
 
 
 def test_status_tells_memory_once(tmp_path, capsys):
-    pid, start, pid_space = identity_of(os.getpid())
+    pid, start, pid_space = read_identity(os.getpid())
     begun = [msgspec.structs.replace(event, pid=pid, start=start, pid_space=pid_space) for event in started()[1:2]]
     sample = events.Sample(at=3.0, rss=GIB // 2, processes=1, available=3 * GIB, swap=0, disk_free=GIB)
     print_status(status_of(recorded(tmp_path, started()[:1], begun, [sample])), as_json=False)

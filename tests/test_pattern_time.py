@@ -15,8 +15,8 @@ from holdfast.render.text import printable
 
 def kernel(text):
     lines = [*kernel_log.parse_dmesg(f"[ 5.0] {text}"), *kernel_log.parse_journal(f"1700000000.5 host sudo[1]: {text}")]
-    kernel_log.kernel_evidence(lines, {1}, 0.0, 1e10)
-    kernel_log.daemon_evidence(lines, {1}, (), 0.0)
+    kernel_log.find_kernel_evidence(lines, {1}, 0.0, 1e10)
+    kernel_log.find_daemon_evidence(lines, {1}, (), 0.0)
 
 
 def panel_row(text):

@@ -17,7 +17,7 @@ from running import HOLDFAST, command, environment, holdfast
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process import process_identity
 from holdfast.process.descendants import Descendants
-from holdfast.process.process_identity import ProcessIdentity, identity_of, send_signal
+from holdfast.process.process_identity import ProcessIdentity, read_identity, send_signal
 from holdfast.process.stack_dumps import StackReader
 from holdfast.render.status import status_of
 from holdfast.schema import events
@@ -86,18 +86,18 @@ def remarks(run):
 def test_resume_leaves_a_bystander_with_the_old_pid_alone(tmp_path):
     """After a reboot or a container's restart somebody else has the training's pid, and leads a session of that number."""
     with sleeper() as bystander:
-        here = identity_of(bystander.pid)
+        here = read_identity(bystander.pid)
         run = abandoned(tmp_path, pid=bystander.pid, start="1", pid_space="another boot/1", at=time.time() - 60)
         assert holdfast(tmp_path, "resume", "run").code == 0
         assert bystander.poll() is None
         assert not any(str(bystander.pid) in said for said in remarks(run))  # it is known to be another's
-        assert here == identity_of(bystander.pid)
+        assert here == read_identity(bystander.pid)
 
 
 def test_resume_leaves_a_newcomer_with_a_reused_pid_alone(tmp_path):
     """Without a reboot pids come again too: the start time tells."""
     with sleeper() as newcomer:
-        here = identity_of(newcomer.pid)
+        here = read_identity(newcomer.pid)
         abandoned(tmp_path, pid=newcomer.pid, start="1", pid_space=here.pid_space, at=time.time() - 60)
         assert holdfast(tmp_path, "resume", "run").code == 0
         assert newcomer.poll() is None
@@ -110,7 +110,7 @@ def test_resume_ends_the_real_leftover(tmp_path):
         sleeper(wiped=True) as recorded,
         sleeper(tmp_path / "other" / "attempts" / "1") as of_another_run,
     ):
-        abandoned(tmp_path, **identity_of(recorded.pid)._asdict())
+        abandoned(tmp_path, **read_identity(recorded.pid)._asdict())
         assert holdfast(tmp_path, "resume", "run").code == 0
         assert (marked.wait(5), recorded.wait(5)) == (-signal.SIGTERM, -signal.SIGTERM)
         assert of_another_run.poll() is None
@@ -120,7 +120,7 @@ def test_resume_ends_the_real_leftover(tmp_path):
 def test_a_forged_journal_ends_no_bystander(tmp_path, wiped):
     """It names a living process of this user, to the start: one whose environment is whole, or that leads no session."""
     with sleeper(wiped=wiped, session=not wiped) as bystander:
-        run = abandoned(tmp_path, **identity_of(bystander.pid)._asdict())
+        run = abandoned(tmp_path, **read_identity(bystander.pid)._asdict())
         assert holdfast(tmp_path, "resume", "run").code == 0
         assert bystander.poll() is None
         assert any(f"process {bystander.pid} may still be running" in said for said in remarks(run))
@@ -128,11 +128,11 @@ def test_a_forged_journal_ends_no_bystander(tmp_path, wiped):
 
 def test_a_forged_journal_ends_neither_init_nor_another_users_process(monkeypatch):
     """Of process 1, and of what another user runs, the record proves nothing."""
-    assert not process_identity.may_be_recorded(psutil.Process(1))
+    assert not process_identity.is_plausible_training(psutil.Process(1))
     with sleeper(wiped=True) as ours:
-        assert process_identity.may_be_recorded(psutil.Process(ours.pid))
+        assert process_identity.is_plausible_training(psutil.Process(ours.pid))
         monkeypatch.setattr(os, "geteuid", lambda: 54321)
-        assert not process_identity.may_be_recorded(psutil.Process(ours.pid))
+        assert not process_identity.is_plausible_training(psutil.Process(ours.pid))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_environment_that_was_written_over_is_told_from_a_whole_one(tmp_path,
     monkeypatch.setattr(process_identity, "PROC", tmp_path)
     (tmp_path / str(os.getpid())).mkdir()
     (tmp_path / str(os.getpid()) / "environ").write_bytes(content)
-    assert process_identity._has_lost_its_environment(psutil.Process()) is lost
+    assert process_identity._has_lost_environment(psutil.Process()) is lost
 
 
 def test_a_training_in_another_namespace_is_spoken_of(tmp_path):
@@ -210,7 +210,7 @@ def test_a_command_without_a_probe_is_ended_by_resume(tmp_path):
 
 def test_status_does_not_take_a_stranger_for_the_training(tmp_path):
     with sleeper() as stranger:
-        here = identity_of(stranger.pid)
+        here = read_identity(stranger.pid)
         run = abandoned(tmp_path, pid=stranger.pid, start="1", pid_space=here.pid_space)
         assert status_of(run)["now"]["alive"] is False
 
@@ -224,7 +224,7 @@ def test_status_knows_the_living_training(tmp_path):
     ]
     with sleeper(words=below) as training:
         rank = int(training.stdout.readline())
-        run = abandoned(tmp_path, **identity_of(training.pid)._asdict(), attached=rank)
+        run = abandoned(tmp_path, **read_identity(training.pid)._asdict(), attached=rank)
         assert status_of(run)["now"]["alive"] is True
         psutil.Process(rank).kill()
 
@@ -244,11 +244,11 @@ def test_the_same_path_in_another_folder_tree_is_another_attempt(tmp_path, monke
     (tmp_path / "attempt").mkdir()
     with sleeper(tmp_path / "attempt") as marked:
         process = psutil.Process(marked.pid)
-        assert process_identity.carries_mark(process, [tmp_path / "attempt"])
+        assert process_identity.has_attempt_mark(process, [tmp_path / "attempt"])
         root = tmp_path / "proc" / str(marked.pid) / "root"
         (root / str(tmp_path / "attempt").lstrip("/")).mkdir(parents=True)
         monkeypatch.setattr(process_identity, "PROC", tmp_path / "proc")
-        assert not process_identity.carries_mark(process, [tmp_path / "attempt"])
+        assert not process_identity.has_attempt_mark(process, [tmp_path / "attempt"])
 
 
 def test_a_signal_never_reaches_a_successor(monkeypatch):
@@ -271,7 +271,7 @@ def test_a_file_cannot_have_a_process_ended_by_asking_for_its_stacks(tmp_path, n
         pytest.skip("only /proc tells which signals a process handles")
     with sleeper() as innocent:
         reader = StackReader(lambda pid: tmp_path / str(pid))
-        assert reader.ask([(psutil.Process(innocent.pid), number)], 0.0) is False
+        assert reader.request([(psutil.Process(innocent.pid), number)], 0.0) is False
         assert innocent.poll() is None
 
 
@@ -284,8 +284,8 @@ def test_an_orphaned_session_counts_only_where_its_member_is_marked(tmp_path, is
         until(lambda: member.name() == "sleep" and member.environ())
         leader.kill()
         leader.wait()
-        offspring._seen.pop(member.pid, None)
-        assert (member in offspring.living()) is is_marked
+        offspring._known.pop(member.pid, None)
+        assert (member in offspring.list_alive()) is is_marked
         member.kill()
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from holdfast.machine import ProcessFacts, SystemMemory, this_machine
-from holdfast.process.process_tree import FORGET_EVERY, ProcessTree
+from holdfast.process.process_tree import RESCAN_EVERY, ProcessTree
 from holdfast.process.sensors import ClockWatch, Sensors, free_disk
 from holdfast.schema.events import Slept
 
@@ -71,11 +71,11 @@ def test_descendants_are_found_at_any_depth_and_stay_ours():
     machine.add(10, 5)
     machine.add(77, 1)
     tree = ProcessTree(machine)
-    assert numbers(tree.look([10])) == {10, 20, 30}
+    assert numbers(tree.update([10])) == {10, 20, 30}
     del machine.table[20]
     machine.add(30, 1)
-    assert numbers(tree.look([10])) == {10, 30}
-    assert tree.ever == {10, 20, 30}
+    assert numbers(tree.update([10])) == {10, 30}
+    assert tree.all_pids == {10, 20, 30}
 
 
 def test_a_number_given_to_another_process_is_not_ours():
@@ -84,9 +84,9 @@ def test_a_number_given_to_another_process_is_not_ours():
     machine.add(10, 5)
     machine.add(11, 10, started=100.0)
     tree = ProcessTree(machine)
-    tree.look([10])
+    tree.update([10])
     machine.add(11, 1, started=200.0)
-    assert numbers(tree.look([10])) == {10}
+    assert numbers(tree.update([10])) == {10}
 
 
 def test_strangers_are_looked_at_once_and_again_after_a_while():
@@ -96,16 +96,16 @@ def test_strangers_are_looked_at_once_and_again_after_a_while():
     for pid in range(1000, 1400):
         machine.add(pid, 1)
     tree = ProcessTree(machine)
-    tree.look([10])
+    tree.update([10])
     assert len(machine.asked) == 401
     machine.asked.clear()
     machine.add(12, 10)
-    assert numbers(tree.look([10])) == {10, 12}
+    assert numbers(tree.update([10])) == {10, 12}
     assert sorted(machine.asked) == [10, 12]
-    for _ in range(FORGET_EVERY - 2):
-        tree.look([10])
+    for _ in range(RESCAN_EVERY - 2):
+        tree.update([10])
     machine.asked.clear()
-    tree.look([10])
+    tree.update([10])
     assert len(machine.asked) == 402
 
 
@@ -115,8 +115,8 @@ def test_a_root_that_was_a_stranger_is_taken_in():
     machine.add(10, 5)
     machine.add(60, 1)
     tree = ProcessTree(machine)
-    assert numbers(tree.look([10])) == {10}
-    assert numbers(tree.look([10, 60])) == {10, 60}
+    assert numbers(tree.update([10])) == {10}
+    assert numbers(tree.update([10, 60])) == {10, 60}
 
 
 def test_zombies_hold_nothing_and_processor_time_never_falls():
@@ -125,14 +125,14 @@ def test_zombies_hold_nothing_and_processor_time_never_falls():
     machine.add(10, 5, cpu=10.0)
     machine.add(11, 10, cpu=4.0)
     tree = ProcessTree(machine)
-    tree.look([10])
+    tree.update([10])
     assert tree.cpu == 14.0
     machine.add(11, 10, private=0, cpu=0.0, zombie=True)
     machine.add(10, 5, cpu=11.0)
-    assert numbers(tree.look([10])) == {10}
+    assert numbers(tree.update([10])) == {10}
     assert tree.cpu == 15.0
     machine.table.clear()
-    assert tree.look([10]) == []
+    assert tree.update([10]) == []
     assert tree.cpu == 15.0
 
 
@@ -193,11 +193,11 @@ def test_exact_sleep_is_told_to_the_second():
     clocks = Clocks(asleep=12.0)
     watch = clocks.watch()
     clocks.run(5)
-    assert watch.look() is None
+    assert watch.check() is None
     clocks.asleep += 36000.25
     clocks.wall += 36000.25
-    assert watch.look() == Slept(at=clocks.wall, seconds=36000.2)
-    assert watch.look() is None
+    assert watch.check() == Slept(at=clocks.wall, seconds=36000.2)
+    assert watch.check() is None
 
 
 def test_short_sleeps_add_up():
@@ -208,7 +208,7 @@ def test_short_sleeps_add_up():
     for _ in range(5):
         clocks.run(10)
         clocks.asleep += 0.5
-        told.append(watch.look())
+        told.append(watch.check())
     assert [one.seconds if one else None for one in told] == [None, 1.0, None, 1.0, None]
 
 
@@ -217,7 +217,7 @@ def test_a_set_clock_is_not_sleep_where_sleep_is_counted():
     clocks = Clocks(asleep=0.0)
     watch = clocks.watch()
     clocks.wall += 3600
-    assert watch.look() is None
+    assert watch.check() is None
 
 
 def test_without_a_count_a_great_jump_is_sleep_and_a_small_or_backward_one_is_not():
@@ -227,14 +227,14 @@ def test_without_a_count_a_great_jump_is_sleep_and_a_small_or_backward_one_is_no
     for jump in (2.0, -3600.0, 29.0):
         clocks.run(10)
         clocks.wall += jump
-        assert watch.look() is None
+        assert watch.check() is None
     for _ in range(100):
         clocks.run(10)
         clocks.wall += 0.5
-        assert watch.look() is None
+        assert watch.check() is None
     clocks.run(10)
     clocks.wall += 600
-    assert watch.look() == Slept(at=clocks.wall, seconds=600.0)
+    assert watch.check() == Slept(at=clocks.wall, seconds=600.0)
 
 
 def test_a_slow_step_is_not_sleep():
@@ -242,4 +242,4 @@ def test_a_slow_step_is_not_sleep():
     clocks = Clocks(asleep=None)
     watch = clocks.watch()
     clocks.run(40_000)
-    assert watch.look() is None
+    assert watch.check() is None

@@ -40,7 +40,7 @@ def test_giving_up_ends_a_write_that_waits(shared_pipe):
     writer = threading.Thread(target=sink.write, args=(b"x" * 1_000_000,))
     writer.start()
     assert os.read(read_end, 1) == b"x"
-    sink.give_up()
+    sink.cancel()
     writer.join(10)
     assert not writer.is_alive()
     sink.write(b"nothing of this is shown")

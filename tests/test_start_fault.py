@@ -50,7 +50,7 @@ def test_a_command_that_cannot_be_watched_is_ended(tmp_path, monkeypatch, fault,
         started.extend([root, *below])
         raise fault
 
-    monkeypatch.setattr(Streams, "open_pumps", fail)
+    monkeypatch.setattr(Streams, "start_forwarders", fail)
     descriptors = psutil.Process().num_fds()
     with Terminal() as terminal, pytest.raises(raised):
         start(tmp_path, terminal)
@@ -78,16 +78,16 @@ def test_a_training_is_ended_where_no_descriptor_is_free(tmp_path):
     """No process can be looked at then; that the child was not waited for yet is enough to know whose its pid is."""
     with Terminal() as terminal:
         child = start(tmp_path, terminal, ["sleep", "1000"])
-        below = child.living()
+        below = child.list_alive()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            child.end(60.0)
+            child.terminate(60.0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert child.exited is not None
         assert child.exited.signal == "SIGTERM"  # it was asked, and not only killed after the grace
-        child.end(1.0)
+        child.terminate(1.0)
         child.close()
         assert below
         assert not any(is_alive(process) for process in below)

@@ -2,15 +2,15 @@
 
 from types import SimpleNamespace
 
-from holdfast.process.output_forwarder import Source, in_turn
+from holdfast.process.output_forwarder import Source, order_sources
 from holdfast.process.streams import Streams
 
 
 def test_the_stream_that_has_begun_a_line_goes_first():
     """A progress bar on stderr is ended before the next print on stdout; else the echo comes first, and stdout before stderr."""
     echo, out, err = (Source(stream, -1, None) for stream in (0, 1, 2))
-    assert in_turn([err, out, echo], None) == [echo, out, err]
-    assert in_turn([out, err], err) == [err, out]
+    assert order_sources([err, out, echo], None) == [echo, out, err]
+    assert order_sources([out, err], err) == [err, out]
 
 
 def test_the_controlling_terminal_gets_the_new_size_last():

@@ -9,7 +9,7 @@ import signal as signals
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.process.exit_evidence import evidence_of
+from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema import events
 from holdfast.schema.errors import UsageError
 
@@ -64,9 +64,9 @@ def infer_end(exit_code: int | None, words: Sequence[str] = (), *, finished: str
     last = list(words[-MAX_LAST_LINES:])
     if exit_code is not None:
         code, signal = _split_exit_code(exit_code)
-        found = [*evidence_of(code, signal, last), *_find_system_messages(last)] if code != 0 else []
+        found = [*collect_exit_evidence(code, signal, last), *_find_system_messages(last)] if code != 0 else []
         return End(code, signal, last if code != 0 else last[-5:], found, f"the exit code {exit_code} that you passed")
-    found = [*_find_system_messages(last), *evidence_of(None, None, last)]
+    found = [*_find_system_messages(last), *collect_exit_evidence(None, None, last)]
     killed_by = next((item for item in reversed(found) if _SIGNAL.search(item.text)), None)
     if killed_by is not None:
         match = _SIGNAL.search(killed_by.text)

@@ -55,7 +55,7 @@ def _terminate_helpers(interruption: Interrupted) -> int:
     from holdfast.process.helper_processes import helpers
     from holdfast.render.console import say
 
-    left = helpers.end()
+    left = helpers.terminate()
     result = "all processes it had started are terminated"
     if left:
         result += f", except: {', '.join(left)}"

@@ -1,4 +1,4 @@
-"""What differs between macOS and Linux, behind one seam: `this_machine()` gives the `Machine` that we run on."""
+"""What differs between macOS and Linux, behind one interface: `this_machine()` returns the current `Machine`."""
 
 from __future__ import annotations
 

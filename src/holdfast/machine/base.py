@@ -1,22 +1,23 @@
-"""The seam: what the rest of Holdfast may ask of the machine that it runs on.
+"""The interface to the machine that Holdfast runs on.
 
-No call raises, and each is bounded in time (`PATIENCE`; evidence of a kill on macOS may take longer). What could not be looked at is said as Evidence of the
-source "not readable": no evidence and no access to evidence are two different facts.
+No call raises, and each is bounded in time (`CALL_TIMEOUT_S`; evidence of a kill on macOS may take longer). What could
+not be inspected is reported as Evidence with the source "not readable": no evidence and no access to evidence are
+different facts.
 
 Sources of kill evidence, for rules to match on:
 
-    cgroup               our own cgroup counted a kill by the kernel for lack of memory
-    cgroup above         a cgroup above ours did; the victim may have been another's process
-    cgroup limit         our cgroup ran into its memory limit (so many times)
-    machine counter      the machine-wide count of such kills rose
-    kernel log           a line of the kernel's that names one of our processes
-    kernel log, thread   a crash line that names a thread of a Python near the end; threads' ids are not known to us
-    kernel log, other    a memory kill of somebody else's process in the same time
-    journal              earlyoom or systemd-oomd killed one of ours
-    journal, other       the same, of somebody else's
-    crash report         macOS wrote a crash report for one of ours
-    jetsam report        macOS wrote a report of a memory kill of one of ours
-    not readable         what could not be looked at, and why
+    cgroup               Holdfast's own cgroup counted an out-of-memory kill by the kernel
+    cgroup above         a parent cgroup did; the victim may have been an unrelated process
+    cgroup limit         Holdfast's cgroup hit its memory limit (this many times)
+    machine counter      the machine-wide count of out-of-memory kills increased
+    kernel log           a line of the kernel that names a process of the attempt
+    kernel log, thread   a crash line near the end that names a thread of a Python; thread ids are not known to Holdfast
+    kernel log, other    an out-of-memory kill of an unrelated process in the same period
+    journal              earlyoom or systemd-oomd killed a process of the attempt
+    journal, other       the same for an unrelated process
+    crash report         macOS wrote a crash report for a process of the attempt
+    jetsam report        macOS wrote a report of a memory kill of a process of the attempt
+    not readable         what could not be inspected, and why
 """
 
 from __future__ import annotations
@@ -29,51 +30,54 @@ if TYPE_CHECKING:
     from holdfast.machine.power import Power
     from holdfast.schema.events import Evidence
 
-PATIENCE = 3.0
-"""Seconds that any one call may take."""
+CALL_TIMEOUT_S = 3.0
+"""Maximum time of a single call."""
 
 
 class SystemMemory(NamedTuple):
     total: int
     """Physical memory."""
     available: int
-    """What can still be had before something must be swapped, compressed or killed; the tightest limit counts."""
+    """Memory that is free before something must be swapped, compressed or killed; the tightest limit counts."""
     swap_used: int
     swap_in: int | None
-    """Bytes swapped in since the machine started."""
+    """Bytes swapped in since boot."""
     limit: int
-    """The tightest of physical memory and the limits that this process runs under."""
+    """The minimum of physical memory and the limits of this process."""
     limited_by: str
     pressure: str | None = None
-    """"normal", "warning" or "critical", where the machine says so."""
+    """"normal", "warning" or "critical", if the machine reports it."""
 
 
 class ProcessFacts(NamedTuple):
     pid: int
     parent: int
     started: float
-    """With the pid, what tells a process from a later one of the same number."""
+    """Together with the pid, distinguishes a process from a later one with the same pid."""
     private: int
-    """Bytes that are this process's alone, as far as can be told cheaply."""
+    """Bytes that only this process uses, as far as that is cheap to determine."""
     shared: int
-    """Bytes that it may share with its relatives (libraries, shared memory)."""
+    """Bytes that it may share with related processes (libraries, shared memory)."""
     cpu: float
     zombie: bool = False
 
 
 class KillCounters(NamedTuple):
-    """How often the machine had killed for memory when an attempt began."""
+    """The counts of out-of-memory kills at the start of an attempt."""
 
     counts: dict[str, int]
     monotonic: float
-    """Kernel logs carry this clock."""
+    """Kernel logs use this clock."""
 
 
 class Awake(Protocol):
-    """Keeps the machine awake between start and stop. It can never outlive this process, however that ends."""
+    """Keeps the machine awake between start and stop.
+
+    It never outlives this process, no matter how the process exits.
+    """
 
     def start(self) -> str:
-        """Begin; the sentence that came of it, for the record."""
+        """Start; return a sentence with the result, for the record."""
         ...
 
     def stop(self) -> None: ...
@@ -89,17 +93,20 @@ class Machine(Protocol):
     def pids(self) -> Iterable[int]: ...
 
     def process(self, pid: int) -> ProcessFacts | None:
-        """None when there is no such process, or it is not ours to look at."""
+        """Return the facts of a process; None if it does not exist or may not be inspected."""
         ...
 
     def seconds_asleep(self) -> float | None:
-        """Exact time asleep since the machine started; None where no clock tells."""
+        """Return the exact time asleep since boot; None if no clock measures it."""
         ...
 
     def kill_counters(self) -> KillCounters: ...
 
     def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:
-        """What the machine knows of the end of these processes. `since` is the wall clock of the attempt's start."""
+        """Return what the machine recorded about the exit of these processes.
+
+        `since` is the wall time of the attempt's start.
+        """
         ...
 
     def keep_awake(self) -> Awake: ...

@@ -1,4 +1,4 @@
-"""Asking a command of the system, bounded in time, without ever raising."""
+"""System commands, run with a timeout and without raising."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import subprocess
 from typing import NamedTuple
 
-MAX_TEXT = 4_000_000
-"""Characters looked at; no answer that we ask for is near that long."""
+MAX_TEXT_CHARS = 4_000_000
+"""Characters that are kept; no expected output is nearly that long."""
 
 
-class Answer(NamedTuple):
+class CommandOutput(NamedTuple):
     text: str
     problem: str | None = None
     """Why the text is missing or incomplete."""
 
 
-def ask(command: list[str], seconds: float) -> Answer:
+def run_command(command: list[str], seconds: float) -> CommandOutput:
     name = command[0]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -28,19 +28,21 @@ def ask(command: list[str], seconds: float) -> Answer:
             start_new_session=True,
             check=False,
         )
-    except subprocess.TimeoutExpired as late:
-        return Answer(_decoded(late.stdout), f"{name} had not finished after {seconds:.1f} s")
+    except subprocess.TimeoutExpired as error:
+        return CommandOutput(_decode(error.stdout), f"{name} did not finish within {seconds:.1f} s")
     except OSError as error:
-        return Answer("", f"{name} could not be run: {error.strerror or error}")
-    text = _decoded(done.stdout)
-    if done.returncode == 0:
-        return Answer(text)
-    said = _decoded(done.stderr).strip().splitlines()
-    return Answer(text, f"{name} ended with {done.returncode}: {said[0] if said else 'it did not say why'}")
+        return CommandOutput("", f"{name} could not be run: {error.strerror or error}")
+    text = _decode(result.stdout)
+    if result.returncode == 0:
+        return CommandOutput(text)
+    errors = _decode(result.stderr).strip().splitlines()
+    return CommandOutput(
+        text, f"{name} failed with exit code {result.returncode}: {errors[0] if errors else 'no error message'}"
+    )
 
 
-def _decoded(raw: bytes | str | None) -> str:
+def _decode(raw: bytes | str | None) -> str:
     if not raw:
         return ""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-    return text[:MAX_TEXT]
+    return text[:MAX_TEXT_CHARS]

@@ -1,4 +1,4 @@
-"""A helper process that keeps the machine awake, and ends with us however we end."""
+"""A helper process that keeps the machine awake, and exits with Holdfast no matter how Holdfast exits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOT_KEPT = "The machine is not kept awake"
-"""How the sentence of every `start` begins that did not succeed."""
-HELD = b"held\n"
-"""What a helper prints once it keeps the machine awake, where it can print."""
+"""The start of the sentence that every failed `start` returns."""
+READY = b"held\n"
+"""What a helper prints once it keeps the machine awake, if it can print."""
 
 
-class _Entered:
+class _AwakeContext:
     def start(self) -> str:
         raise NotImplementedError
 
@@ -31,12 +31,12 @@ class _Entered:
         self.stop()
 
 
-class NothingSleeps(_Entered):
-    def __init__(self, why: str) -> None:
-        self._why = why
+class NothingSleeps(_AwakeContext):
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     def start(self) -> str:
-        return f"Nothing has to be kept awake: {self._why}."
+        return f"The machine does not need to be kept awake: {self._reason}."
 
     def stop(self) -> None:
         pass
@@ -44,23 +44,23 @@ class NothingSleeps(_Entered):
 
 class CannotKeepAwake(NothingSleeps):
     def start(self) -> str:
-        return f"{NOT_KEPT}: {self._why}."
+        return f"{NOT_KEPT}: {self._reason}."
 
 
-class HelperKeepsAwake(_Entered):
-    """Holds a helper by its standard input: the kernel closes that pipe when we die, by SIGKILL too."""
+class HelperKeepsAwake(_AwakeContext):
+    """Ties a helper to its standard input: the kernel closes that pipe when Holdfast exits, even by SIGKILL."""
 
     def __init__(
         self,
         command: list[str],
         how: str,
         *,
-        says_held: bool,
+        confirms_start: bool,
         launch: Callable[..., subprocess.Popen[bytes]] | None = None,
     ) -> None:
         self._command = command
         self._how = how
-        self._says_held = says_held
+        self._confirms_start = confirms_start
         self._launch = launch or subprocess.Popen
         self._helper: subprocess.Popen[bytes] | None = None
 
@@ -73,24 +73,24 @@ class HelperKeepsAwake(_Entered):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # neither Ctrl-C nor a password prompt on our terminal is its business
+                start_new_session=True,  # Ctrl-C and password prompts on this terminal must not reach it
             )
         except OSError as error:
             return f"{NOT_KEPT}: {self._command[0]} could not be run ({error.strerror or error})."
         self._helper = helper
-        problem = self._problem(helper)
+        problem = self._find_problem(helper)
         if problem is None:
             return f"The machine is kept awake by {self._how}."
         self.stop()
-        return f"{NOT_KEPT}: {self._command[0]} said: {problem}."
+        return f"{NOT_KEPT}: {self._command[0]} reported: {problem}."
 
-    def _problem(self, helper: subprocess.Popen[bytes]) -> str | None:
-        if not self._says_held:
+    def _find_problem(self, helper: subprocess.Popen[bytes]) -> str | None:
+        if not self._confirms_start:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 helper.wait(0.05)
             return None if helper.poll() is None else _first_line(_read_until(helper, b"\n", 0.5))
-        said = _read_until(helper, HELD, 2.0)
-        return None if said.endswith(HELD) else _first_line(said)
+        output = _read_until(helper, READY, 2.0)
+        return None if output.endswith(READY) else _first_line(output)
 
     def stop(self) -> None:
         helper, self._helper = self._helper, None
@@ -110,17 +110,17 @@ class HelperKeepsAwake(_Entered):
 
 def _read_until(helper: subprocess.Popen[bytes], mark: bytes, seconds: float) -> bytes:
     assert helper.stdout is not None
-    said, end = b"", time.monotonic() + seconds
-    while not said.endswith(mark) and len(said) < 4096 and (left := end - time.monotonic()) > 0:
+    output, deadline = b"", time.monotonic() + seconds
+    while not output.endswith(mark) and len(output) < 4096 and (left := deadline - time.monotonic()) > 0:
         if not select.select([helper.stdout], [], [], left)[0]:
             break
-        more = helper.stdout.read1(256)  # type: ignore[attr-defined]
-        if not more:
+        chunk = helper.stdout.read1(256)  # type: ignore[attr-defined]
+        if not chunk:
             break
-        said += more
-    return said
+        output += chunk
+    return output
 
 
-def _first_line(said: bytes) -> str:
-    lines = said.decode("utf-8", "replace").strip().splitlines()
-    return lines[0].rstrip(".") if lines else "nothing within two seconds"
+def _first_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[0].rstrip(".") if lines else "nothing within 2 seconds"

@@ -1,4 +1,4 @@
-"""Linux's kernel log and the journal: which lines speak of the end of our processes. Text in, evidence out."""
+"""The lines of the Linux kernel log and the journal that report kills and crashes. Text in, evidence out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 MAX_LINES = 12
-"""A storm of kills is told as well by its first dozen lines."""
+"""Of repeated kills, the first dozen lines are enough."""
 NEAR_THE_END = 10.0
 CLOCK_SLACK = 5.0
-"""The kernel stamps its lines with a clock that drifts from the monotonic one by seconds over days."""
+"""The kernel's timestamps drift from the monotonic clock by seconds over days."""
 
 
 class LogLine(NamedTuple):
@@ -23,7 +23,7 @@ class LogLine(NamedTuple):
 
 
 MAX_LINE = 2000
-"""Characters of a line that are searched: every user can write to the journal."""
+"""Characters of a line that are searched. Bounded, since every user can write to the journal."""
 _OUT_OF_MEMORY = re.compile(
     r"(?:[Oo]ut of memory.*)?\bKill(?:ed)? process (?P<pid>\d+)\b"
     r"|oom-kill:constraint=.*\bpid=(?P<pid2>\d+)"
@@ -38,29 +38,29 @@ _OOMD = re.compile(r"^(?:Killed|Marked) (?P<group>/\S+) (?:for killing )?due to 
 
 
 def parse_kmsg(text: str) -> list[LogLine]:
-    """Records of /dev/kmsg: `6,339,5140900,-;text`, microseconds in the third place."""
+    """Parse records of /dev/kmsg: `6,339,5140900,-;text`, with microseconds in the third field."""
     lines = []
     for record in text.splitlines():
-        head, found, said = record.partition(";")
+        head, separator, message = record.partition(";")
         fields = head.split(",")
-        if found and len(fields) >= 3 and fields[2].isdigit():
-            lines.append(LogLine(int(fields[2]) / 1e6, said[:MAX_LINE]))
+        if separator and len(fields) >= 3 and fields[2].isdigit():
+            lines.append(LogLine(int(fields[2]) / 1e6, message[:MAX_LINE]))
     return lines
 
 
 def parse_dmesg(text: str) -> list[LogLine]:
-    """Lines of `dmesg`: `[  518.050606] text`."""
-    found = (re.match(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(.*)", line) for line in text.splitlines())
-    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
+    """Parse lines of `dmesg`: `[  518.050606] text`."""
+    matches = (re.match(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(.*)", line) for line in text.splitlines())
+    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in matches if m]
 
 
 def parse_journal(text: str) -> list[LogLine]:
-    """Lines of `journalctl -o short-unix`: `1700000000.123456 host name[pid]: text`."""
-    found = (re.match(r"(\d{9,}\.\d+) \S+ [^:]+?: (.*)", line) for line in text.splitlines())
-    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in found if m]
+    """Parse lines of `journalctl -o short-unix`: `1700000000.123456 host name[pid]: text`."""
+    matches = (re.match(r"(\d{9,}\.\d+) \S+ [^:]+?: (.*)", line) for line in text.splitlines())
+    return [LogLine(float(m[1]), m[2][:MAX_LINE]) for m in matches if m]
 
 
-def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: float, until: float) -> list[Evidence]:
+def find_kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: float, until: float) -> list[Evidence]:
     ours: list[Evidence] = []
     others: list[Evidence] = []
     for line in lines:
@@ -81,10 +81,10 @@ def kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since: floa
     return ours[:MAX_LINES] + others[-3:]
 
 
-def daemon_evidence(
+def find_daemon_evidence(
     lines: Iterable[LogLine], pids: Collection[int], own_groups: Collection[str], since: float
 ) -> list[Evidence]:
-    """Kills by earlyoom (names a process) and systemd-oomd (names a cgroup with all that is in it)."""
+    """Find kills by earlyoom (names a process) and systemd-oomd (names a cgroup and kills everything in it)."""
     ours: list[Evidence] = []
     others: list[Evidence] = []
     for line in lines:
@@ -92,11 +92,11 @@ def daemon_evidence(
             continue
         by_pid, by_group = _EARLYOOM.search(line.text), _OOMD.search(line.text)
         if by_pid:
-            mine = int(by_pid["pid"]) in pids
+            is_ours = int(by_pid["pid"]) in pids
         elif by_group:
             group = by_group["group"].rstrip("/")
-            mine = any(own == group or own.startswith(group + "/") for own in own_groups)
+            is_ours = any(own == group or own.startswith(group + "/") for own in own_groups)
         else:
             continue
-        (ours if mine else others).append(Evidence("journal" if mine else "journal, other", line.text))
+        (ours if is_ours else others).append(Evidence("journal" if is_ours else "journal, other", line.text))
     return ours[:MAX_LINES] + others[-3:]

@@ -1,4 +1,4 @@
-"""Linux: `/proc`, cgroups of both versions, the kernel log and the journal where they can be read."""
+"""Linux: `/proc`, cgroups of both versions, and the kernel log and the journal if they can be read."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.machine.base import PATIENCE, Awake, KillCounters, ProcessFacts, SystemMemory
-from holdfast.machine.cgroups import MemoryGroup, counts, counts_in, memory_groups
-from holdfast.machine.commands import Answer, ask
+from holdfast.machine.base import CALL_TIMEOUT_S, Awake, KillCounters, ProcessFacts, SystemMemory
+from holdfast.machine.cgroups import MemoryGroup, find_memory_groups, parse_counts, read_counts
+from holdfast.machine.commands import CommandOutput, run_command
 from holdfast.machine.keep_awake import CannotKeepAwake, HelperKeepsAwake, NothingSleeps
 from holdfast.machine.kernel_log import (
     LogLine,
-    daemon_evidence,
-    kernel_evidence,
+    find_daemon_evidence,
+    find_kernel_evidence,
     parse_dmesg,
     parse_journal,
     parse_kmsg,
 )
 from holdfast.machine.power import Power, read_supplies
-from holdfast.machine.safely import gathered
+from holdfast.machine.safely import gather_evidence
 from holdfast.schema.events import Evidence
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _INHIBIT = [
     "--what=sleep:idle",
     "--mode=block",
     "--who=Holdfast",
-    "--why=a training run is alive",
+    "--why=a training run is active",
     "sh",
     "-c",
     "echo held; cat >/dev/null",
@@ -47,7 +47,7 @@ class LinuxMachine:
         self,
         proc: Path = Path("/proc"),
         kernel_messages: Path = Path("/dev/kmsg"),
-        ask: Callable[[list[str], float], Answer] = ask,
+        run_command: Callable[[list[str], float], CommandOutput] = run_command,
         systemd: Path = Path("/run/systemd/system"),
         sys: Path = Path("/sys"),
     ) -> None:
@@ -55,22 +55,22 @@ class LinuxMachine:
         self._systemd = systemd
         self._proc = proc
         self._kernel_messages = kernel_messages
-        self._ask = ask
+        self._run_command = run_command
 
     def memory(self) -> SystemMemory:
         system = parse_meminfo(self._read("meminfo"))
         total = system.get("MemTotal", 0)
         available = system.get("MemAvailable", system.get("MemFree", 0))
         limit, limited_by = total, "physical memory"
-        for group in self._groups():
-            bound = group.limit()
-            if bound is None:
+        for group in self._find_groups():
+            group_limit = group.limit()
+            if group_limit is None:
                 continue
-            if bound < limit:
-                limit, limited_by = bound, f"cgroup {group.name}"
+            if group_limit < limit:
+                limit, limited_by = group_limit, f"cgroup {group.name}"
             headroom = group.headroom()
             available = available if headroom is None else min(available, headroom)
-        swapped_in = counts(self._read("vmstat")).get("pswpin")
+        swapped_in = parse_counts(self._read("vmstat")).get("pswpin")
         return SystemMemory(
             total=total,
             available=available,
@@ -98,42 +98,42 @@ class LinuxMachine:
             return None
 
     def seconds_asleep(self) -> float | None:
-        with_sleep = getattr(time, "CLOCK_BOOTTIME", None)
-        if with_sleep is None:
+        boottime = getattr(time, "CLOCK_BOOTTIME", None)
+        if boottime is None:
             return None
         try:
-            return max(0.0, time.clock_gettime(with_sleep) - time.clock_gettime(time.CLOCK_MONOTONIC))
+            return max(0.0, time.clock_gettime(boottime) - time.clock_gettime(time.CLOCK_MONOTONIC))
         except OSError:
             return None
 
     def kill_counters(self) -> KillCounters:
-        found: dict[str, int] = {}
-        for group in self._groups():
+        counts: dict[str, int] = {}
+        for group in self._find_groups():
             for kind, value in (("kills", group.kills()), ("limit hits", group.limit_hits())):
                 if value is not None:
-                    found[_key(group, kind)] = value
-        machine_wide = counts_in(self._proc / "vmstat").get("oom_kill")
+                    counts[_make_key(group, kind)] = value
+        machine_wide = read_counts(self._proc / "vmstat").get("oom_kill")
         if machine_wide is not None:
-            found[_MACHINE_WIDE] = machine_wide
-        return KillCounters(found, time.monotonic())
+            counts[_MACHINE_WIDE] = machine_wide
+        return KillCounters(counts, time.monotonic())
 
     def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:
-        deadline = time.monotonic() + PATIENCE * 0.9
+        deadline = time.monotonic() + CALL_TIMEOUT_S * 0.9
         ours = frozenset(pids)
-        return gathered(
+        return gather_evidence(
             [
-                ("cgroups", lambda: self._counted(before)),
-                ("kernel log", lambda: self._kernel_says(before, ours, since, deadline)),
-                ("journal", lambda: self._daemons_say(ours, since, deadline)),
+                ("cgroups", lambda: self._compare_counters(before)),
+                ("kernel log", lambda: self._read_kernel_evidence(before, ours, since, deadline)),
+                ("journal", lambda: self._read_daemon_evidence(ours, since, deadline)),
             ]
         )
 
     def keep_awake(self) -> Awake:
-        if not self._systemd.is_dir():  # as sd_booted(3) asks
-            return NothingSleeps("systemd, which puts machines to sleep, does not run here")
+        if not self._systemd.is_dir():  # the same check as sd_booted(3)
+            return NothingSleeps("systemd, which would suspend the machine, is not running here")
         if shutil.which(_INHIBIT[0]) is None:
             return CannotKeepAwake("systemd-inhibit is not installed")
-        return HelperKeepsAwake(_INHIBIT, "systemd-inhibit (sleep and idle)", says_held=True)
+        return HelperKeepsAwake(_INHIBIT, "systemd-inhibit (sleep and idle)", confirms_start=True)
 
     def power(self) -> Power:
         return read_supplies(self._sys / "class/power_supply", self._sys / "firmware/acpi/platform_profile")
@@ -144,79 +144,80 @@ class LinuxMachine:
         except OSError:
             return ""
 
-    def _groups(self) -> list[MemoryGroup]:
-        return memory_groups(self._read("self/cgroup"), self._read("self/mountinfo"))
+    def _find_groups(self) -> list[MemoryGroup]:
+        return find_memory_groups(self._read("self/cgroup"), self._read("self/mountinfo"))
 
-    def _counted(self, before: KillCounters) -> Iterable[Evidence]:
+    def _compare_counters(self, before: KillCounters) -> Iterable[Evidence]:
         now = self.kill_counters().counts
-        told: set[int] = set()
-        for group in self._groups():
-            key = _key(group, "kills")
-            rise = now.get(key, 0) - before.counts.get(key, now.get(key, 0))
-            # In version 2 every group above counts the same kill again: the lowest one says it all.
-            if rise > 0 and group.version not in told:
-                told.add(group.version)
+        reported: set[int] = set()
+        for group in self._find_groups():
+            key = _make_key(group, "kills")
+            increase = now.get(key, 0) - before.counts.get(key, now.get(key, 0))
+            # In version 2 every parent group counts the same kill again, so the lowest group is enough.
+            if increase > 0 and group.version not in reported:
+                reported.add(group.version)
                 yield Evidence(
                     "cgroup" if group.own else "cgroup above",
-                    f"oom_kill of cgroup {group.name} rose by {rise}: the kernel killed in it for lack of memory",
+                    f"oom_kill of cgroup {group.name} increased by {increase}: "
+                    "the kernel killed in it for lack of memory",
                 )
-            key = _key(group, "limit hits")
+            key = _make_key(group, "limit hits")
             hits = now.get(key, 0) - before.counts.get(key, now.get(key, 0))
             if hits > 0 and group.own:
-                yield Evidence("cgroup limit", f"cgroup {group.name} ran into its memory limit {hits} times")
-        rise = now.get(_MACHINE_WIDE, 0) - before.counts.get(_MACHINE_WIDE, now.get(_MACHINE_WIDE, 0))
-        if rise > 0:
-            yield Evidence("machine counter", f"oom_kill in /proc/vmstat rose by {rise}")
+                yield Evidence("cgroup limit", f"cgroup {group.name} hit its memory limit {hits} times")
+        increase = now.get(_MACHINE_WIDE, 0) - before.counts.get(_MACHINE_WIDE, now.get(_MACHINE_WIDE, 0))
+        if increase > 0:
+            yield Evidence("machine counter", f"oom_kill in /proc/vmstat increased by {increase}")
 
-    def _kernel_says(
+    def _read_kernel_evidence(
         self, before: KillCounters, pids: frozenset[int], since: float, deadline: float
     ) -> Iterable[Evidence]:
-        lines, problem = self._kernel_lines(deadline)
+        lines, problem = self._read_kernel_lines(deadline)
         if problem is None:
-            return kernel_evidence(lines, pids, before.monotonic, time.monotonic())
-        # Members of the group adm or systemd-journal may read through the journal what dmesg refuses them.
-        answer = self._journal(["-k"], since, deadline)
-        if answer.text.strip():
-            return kernel_evidence(parse_journal(answer.text), pids, since, time.time())
+            return find_kernel_evidence(lines, pids, before.monotonic, time.monotonic())
+        # Members of the group adm or systemd-journal can read the kernel log through the journal if dmesg is forbidden.
+        output = self._read_journal(["-k"], since, deadline)
+        if output.text.strip():
+            return find_kernel_evidence(parse_journal(output.text), pids, since, time.time())
         return [Evidence("not readable", f"kernel log: {problem}")]
 
-    def _kernel_lines(self, deadline: float) -> tuple[list[LogLine], str | None]:
+    def _read_kernel_lines(self, deadline: float) -> tuple[list[LogLine], str | None]:
         text = read_kernel_messages(self._kernel_messages, min(deadline, time.monotonic() + 1.0))
         if text is not None:
             return parse_kmsg(text), None
-        answer = self._ask(["dmesg"], min(1.0, deadline - time.monotonic()))
-        return parse_dmesg(answer.text), answer.problem
+        output = self._run_command(["dmesg"], min(1.0, deadline - time.monotonic()))
+        return parse_dmesg(output.text), output.problem
 
-    def _daemons_say(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
-        answer = self._journal(["-t", "earlyoom", "-t", "systemd-oomd"], since, deadline)
-        own = [group.name for group in self._groups() if group.own]
-        found = daemon_evidence(parse_journal(answer.text), pids, own, since)
-        if answer.problem and not found:
-            return [Evidence("not readable", f"journal: {answer.problem}")]
-        return found
+    def _read_daemon_evidence(self, pids: frozenset[int], since: float, deadline: float) -> Iterable[Evidence]:
+        output = self._read_journal(["-t", "earlyoom", "-t", "systemd-oomd"], since, deadline)
+        own_groups = [group.name for group in self._find_groups() if group.own]
+        evidence = find_daemon_evidence(parse_journal(output.text), pids, own_groups, since)
+        if output.problem and not evidence:
+            return [Evidence("not readable", f"journal: {output.problem}")]
+        return evidence
 
-    def _journal(self, what: list[str], since: float, deadline: float) -> Answer:
-        command = ["journalctl", *what, "--since", f"@{int(since) - 1}", "-o", "short-unix", "-q", "--no-pager"]
-        return self._ask([*command, "-n", "2000"], min(1.0, deadline - time.monotonic()))
+    def _read_journal(self, filters: list[str], since: float, deadline: float) -> CommandOutput:
+        command = ["journalctl", *filters, "--since", f"@{int(since) - 1}", "-o", "short-unix", "-q", "--no-pager"]
+        return self._run_command([*command, "-n", "2000"], min(1.0, deadline - time.monotonic()))
 
 
-def _key(group: MemoryGroup, kind: str) -> str:
+def _make_key(group: MemoryGroup, kind: str) -> str:
     return f"v{group.version} {group.name}: {kind}"
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Bytes by name."""
-    found: dict[str, int] = {}
+    """Return bytes by name."""
+    sizes: dict[str, int] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         fields = rest.split()
         if fields and fields[0].isdigit():
-            found[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
-    return found
+            sizes[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+    return sizes
 
 
 def parse_process(pid: int, stat: bytes, statm: bytes) -> ProcessFacts:
-    """`/proc/<pid>/stat` and `statm`. A process may name itself anything, so fields are counted from the last bracket."""
+    """Parse `/proc/<pid>/stat` and `statm`. A process name may contain anything, so count from the last parenthesis."""
     fields = stat[stat.rindex(b")") + 2 :].split()
     pages = statm.split()
     resident, shared = int(pages[1]), int(pages[2])
@@ -232,7 +233,7 @@ def parse_process(pid: int, stat: bytes, statm: bytes) -> ProcessFacts:
 
 
 def read_kernel_messages(device: Path, deadline: float) -> str | None:
-    """All that the kernel's ring buffer holds, or None where it may not be read."""
+    """Return the contents of the kernel's ring buffer, or None if it may not be read."""
     try:
         handle = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -242,13 +243,13 @@ def read_kernel_messages(device: Path, deadline: float) -> str | None:
         while time.monotonic() < deadline:
             try:
                 record = os.read(handle, 8192)
-            except BrokenPipeError:  # this record was overwritten while we read: the next read goes on after it
+            except BrokenPipeError:  # this record was overwritten during the read: the next read continues after it
                 continue
             if not record:
                 break
             records.append(record)
     except BlockingIOError:
-        pass  # the end of what there is
+        pass  # no more records
     except OSError:
         return None
     finally:

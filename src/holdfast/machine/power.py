@@ -1,4 +1,4 @@
-"""Where the machine takes its power from, and whether it would fall asleep: text and files in, values out."""
+"""The machine's power source and sleep settings, parsed from command output and files."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
 
 
 class Power(NamedTuple):
-    """What is not known is None."""
+    """Unknown values are None."""
 
     on_battery: bool | None = None
     charge: int | None = None
     """Percent."""
     sleeps_after: int | None = None
-    """Minutes without a user, as it is set for the source of power now in use; 0 is never."""
+    """Idle minutes, as set for the current power source; 0 means never."""
     saving: bool | None = None
-    """Whether it runs slower to save energy."""
+    """Whether the machine runs slower to save energy."""
 
 
 def parse_pmset(battery: str, settings: str) -> Power:
-    """`pmset -g batt` and `pmset -g`, whose settings are those now in use."""
+    """Parse `pmset -g batt` and `pmset -g`, which prints the settings currently in use."""
     source = re.search(r"drawing from '([^']+)'", battery)
     charge = re.search(r"(\d+)%", battery)
     sleep = re.search(r"^\s*sleep\s+(\d+)", settings, re.MULTILINE)
     never = re.search(r"^\s*SleepDisabled\s+1\b", settings, re.MULTILINE)
-    # 1 saves energy, and 2 is high power; older systems call it lowpowermode.
+    # 1 is low power and 2 is high power; older systems call it lowpowermode.
     mode = re.search(r"^\s*(?:low)?powermode\s+(\d+)", settings, re.MULTILINE)
     return Power(
         on_battery=None if source is None else source[1] != "AC Power",
@@ -38,7 +38,10 @@ def parse_pmset(battery: str, settings: str) -> Power:
 
 
 def read_supplies(folder: Path, profile: Path) -> Power:
-    """Linux: /sys/class/power_supply and /sys/firmware/acpi/platform_profile. Batteries of mice and keyboards are others'."""
+    """Read /sys/class/power_supply and /sys/firmware/acpi/platform_profile (Linux).
+
+    Ignore batteries of mice and keyboards.
+    """
     online: list[bool] = []
     discharging: list[bool] = []
     charges: list[int] = []
@@ -47,27 +50,27 @@ def read_supplies(folder: Path, profile: Path) -> Power:
     except OSError:
         supplies = []
     for supply in supplies:
-        kind = _text(supply / "type")
-        if kind == "Battery" and _text(supply / "scope") != "Device":
-            discharging.append(_text(supply / "status") == "Discharging")
-            if (charge := _text(supply / "capacity")).isdigit():
+        kind = _read_text(supply / "type")
+        if kind == "Battery" and _read_text(supply / "scope") != "Device":
+            discharging.append(_read_text(supply / "status") == "Discharging")
+            if (charge := _read_text(supply / "capacity")).isdigit():
                 charges.append(int(charge))
         elif kind == "Mains":
-            online.append(_text(supply / "online") == "1")
+            online.append(_read_text(supply / "online") == "1")
     on_battery = None
     if discharging:
         on_battery = any(discharging) and not any(online)
     elif online:
         on_battery = False
-    chosen = _text(profile)
+    profile_name = _read_text(profile)
     return Power(
         on_battery=on_battery,
         charge=min(charges, default=None),
-        saving=chosen in ("low-power", "quiet") if chosen else None,
+        saving=profile_name in ("low-power", "quiet") if profile_name else None,
     )
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Any machine, by psutil alone: the base that Linux and macOS make exact."""
+"""Any machine, using only psutil: the base class for macOS and the fallback for other systems."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class PsutilMachine:
     def kill_counters(self) -> KillCounters:
         return KillCounters({}, time.monotonic())
 
-    def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - the seam's signature
-        return [Evidence("not readable", "this platform has no record of kills that Holdfast knows how to read")]
+    def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:  # noqa: ARG002 - the interface's signature
+        return [Evidence("not readable", "Holdfast cannot read a record of kills on this platform")]
 
     def keep_awake(self) -> Awake:
-        return CannotKeepAwake("this platform has no way to do so that Holdfast knows")
+        return CannotKeepAwake("Holdfast does not support this on this platform")
 
     def power(self) -> Power:
         return Power()

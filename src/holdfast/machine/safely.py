@@ -1,4 +1,4 @@
-"""Several gatherers of evidence as one that cannot raise."""
+"""Collection of evidence from several sources, without raising."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-def gathered(gatherers: Iterable[tuple[str, Callable[[], Iterable[Evidence]]]]) -> list[Evidence]:
-    found: list[Evidence] = []
+def gather_evidence(gatherers: Iterable[tuple[str, Callable[[], Iterable[Evidence]]]]) -> list[Evidence]:
+    evidence: list[Evidence] = []
     for name, gather in gatherers:
-        found.extend(_safely(name, gather))
-    return found
+        evidence.extend(_run_safely(name, gather))
+    return evidence
 
 
-def _safely(name: str, gather: Callable[[], Iterable[Evidence]]) -> list[Evidence]:
+def _run_safely(name: str, gather: Callable[[], Iterable[Evidence]]) -> list[Evidence]:
     try:
         return list(gather())
-    except Exception as error:  # noqa: BLE001 - evidence is looked for after a death: nothing here may cause a second one
+    except Exception as error:  # noqa: BLE001 - this runs after a crash and must not cause another one
         return [Evidence("not readable", f"{name}: {type(error).__name__}: {error}")]

@@ -17,7 +17,7 @@ from holdfast.diagnosis.units import size
 from holdfast.machine import this_machine
 from holdfast.preflight import yolo_data, yolo_labels
 from holdfast.preflight.disk_estimate import estimate_plan_disk
-from holdfast.process.python_discovery import imports_of, script_of
+from holdfast.process.python_discovery import find_imports, find_script
 from holdfast.schema.errors import CommandNotRunnable, DataSetInvalid
 from holdfast.schema.shell_text import shell_quoted
 from holdfast.schema.ultralytics_settings import SETTINGS
@@ -80,8 +80,8 @@ def validate(plan: Plan) -> Validation:
 def _find_ignored_settings(plan: Plan, cwd: Path) -> Iterator[str]:
     """Yield a note for each command that does not import Ultralytics, since settings only apply to Ultralytics."""
     for command in dict.fromkeys(tuple(stage.command or plan.command) for stage in stages_of(plan)):
-        script = script_of(command, cwd)
-        if script is not None and "ultralytics" not in imports_of(script):
+        script = find_script(command, cwd)
+        if script is not None and "ultralytics" not in find_imports(script):
             yield (
                 f"{script} does not import Ultralytics itself: if nothing that it calls does, the [settings] of this "
                 "plan do nothing. Write them into the command, and list its flags in [flags]."

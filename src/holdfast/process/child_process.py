@@ -1,19 +1,20 @@
-"""One life of the training process, seen from outside: it starts, it prints, it ends.
+"""The training process of one attempt: start it, follow its output, terminate it.
 
     with Terminal() as terminal:
         child = ChildProcess.start(command, cwd=..., env=..., stdout_log=..., stderr_log=..., terminal=terminal)
-        while not isinstance(notice := child.wait(1.0), Exited):
-            ...                       # ask_to_stop(), end(), suspend() as the supervisor sees fit
-        child.end(grace=5.0)          # what it left behind
-        child.close()                 # from here on all output is shown and recorded
+        while not isinstance(event := child.wait(1.0), Exited):
+            ...                       # the supervisor may call ask_to_stop(), terminate() or suspend()
+        child.terminate(grace=5.0)    # processes that the child left running
+        child.close()                 # after this, all output is shown and recorded
         child.last_words(40)
 
-The child has a session of its own. Each of its standard streams that is a terminal for the user is a terminal of its own
-for the child; the first of these is its controlling terminal, so that prompts, pdb, getpass and Ctrl-C work as ever.
+The child runs in its own session. Each standard stream that is a terminal for the user is a separate pseudo-terminal
+for the child. The first of them is its controlling terminal, so prompts, pdb, getpass and Ctrl-C work as usual.
 
-It is started by fork, a few system calls and exec, through subprocess: TIOCSCTTY has to be called in the child (opening a
-terminal is not enough on macOS), posix_spawn can neither do that nor change the folder, and a helper program between us
-and the command would cost the start of an interpreter. Fork is safe here because no thread of ours runs at that point.
+The child is started through subprocess with fork, a few system calls and exec. TIOCSCTTY must be called in the child
+(opening a terminal is not enough on macOS), and posix_spawn can neither do that nor change the working directory. A
+helper program in between would cost an interpreter start. Fork is safe here because Holdfast runs no other thread at
+that point.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import psutil
 
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.descendants import Descendants
-from holdfast.process.launch_errors import not_runnable
+from holdfast.process.launch_errors import make_launch_error
 from holdfast.process.output_log import readable_lines
 from holdfast.process.process_events import (
     Continued,
@@ -44,7 +45,7 @@ from holdfast.process.process_events import (
 )
 from holdfast.process.process_identity import send_signal, send_to
 from holdfast.process.streams import Streams
-from holdfast.process.terminal import STDERR, STDIN, STDOUT, Terminal, event_of
+from holdfast.process.terminal import STDERR, STDIN, STDOUT, Terminal, to_event
 from holdfast.schema.errors import CommandNotRunnable
 
 if TYPE_CHECKING:
@@ -54,12 +55,12 @@ if TYPE_CHECKING:
     from holdfast.process.output_matcher import OutputMatcher
 
 KILL_SECONDS = 5.0
-"""How long a killed process may take to be gone: the kernel may be busy with its memory or its disk."""
-ENDING_LOOK_SECONDS = 0.05
-LOOK_SECONDS = 2.0
-"""How often the offspring is looked at, so that those are known whose parents die."""
+"""How long a killed process may take to disappear: the kernel may be busy with its memory or its disk I/O."""
+POLL_SECONDS = 0.05
+SCAN_SECONDS = 2.0
+"""How often the descendants are listed, so that those whose parents exit are already known."""
 BLOCKED_SECONDS = 0.25
-"""A write that takes longer than this is held up by the one who should read."""
+"""A write that takes longer than this is blocked by the reader."""
 
 
 class LastWords(NamedTuple):
@@ -77,19 +78,19 @@ class ChildProcess:
         clock: Callable[[], float],
         attempt: Path | None = None,
     ) -> None:
-        """`attempt` is the folder that the child's environment names, where it names one."""
+        """`attempt` is the attempt folder that the child's environment names, if any."""
         self.pid = process.pid
         self.started_at = time.time()
         self.exited: Exited | None = None
         self._process = process
-        self._offspring = Descendants(process.pid, attempt)
+        self._descendants = Descendants(process.pid, attempt)
         self._terminal = terminal
         self._inbox = terminal.inbox
         self._clock = clock
         self._streams = streams
-        streams.open_pumps(logs, clock)
-        self._moving_since = self._looked_at = clock()
-        self._exit_told = False
+        streams.start_forwarders(logs, clock)
+        self._running_since = self._scanned_at = clock()
+        self._exit_reported = False
         self._closed = False
         self._suspend_next: Suspend | None = None
         self._follow_foreground()
@@ -106,95 +107,106 @@ class ChildProcess:
         terminal: Terminal,
         clock: Callable[[], float] = time.monotonic,
     ) -> ChildProcess:
-        """Raises CommandNotRunnable. On the main thread, with the former child closed."""
+        """Start the command. Call this on the main thread, after the previous child was closed.
+
+        Raises CommandNotRunnable.
+        """
         try:
             streams = Streams(terminal)
         except OSError as error:
-            raise _not_watchable(error) from error
+            raise _make_watch_error(error) from error
         try:
-            terminal.claim()  # before the child can ask anything, or the answer would be echoed twice
+            terminal.claim()  # before the child can prompt, or the reply would be echoed twice
             process = streams.start(argv, cwd, env)
         except OSError as error:
             streams.close()
             terminal.release()
-            raise not_runnable(argv, cwd, env, error) from error
-        named = env.get(protocol.ATTEMPT_DIR)
+            raise make_launch_error(argv, cwd, env, error) from error
+        attempt_dir = env.get(protocol.ATTEMPT_DIR)
         logs = {STDOUT: stdout_log, STDERR: stderr_log}
         try:
-            return cls(process, streams, terminal, logs, clock, Path(named) if named else None)
+            return cls(process, streams, terminal, logs, clock, Path(attempt_dir) if attempt_dir else None)
         except BaseException as error:
-            # Nobody would watch it, or even know of it: it does not stay behind.
-            _end_at_once(process)
+            # Nothing would watch the child, or even know of it: do not leave it running.
+            _kill_now(process)
             with contextlib.suppress(Exception):
                 streams.close()
             terminal.release()
-            if isinstance(error, (OSError, RuntimeError)):  # the latter: no room for a thread
-                raise _not_watchable(error) from error
+            if isinstance(error, (OSError, RuntimeError)):  # RuntimeError: no thread could be started
+                raise _make_watch_error(error) from error
             raise
 
     def wait(self, timeout: float) -> ProcessEvent | None:
-        """The next notice, or None when there was none for so long. What the user did comes before the exit it caused."""
+        """Return the next event, or None after `timeout` seconds.
+
+        A user action comes before the exit that it caused.
+        """
         if self._suspend_next is not None:
-            return self._stand_still()
+            return self._suspend_everything()
         deadline = self._clock() + timeout
         while True:
-            self._look_around()
-            has_exited = self._poll() and not self._exit_told
+            self._refresh()
+            has_exited = self._poll() and not self._exit_reported
             message = self._inbox.take(0.0 if has_exited else deadline - self._clock())
-            notice = self._take_signal(message) if isinstance(message, signal.Signals) else message
-            if notice is not None:
-                self._suspend_next = notice if isinstance(notice, Suspend) else None
-                return notice
+            event = self._handle_signal(message) if isinstance(message, signal.Signals) else message
+            if event is not None:
+                self._suspend_next = event if isinstance(event, Suspend) else None
+                return event
             if message is None and has_exited:
-                self._exit_told = True
+                self._exit_reported = True
                 return self.exited
             if self._clock() >= deadline:
                 return None
 
     def quiet_for(self) -> float:
-        """Seconds since the last byte of output; the time in which everything stood still does not count."""
+        """Return the seconds since the last byte of output. Time in which everything was suspended does not count."""
         return self._clock() - max(
-            self._moving_since, *(source.last_byte_at for source in self._streams.recorded.values())
+            self._running_since, *(source.last_byte_at for source in self._streams.recorded.values())
         )
 
     def blocked_on_terminal(self) -> bool:
-        """Whether the one who should read our output (a paused terminal, a full pipe) holds up the child's."""
+        """Return whether the reader of Holdfast's output (a paused terminal, a full pipe) blocks the child's output."""
         now = self._clock()
-        return any(now - (pump.showing_since or now) > BLOCKED_SECONDS for pump in self._streams.pumps)
+        return any(now - (forwarder.showing_since or now) > BLOCKED_SECONDS for forwarder in self._streams.forwarders)
 
     def at_prompt(self) -> bool:
-        """Whether it looks as if the user is being asked something: pdb, input(), a password. A terminal that can answer,
-        and a line that was begun and not ended; a progress bar returns to the beginning of its line.
+        """Return whether the child seems to wait for the user: pdb, input(), a password prompt.
+
+        That is: stdin is a terminal, and the last line is not terminated. A progress bar returns to the start of its
+        line.
         """
         if not os.isatty(STDIN):
             return False
-        begun = (source.tail().rpartition(b"\n")[2] for source in self._streams.recorded.values())
-        return any(line.strip() and b"\r" not in line for line in begun)
+        last_lines = (source.tail().rpartition(b"\n")[2] for source in self._streams.recorded.values())
+        return any(line.strip() and b"\r" not in line for line in last_lines)
 
     def last_words(self, lines: int) -> LastWords:
-        """The last lines of output, made readable. Complete only after `close`."""
+        """Return the last lines of output in readable form. Complete only after `close`."""
         return LastWords(*(readable_lines(self._streams.recorded[stream].tail(), lines) for stream in (STDERR, STDOUT)))
 
-    def watch(self, watch: OutputMatcher) -> None:
-        """Have what it prints looked through, from its first byte on. Complete only after `close`."""
-        self._streams.watch(watch)
+    def watch(self, matcher: OutputMatcher) -> None:
+        """Search the child's output, from its first byte on. Complete only after `close`."""
+        self._streams.watch(matcher)
 
     def descendants(self) -> list[int]:
-        """The pids of the child, which comes first, and of all it brought into the world, as far as they live."""
-        return [process.pid for process in self.living()]
+        """Return the pids of the child, which comes first, and of all its living descendants."""
+        return [process.pid for process in self.list_alive()]
 
-    def living(self) -> list[psutil.Process]:
-        """The same, as processes: each knows when it started, and so what has its pid later from itself."""
-        return self._look_at_offspring()
+    def list_alive(self) -> list[psutil.Process]:
+        """Return the same as processes. Each knows its start time, which distinguishes it from a reuse of its pid."""
+        return self._scan_descendants()
 
     def ask_to_stop(self) -> None:
-        """What Ctrl-C would do."""
+        """Do what Ctrl-C would do."""
         if not self._poll():
-            with contextlib.suppress(OSError):  # it has just ended, or runs with rights that we do not have (sudo)
+            with contextlib.suppress(OSError):  # it has just exited, or runs with more privileges than Holdfast (sudo)
                 os.killpg(self.pid, signal.SIGINT)
 
     def wake(self) -> bool:
-        """Have it go on where it was stopped (SIGSTOP): until then it hears nothing. False where it was not."""
+        """Continue a child that was stopped (SIGSTOP), since it handles no signal until then.
+
+        Return whether it was stopped.
+        """
         try:
             stopped = not self._poll() and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except (psutil.Error, OSError):
@@ -205,82 +217,92 @@ class ChildProcess:
         return stopped
 
     def suspend(self) -> None:
-        self._offspring.stop()
+        self._descendants.stop()
 
     def resume(self) -> None:
-        send_to(self._look_at_offspring(), signal.SIGCONT)
-        self._moving_since = self._clock()
+        send_to(self._scan_descendants(), signal.SIGCONT)
+        self._running_since = self._clock()
 
-    def end(self, grace: float) -> list[int]:
-        """Ends the child and all it brought into the world: asks, waits so long, then kills.
+    def terminate(self, grace: float) -> list[int]:
+        """Terminate the child and all its descendants: SIGTERM, wait up to `grace` seconds, then SIGKILL.
 
-        A further Ctrl-C or SIGTERM meanwhile cuts the wait short; `wait` tells of it afterwards. Returns the pids that even
-        SIGKILL could not end.
+        Another Ctrl-C or SIGTERM in the meantime cuts the wait short; `wait` reports it afterwards. Return the pids
+        that survived even SIGKILL.
         """
         asked: set[psutil.Process] = set()
         deadline = self._clock() + grace
-        impatient = len(self._impatience())
-        self._send_unseen(signal.SIGTERM, signal.SIGCONT)
-        while self._is_left() and self._clock() < deadline and len(self._impatience()) <= impatient:
-            new = [process for process in self._look_at_offspring() if process not in asked]
-            self._send(new, signal.SIGTERM, signal.SIGCONT)
+        already_pending = len(self._pending_stop_requests())
+        self._signal_unscanned_child(signal.SIGTERM, signal.SIGCONT)
+        while (
+            self._has_survivors() and self._clock() < deadline and len(self._pending_stop_requests()) <= already_pending
+        ):
+            new = [process for process in self._scan_descendants() if process not in asked]
+            self._send_signals(new, signal.SIGTERM, signal.SIGCONT)
             asked.update(new)
-            self._inbox.listen(ENDING_LOOK_SECONDS)
+            self._inbox.listen(POLL_SECONDS)
         deadline = self._clock() + KILL_SECONDS
-        while self._is_left() and self._clock() < deadline:
-            self._send_unseen(signal.SIGKILL)
-            self._send(self._look_at_offspring(), signal.SIGKILL)
-            self._inbox.listen(ENDING_LOOK_SECONDS)
-        return [process.pid for process in self._left_over()]
+        while self._has_survivors() and self._clock() < deadline:
+            self._signal_unscanned_child(signal.SIGKILL)
+            self._send_signals(self._scan_descendants(), signal.SIGKILL)
+            self._inbox.listen(POLL_SECONDS)
+        return [process.pid for process in self._list_survivors()]
 
-    def _is_left(self) -> bool:
-        return bool(self._left_over()) or not self._poll()
+    def _has_survivors(self) -> bool:
+        return bool(self._list_survivors()) or not self._poll()
 
-    def _send(self, processes: list[psutil.Process], *numbers: signal.Signals) -> None:
-        """Where no file can be opened, no process can be looked at. The child itself was not waited for: its pid is its own."""
+    def _send_signals(self, processes: list[psutil.Process], *numbers: signal.Signals) -> None:
+        """Send the signals to each process, and to the child by its pid if psutil cannot.
+
+        psutil cannot inspect a process if no file can be opened. The child was not waited for, so its pid cannot be
+        reused.
+        """
         for process in processes:
             for number in numbers:
                 if not send_signal(process, number) and process.pid == self.pid and not self._poll():
                     with contextlib.suppress(OSError):
                         os.kill(self.pid, number)
 
-    def _send_unseen(self, *numbers: signal.Signals) -> None:
-        """To a child that could never be looked at."""
-        if not self._poll() and all(process.pid != self.pid for process in self._look_at_offspring()):
+    def _signal_unscanned_child(self, *numbers: signal.Signals) -> None:
+        """Send the signals to a child that psutil could never inspect."""
+        if not self._poll() and all(process.pid != self.pid for process in self._scan_descendants()):
             for number in numbers:
                 with contextlib.suppress(OSError):
                     os.killpg(self.pid, number)
 
     def close(self) -> None:
-        """Shows and records the rest of the output, gives the terminal back, ends the threads.
+        """Show and record the rest of the output, restore the terminal and stop the threads.
 
-        Within bounds: a process that outlived the child is not waited for, nor for ever a terminal that takes nothing.
+        The time is bounded: this does not wait for a process that outlived the child, nor forever for a blocked
+        terminal.
         """
         if self._closed:
             return
         self._closed = True
         try:
             if not self._poll():
-                self.end(KILL_SECONDS)
+                self.terminate(KILL_SECONDS)
             self._streams.close()
         finally:
             self._terminal.release()
 
-    def _take_signal(self, number: signal.Signals) -> ProcessEvent | None:
-        notice = event_of(number)
+    def _handle_signal(self, number: signal.Signals) -> ProcessEvent | None:
+        event = to_event(number)
         if number == signal.SIGWINCH:
             self._streams.resize()
-        elif number == signal.SIGCONT:  # after a SIGSTOP that we could not see coming, the shell had the terminal
+        elif number == signal.SIGCONT:  # SIGSTOP cannot be caught, so the shell may have had the terminal since
             self._terminal.claim()
-        elif isinstance(notice, Forwarded) and not self._poll():
+        elif isinstance(event, Forwarded) and not self._poll():
             with contextlib.suppress(OSError):
                 os.kill(self.pid, number)
-        elif isinstance(notice, Hangup) and self._streams.keyboard is not None and self._terminal.gone():
+        elif isinstance(event, Hangup) and self._streams.keyboard is not None and self._terminal.is_gone():
             self._streams.keyboard.end_input()
-        return notice
+        return event
 
-    def _stand_still(self) -> Continued:
-        """Stops the child's processes and ourselves. SIGSTOP, since SIGTSTP is discarded where no shell is the parent."""
+    def _suspend_everything(self) -> Continued:
+        """Stop the child's processes and the supervisor.
+
+        SIGSTOP, since SIGTSTP is discarded if no shell is the parent.
+        """
         assert self._suspend_next is not None
         whole_job, self._suspend_next = self._suspend_next.whole_job, None
         stopped_at = self._clock()
@@ -288,70 +310,70 @@ class ChildProcess:
             self._streams.keyboard.pause()
         self.suspend()
         self._terminal.release()
-        self._inbox.stop_here(whole_job=whole_job)
+        self._inbox.stop_self(whole_job=whole_job)
         self._follow_foreground()
         self._streams.resize()
         self.resume()
         return Continued(self._clock() - stopped_at)
 
     def _follow_foreground(self) -> None:
-        """Takes the keyboard when it is ours: a shell's `fg` does not tell a running job that it has become so."""
+        """Take the keyboard once in the foreground: a shell's `fg` does not notify a job that is already running."""
         keyboard = self._streams.keyboard
-        if keyboard is None or (keyboard.listening and self._terminal.claimed):
+        if keyboard is None or (keyboard.is_listening and self._terminal.is_claimed):
             return
         if self._terminal.claim():
             keyboard.listen()
 
-    def _look_around(self) -> None:
+    def _refresh(self) -> None:
         self._follow_foreground()
-        if self._clock() - self._looked_at > LOOK_SECONDS:
-            self._look_at_offspring()
+        if self._clock() - self._scanned_at > SCAN_SECONDS:
+            self._scan_descendants()
 
-    def _look_at_offspring(self) -> list[psutil.Process]:
-        self._looked_at = self._clock()
-        return self._offspring.living()
+    def _scan_descendants(self) -> list[psutil.Process]:
+        self._scanned_at = self._clock()
+        return self._descendants.list_alive()
 
-    def _left_over(self) -> list[psutil.Process]:
-        exited = self._poll()  # which is certain, also where no descriptor is free to look at it
-        return [process for process in self._look_at_offspring() if not (exited and process.pid == self.pid)]
+    def _list_survivors(self) -> list[psutil.Process]:
+        exited = self._poll()  # reliable even if no descriptor is free to inspect the child
+        return [process for process in self._scan_descendants() if not (exited and process.pid == self.pid)]
 
-    def _impatience(self) -> list[ProcessEvent]:
-        """The requests to stop that wait to be told."""
-        notices = (event_of(m) if isinstance(m, signal.Signals) else m for m in self._inbox.waiting())
-        return [notice for notice in notices if isinstance(notice, (Interrupt, Terminate))]
+    def _pending_stop_requests(self) -> list[ProcessEvent]:
+        """Return the requests to stop that `wait` has not returned yet."""
+        events = (to_event(m) if isinstance(m, signal.Signals) else m for m in self._inbox.pending())
+        return [event for event in events if isinstance(event, (Interrupt, Terminate))]
 
     def _poll(self) -> bool:
-        """Whether the child has exited. Only it is waited for: other children of ours are not our business here."""
+        """Return whether the child has exited. Only the child is waited for, never other children of the supervisor."""
         if self.exited is None and (status := self._process.poll()) is not None:
             if status < 0:
-                self.exited = Exited(code=None, signal=_name(-status))
+                self.exited = Exited(code=None, signal=_signal_name(-status))
             else:
                 self.exited = Exited(code=status)
         return self.exited is not None
 
 
-def _end_at_once(process: subprocess.Popen[bytes]) -> None:
-    """A child that was not waited for yet: its pid and its session are its own."""
-    for below in Descendants(process.pid).living():
-        send_signal(below, signal.SIGKILL)
+def _kill_now(process: subprocess.Popen[bytes]) -> None:
+    """Kill the child and its descendants. The child was not waited for, so its pid and its session cannot be reused."""
+    for descendant in Descendants(process.pid).list_alive():
+        send_signal(descendant, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
 
 
-def _not_watchable(error: OSError | RuntimeError) -> CommandNotRunnable:
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    descriptors = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+def _make_watch_error(error: OSError | RuntimeError) -> CommandNotRunnable:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    is_out_of_descriptors = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
     return CommandNotRunnable(
-        f"The command cannot be watched: {said}. It is not left running.",
+        f"Holdfast cannot supervise the command: {reason}. The command is not running.",
         next_step="allow more open files: ulimit -n 1024"
-        if descriptors
+        if is_out_of_descriptors
         else "make room for its logs, then start it again",
     )
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # one of the real-time signals

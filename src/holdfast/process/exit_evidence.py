@@ -1,12 +1,12 @@
-"""The facts of an end, gathered for `AttemptEnded.evidence`. Which of them is the cause, rules judge.
+"""Evidence of how a process exited, collected for `AttemptEnded.evidence`. The rules decide which of it is the cause.
 
-Sources added to those of `holdfast.machine.base`:
+Sources in addition to those of `holdfast.machine.base`:
 
-    signal        the process itself was ended by it
-    exit code     128 + n: how a shell, and some launchers, pass on that their child was ended by signal n
-    torchrun      a launcher's line about one of its workers
-    data loader   PyTorch's line about one of its loader's workers
-    last words    what a shell or the interpreter printed of a signal
+    signal        the signal that killed the process itself
+    exit code     128 + n: how shells and some launchers report that their child was killed by signal n
+    torchrun      a line of a launcher about one of its workers
+    data loader   a line of PyTorch about one of its DataLoader workers
+    last words    what a shell or the interpreter printed about a signal
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.schema.events import Evidence
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-_LOOKED_AT = 200
-"""Lines of last words, from the end."""
-_KEPT = 40
+_MAX_SCANNED_LINES = 200
+"""Lines of output that are searched, counted from the end."""
+_MIN_KEPT_LINES = 40
 _TRACEBACK = "Traceback (most recent call last)"
 _MAX_LINES = 12
 
@@ -37,13 +37,13 @@ _LOADER_SIGNAL = re.compile(r"is killed by signal: (?P<words>[\w ]+)")
 
 
 def last_words(lines: Sequence[str]) -> list[str]:
-    """The last forty lines, and as many more as the traceback has that ends in them."""
-    shown = list(lines[-_LOOKED_AT:])
-    begins = [n for n, line in enumerate(shown) if _TRACEBACK in line]
-    return shown[min(begins[-1] if begins else len(shown), max(0, len(shown) - _KEPT)) :]
+    """Return the last 40 lines, or more if a traceback that ends in them starts earlier."""
+    recent = list(lines[-_MAX_SCANNED_LINES:])
+    tracebacks = [n for n, line in enumerate(recent) if _TRACEBACK in line]
+    return recent[min(tracebacks[-1] if tracebacks else len(recent), max(0, len(recent) - _MIN_KEPT_LINES)) :]
 
 
-_WORDS = {
+_SIGNAL_OF_WORDS = {
     "killed": "SIGKILL",
     "terminated": "SIGTERM",
     "abort": "SIGABRT",
@@ -56,7 +56,7 @@ _WORDS = {
     "floating point exception": "SIGFPE",
     "trace trap": "SIGTRAP",
 }
-_ANY_WORDS = "|".join(sorted(_WORDS, key=len, reverse=True))
+_ANY_WORDS = "|".join(sorted(_SIGNAL_OF_WORDS, key=len, reverse=True))
 _SHELL = (
     # zsh: killed     python train.py
     re.compile(rf"^zsh: (?P<words>{_ANY_WORDS})(?:\s|$)", re.IGNORECASE),
@@ -70,25 +70,29 @@ _SHELL = (
 )
 
 
-def evidence_of(
+def collect_exit_evidence(
     code: int | None, signal: str | None, last_words: Sequence[str] = (), evidence: Iterable[Evidence] = ()
 ) -> list[Evidence]:
-    """All that is known of an end: the signal or the exit code, the machine's evidence, and what lines of output say."""
-    own = signal or _signal_of_negative(code)
-    found = [Evidence("signal", f"the process was ended by {own}")] if own else []
-    if own is None and (passed_on := signal_passed_on(code)):
-        found.append(
-            Evidence("exit code", f"{code} = 128 + {(code or 0) - 128}: passed on by a shell or launcher, {passed_on}")
+    """Return all evidence of an exit: the signal or exit code, the machine's evidence, and lines of the output."""
+    own_signal = signal or _signal_of_negative(code)
+    result = [Evidence("signal", f"the process was killed by {own_signal}")] if own_signal else []
+    if own_signal is None and (passed_on := signal_from_exit_code(code)):
+        result.append(
+            Evidence("exit code", f"{code} = 128 + {(code or 0) - 128}: {passed_on}, passed on by a shell or launcher")
         )
-    found.extend(evidence)
-    lines = [line.strip() for line in last_words[-_LOOKED_AT:]]
-    for source, said in (("torchrun", _by_launcher), ("data loader", _by_loader), ("last words", _by_shell)):
-        found.extend(_told(source, said, lines))
-    return found
+    result.extend(evidence)
+    lines = [line.strip() for line in last_words[-_MAX_SCANNED_LINES:]]
+    for source, find_signal in (
+        ("torchrun", _parse_launcher_line),
+        ("data loader", _parse_loader_line),
+        ("last words", _parse_shell_line),
+    ):
+        result.extend(_collect_lines(source, find_signal, lines))
+    return result
 
 
-def signal_passed_on(code: int | None) -> str | None:
-    """137 -> SIGKILL, 134 -> SIGABRT, 139 -> SIGSEGV; None where the code means no signal."""
+def signal_from_exit_code(code: int | None) -> str | None:
+    """Map 137 to SIGKILL, 134 to SIGABRT, 139 to SIGSEGV; None if the code does not stand for a signal."""
     return None if code is None else _signal_name(code - 128)
 
 
@@ -103,31 +107,31 @@ def _signal_name(number: int) -> str | None:
         return None
 
 
-def _told(source: str, said: Callable[[str], str | None], lines: Iterable[str]) -> list[Evidence]:
-    told: dict[str, Evidence] = {}
+def _collect_lines(source: str, find_signal: Callable[[str], str | None], lines: Iterable[str]) -> list[Evidence]:
+    by_line: dict[str, Evidence] = {}
     for line in lines:
-        name = said(line)
+        name = find_signal(line)
         if name is not None:
-            told.setdefault(line, Evidence(source, f"{line} ({name})" if name and name not in line else line))
-    return list(told.values())[:_MAX_LINES]
+            by_line.setdefault(line, Evidence(source, f"{line} ({name})" if name and name not in line else line))
+    return list(by_line.values())[:_MAX_LINES]
 
 
-def _by_launcher(line: str) -> str | None:
+def _parse_launcher_line(line: str) -> str | None:
     for pattern in _LAUNCHER:
-        found = pattern.search(line)
-        if found:
-            named = found.groupdict().get("name")
-            return named or _signal_name(int(found["number"])) or f"signal {found['number']}"
+        match = pattern.search(line)
+        if match:
+            name = match.groupdict().get("name")
+            return name or _signal_name(int(match["number"])) or f"signal {match['number']}"
     return None
 
 
-def _by_loader(line: str) -> str | None:
+def _parse_loader_line(line: str) -> str | None:
     if not _LOADER.search(line):
         return None
     words = _LOADER_SIGNAL.search(line)
-    return _WORDS.get(words["words"].strip().lower(), "") if words else ""
+    return _SIGNAL_OF_WORDS.get(words["words"].strip().lower(), "") if words else ""
 
 
-def _by_shell(line: str) -> str | None:
-    found = next((match for pattern in _SHELL if (match := pattern.search(line))), None)
-    return None if found is None else _WORDS[found["words"].lower()]
+def _parse_shell_line(line: str) -> str | None:
+    first = next((match for pattern in _SHELL if (match := pattern.search(line))), None)
+    return None if first is None else _SIGNAL_OF_WORDS[first["words"].lower()]

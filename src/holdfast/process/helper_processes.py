@@ -1,10 +1,11 @@
-"""Processes and scratch folders that must not outlive this process: dry runs, trials, interpreters that are asked, readers.
+"""Processes and scratch folders that must not outlive this process: dry runs, trials, queried interpreters, readers.
 
-Each such process has a mark of ours in its environment, which all that it starts inherits: whoever bears it is ours, whatever its
-pid, its session or its parent. `end` ends them all, from whichever thread. A watchdog, a small process of its own that waits on a
-pipe from here, does the same where this process is killed and cannot.
+Each such process has a mark of Holdfast in its environment, which everything it starts inherits. A process with the
+mark is a helper, regardless of its pid, session or parent. `terminate` stops them all, from any thread. A watchdog, a
+small separate process that waits on a pipe from this one, does the same if this process is killed.
 
-Only a process that bears the mark is ever signalled, and by psutil, which asks first whether the pid still is the same process.
+Only a process with the mark is ever signalled, and through psutil, which first checks that the pid is still the same
+process.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ if TYPE_CHECKING:
     import psutil
 
 MARK = "STARTED_BY_HOLDFAST"
-"""The variable. Not one of HOLDFAST_...: a supervisor inside of a dry run keeps those from its training."""
+"""The environment variable. Its name does not start with HOLDFAST_: a supervisor inside a dry run hides those from its
+training."""
 PREFIX = "holdfast-scratch-"
 LOCK = "lock"
-"""In each scratch folder: this process holds it for as long as it lives."""
+"""A file in each scratch folder that this process keeps locked until it exits."""
 GRACE_S = 3.0
-"""Between asking to end and ending."""
-UNLOCKED_AGE_S = 3600.0
-"""A folder without a lock may have been made this moment; after this it is left behind."""
+"""Seconds between SIGTERM and SIGKILL."""
+MAX_UNLOCKED_AGE_S = 3600.0
+"""A folder without a lock file may be brand new; after this time it is stale."""
 START_SLACK_S = 5.0
-"""Our time of a start and the system's differ by less than this."""
+"""The start time recorded here and the system's differ by less than this."""
 SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 36, 37
-"""Of prctl, on Linux."""
-ROUNDS = 5
-"""A process may start another one while it is ended."""
-PROGRAM = "from holdfast.process.helper_processes import watch; watch()"
+"""Options of prctl, on Linux."""
+MAX_KILL_ROUNDS = 5
+"""A process may start another one while it is being killed."""
+PROGRAM = "from holdfast.process.helper_processes import run_watchdog; run_watchdog()"
 
 
-class BeingEnded(OSError):
-    """All helper processes are being ended: no further one starts."""
+class HelpersStopping(OSError):
+    """All helper processes are being terminated, so no new one may start."""
 
     def __init__(self) -> None:
         super().__init__("holdfast was interrupted")
@@ -62,69 +64,73 @@ class HelperProcesses:
     def __init__(self) -> None:
         self._guard = threading.RLock()
         self._depth = 0
-        self._ending = False
+        self._is_stopping = False
         self._mark = ""
         self._since = 0.0
         self._folders: dict[Path, BinaryIO] = {}
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._orphans: Callable[[], None] = lambda: None
-        """Ends those that were adopted since the newest scratch was made."""
+        self._terminate_orphans: Callable[[], None] = lambda: None
+        """Terminates the orphans that were adopted since the newest scratch folder was created."""
 
     @contextlib.contextmanager
     def session(self) -> Iterator[dict[str, str]]:
-        """While helper processes may be started: gives the variable for their environment. The outermost session leaves none
-        behind. Raises BeingEnded.
+        """Allow helper processes to be started; yield the variable for their environment.
+
+        The outermost session terminates those that are left. Raises HelpersStopping.
         """
         with self._guard:
-            if self._ending:
-                raise BeingEnded
+            if self._is_stopping:
+                raise HelpersStopping
             if not self._depth:
                 self._mark, self._since = secrets.token_hex(16), time.time()
                 self._watchdog = _start_watchdog(self._mark, self._since)
             self._depth += 1
             mark = self._mark
         try:
-            # A check inside of a dry run is part of that one too.
+            # A check inside a dry run belongs to that dry run too.
             yield {MARK: " ".join([*os.environ.get(MARK, "").split(), mark])}
         finally:
             with self._guard:
                 self._depth -= 1
-                if not self._depth and not self._ending:
-                    self._finish()
+                if not self._depth and not self._is_stopping:
+                    self._clean_up()
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[tuple[Path, dict[str, str]]]:
-        """A new folder that only this user can enter, and the variable for the environment of what works in it."""
+        """Yield a new folder that only this user can enter, and the environment variable for processes that use it."""
         with self.session() as variables:
-            remove_left_behind()
+            remove_stale_folders()
             folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-            with contextlib.ExitStack() as last:
-                last.callback(self._remove, folder)
-                self._own(folder)
-                self._orphans = last.enter_context(adopting_orphans(self._is_known))
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._remove, folder)
+                self._lock_folder(folder)
+                self._terminate_orphans = stack.enter_context(adopt_orphans(self._is_known))
                 yield folder, variables
 
-    def end(self) -> list[str]:
-        """End all of them and remove the folders; no further one starts before `begin_again`. What could not be ended or removed."""
-        with self._guard:
-            self._ending = True
-            return self._finish() if self._mark else []
+    def terminate(self) -> list[str]:
+        """Terminate all helpers and remove the folders; none can start before `allow_starts`.
 
-    def begin_again(self) -> None:
+        Return what could not be terminated or removed.
+        """
         with self._guard:
-            self._ending = False
+            self._is_stopping = True
+            return self._clean_up() if self._mark else []
+
+    def allow_starts(self) -> None:
+        with self._guard:
+            self._is_stopping = False
 
     def _is_known(self, process: psutil.Process) -> bool:
-        """Whether we started it ourselves, or will find it by its mark."""
+        """Return whether it is the watchdog, or a process that the mark identifies."""
         if self._watchdog is not None and process.pid == self._watchdog.pid:
             return True
         return self._mark in process.environ().get(MARK, "").split()
 
-    def _finish(self) -> list[str]:
-        left = [f"process {process.pid}" for process in end_marked(self._mark, self._since)]
-        self._orphans()
+    def _clean_up(self) -> list[str]:
+        left = [f"process {process.pid}" for process in terminate_marked(self._mark, self._since)]
+        self._terminate_orphans()
         left += [str(folder) for folder in list(self._folders) if not self._remove(folder)]
-        self._tell({"done": True})
+        self._notify_watchdog({"done": True})
         if self._watchdog is not None:
             with contextlib.suppress(OSError, ValueError):
                 assert self._watchdog.stdin is not None
@@ -134,12 +140,12 @@ class HelperProcesses:
         self._watchdog, self._mark = None, ""
         return left
 
-    def _own(self, folder: Path) -> None:
+    def _lock_folder(self, folder: Path) -> None:
         with self._guard:
             lock = (folder / LOCK).open("wb")
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._folders[folder] = lock
-            self._tell({"folder": str(folder)})
+            self._notify_watchdog({"folder": str(folder)})
 
     def _remove(self, folder: Path) -> bool:
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,72 +153,73 @@ class HelperProcesses:
             lock = self._folders.pop(folder, None)
             if lock is not None:
                 lock.close()
-            self._tell({"removed": str(folder)})
+            self._notify_watchdog({"removed": str(folder)})
         return not folder.exists()
 
-    def _tell(self, what: dict[str, object]) -> None:
+    def _notify_watchdog(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError, ValueError):
             if self._watchdog is not None and self._watchdog.stdin is not None:
-                self._watchdog.stdin.write(json.dumps(what).encode() + b"\n")
+                self._watchdog.stdin.write(json.dumps(message).encode() + b"\n")
                 self._watchdog.stdin.flush()
 
 
 helpers = HelperProcesses()
-"""Of this process."""
+"""The helpers of this process."""
 
 
-# --- ending -----------------------------------------------------------------------------------------------------------
+# --- termination ------------------------------------------------------------------------------------------------------
 
 
-def end_marked(mark: str, since: float, grace_s: float = GRACE_S) -> list[psutil.Process]:
-    """End all that bear this mark. Those that live all the same."""
-    return end_processes(lambda process: mark in process.environ().get(MARK, "").split(), since, grace_s)
+def terminate_marked(mark: str, since: float, grace_s: float = GRACE_S) -> list[psutil.Process]:
+    """Terminate all processes with this mark. Return the survivors."""
+    return terminate_processes(lambda process: mark in process.environ().get(MARK, "").split(), since, grace_s)
 
 
-def end_processes(
+def terminate_processes(
     is_ours: Callable[[psutil.Process], bool], since: float, grace_s: float = GRACE_S
 ) -> list[psutil.Process]:
-    """Ask those to end that are ours, then end them, and what they start meanwhile. Those that live all the same.
+    """Send SIGTERM, then SIGKILL, to the processes for which `is_ours` is true and to those they start meanwhile.
 
-    `is_ours` may raise what psutil raises. Nothing that started before `since` is asked about.
+    Return the survivors. `is_ours` may raise what psutil raises. It is not called for processes that started before
+    `since`.
     """
     import psutil  # noqa: PLC0415 - the watchdog seldom needs it
 
-    def found() -> list[psutil.Process]:
-        known = []
+    def find() -> list[psutil.Process]:
+        found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid == os.getpid() or process.create_time() < since - START_SLACK_S:
                     continue
                 if process.status() != psutil.STATUS_ZOMBIE and is_ours(process):
-                    known.append(process)
-        return known
+                    found.append(process)
+        return found
 
-    def tell(processes: Iterable[psutil.Process], how: Callable[[psutil.Process], None]) -> None:
+    def for_each(processes: Iterable[psutil.Process], action: Callable[[psutil.Process], None]) -> None:
         for process in processes:
             with contextlib.suppress(psutil.Error):
-                how(process)
+                action(process)
 
-    ours = found()
+    ours = find()
     if ours:
-        tell(ours, lambda process: process.terminate())
-        _wait_for(ours, grace_s)
-        ours = found()
-    for _ in range(ROUNDS):
+        for_each(ours, lambda process: process.terminate())
+        _wait_until_exited(ours, grace_s)
+        ours = find()
+    for _ in range(MAX_KILL_ROUNDS):
         if not ours:
             break
-        tell(ours, lambda process: process.kill())
-        _wait_for(ours, grace_s)
-        ours = found()
+        for_each(ours, lambda process: process.kill())
+        _wait_until_exited(ours, grace_s)
+        ours = find()
     return ours
 
 
-def _wait_for(processes: list[psutil.Process], seconds: float) -> None:
-    """Until none of them lives. They are not reaped: whoever started one may still ask for its exit code."""
+def _wait_until_exited(processes: list[psutil.Process], seconds: float) -> None:
+    """Wait until none of them runs. They are not reaped: their parent may still read the exit code."""
     import psutil  # noqa: PLC0415 - the watchdog seldom needs it
 
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         alive = False
         for process in processes:
             with contextlib.suppress(psutil.Error):
@@ -226,15 +233,16 @@ def _wait_for(processes: list[psutil.Process], seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def adopting_orphans(is_known: Callable[[psutil.Process], bool]) -> Iterator[Callable[[], None]]:
-    """While this lasts, a process below us whose parent ends becomes our child (Linux), and at its end no such one is left: also none
-    that left its session and gave up its environment. Elsewhere nothing is adopted. Gives what ends them sooner.
+def adopt_orphans(is_known: Callable[[psutil.Process], bool]) -> Iterator[Callable[[], None]]:
+    """Adopt orphaned descendants (Linux) and terminate them at the end.
 
-    `is_known` tells of children of ours that are no orphans; it may raise what psutil raises.
+    That includes those that left their session and discarded their environment. A descendant whose parent exits becomes
+    a child of this process. Other systems adopt nothing. Yield a function that terminates the orphans earlier.
+    `is_known` returns whether a child is not an orphan; it may raise what psutil raises.
     """
     import psutil  # noqa: PLC0415 - as above
 
-    before = _subreaper(1)
+    before = _set_subreaper(1)
     if before is None:
         yield lambda: None
         return
@@ -242,41 +250,44 @@ def adopting_orphans(is_known: Callable[[psutil.Process], bool]) -> Iterator[Cal
     since = time.time()
     is_over = False
 
-    def end() -> None:
+    def terminate() -> None:
         if not is_over:
-            _end_orphans(children, is_known, since)
+            _find_and_terminate_orphans(children, is_known, since)
 
     try:
-        yield end
+        yield terminate
     finally:
-        end()
+        terminate()
         is_over = True
-        _subreaper(before)
+        _set_subreaper(before)
 
 
-def _end_orphans(children: set[int], is_known: Callable[[psutil.Process], bool], since: float) -> None:
+def _find_and_terminate_orphans(children: set[int], is_known: Callable[[psutil.Process], bool], since: float) -> None:
     import psutil  # noqa: PLC0415 - as above
 
     own = psutil.Process()
 
     def is_orphan(process: psutil.Process) -> bool:
-        line = [process, *process.parents()]
-        pids = [each.pid for each in line]
+        ancestry = [process, *process.parents()]
+        pids = [ancestor.pid for ancestor in ancestry]
         if own.pid not in pids[1:]:
             return False
-        adopted = line[pids.index(own.pid) - 1]
+        adopted = ancestry[pids.index(own.pid) - 1]
         return adopted.pid not in children and not is_known(adopted)
 
-    end_processes(is_orphan, since, GRACE_S)
+    terminate_processes(is_orphan, since, GRACE_S)
     with contextlib.suppress(psutil.Error, OSError):
         for child in own.children():
-            # One by one: a wait for any child would take the exit code of somebody else's.
+            # One by one: waiting for any child would take the exit codes of other children.
             if child.pid not in children and child.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
-def _subreaper(wanted: int) -> int | None:
-    """Set whether orphans below this process become its children. What it was before; None where that is not known or not possible."""
+def _set_subreaper(wanted: int) -> int | None:
+    """Set whether orphaned descendants become children of this process.
+
+    Return the previous setting; None if it is unknown or cannot be set.
+    """
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -299,7 +310,7 @@ def _start_watchdog(mark: str, since: float) -> subprocess.Popen[bytes] | None:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what ends our process group does not end it
+            start_new_session=True,  # a signal to this process group must not reach it
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps({"mark": mark, "since": since}).encode() + b"\n")
@@ -309,48 +320,51 @@ def _start_watchdog(mark: str, since: float) -> subprocess.Popen[bytes] | None:
     return process
 
 
-def watch() -> None:
-    """The watchdog: where its input ends without a last word, it ends what still runs, and removes the folders."""
+def run_watchdog() -> None:
+    """Run the watchdog: if its input ends without "done", terminate what still runs and remove the folders."""
     mark, since = "", 0.0
     folders: set[str] = set()
     for line in sys.stdin:
-        said = json.loads(line)
-        mark, since = said.get("mark", mark), said.get("since", since)
-        if "folder" in said:
-            folders.add(said["folder"])
-        folders.discard(said.get("removed", ""))
-        if said.get("done"):
+        message = json.loads(line)
+        mark, since = message.get("mark", mark), message.get("since", since)
+        if "folder" in message:
+            folders.add(message["folder"])
+        folders.discard(message.get("removed", ""))
+        if message.get("done"):
             return
     if mark:
-        end_marked(mark, since)
+        terminate_marked(mark, since)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# --- what a killed process left behind --------------------------------------------------------------------------------
+# --- stale folders of killed processes --------------------------------------------------------------------------------
 
 
-def remove_left_behind(where: Path | None = None) -> list[Path]:
-    """Scratch folders of this user whose owner is gone: their lock is free, and the kernel let go of it."""
+def remove_stale_folders(parent: Path | None = None) -> list[Path]:
+    """Remove scratch folders of this user whose owner has exited: the kernel released their lock.
+
+    Return the removed folders.
+    """
     removed = []
-    parent = where if where is not None else Path(tempfile.gettempdir())
+    parent = parent if parent is not None else Path(tempfile.gettempdir())
     with contextlib.suppress(OSError):
         for folder in sorted(parent.glob(f"{PREFIX}*")):
             with contextlib.suppress(OSError):
-                if _is_left_behind(folder):
-                    shutil.rmtree(folder, ignore_errors=True)  # it enters no link
+                if _is_stale(folder):
+                    shutil.rmtree(folder, ignore_errors=True)  # does not follow links
                     removed.append(folder)
     return removed
 
 
-def _is_left_behind(folder: Path) -> bool:
+def _is_stale(folder: Path) -> bool:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return False
     try:
         handle = open_handle(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return time.time() - status.st_mtime > UNLOCKED_AGE_S
+        return time.time() - status.st_mtime > MAX_UNLOCKED_AGE_S
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

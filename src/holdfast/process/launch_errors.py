@@ -1,4 +1,4 @@
-"""Why a command could not be started, told so that the user knows what to type next."""
+"""Errors for a command that could not be started, with what to type next."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def not_runnable(argv: Sequence[str], cwd: Path, env: Mapping[str, str], error: OSError) -> CommandNotRunnable:
-    """The error to raise when the system refused to start the command."""
-    # os.path throughout: where a folder may not be entered, pathlib raises and os.path says no.
+def make_launch_error(argv: Sequence[str], cwd: Path, env: Mapping[str, str], error: OSError) -> CommandNotRunnable:
+    """Return the error to raise when the system refused to start the command."""
+    # os.path throughout: for a folder without permission to enter, pathlib raises and os.path returns False.
     if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):  # noqa: PTH112
-        there = os.path.isdir(cwd)  # noqa: PTH112
+        exists = os.path.isdir(cwd)  # noqa: PTH112
         return CommandNotRunnable(
-            f"The command cannot start in {cwd}: {'it may not be entered' if there else 'there is no such folder'}.",
-            next_step="start Holdfast in a folder that exists and that you may enter.",
+            f"The command cannot start in {cwd}: {'permission denied' if exists else 'there is no such folder'}.",
+            next_step="start Holdfast in a folder that exists and that you have permission to enter.",
         )
-    path = _path_of(argv[0], cwd, env)
+    path = _find_path(argv[0], cwd, env)
     if path is None and isinstance(error, PermissionError) and os.sep in argv[0]:
         return CommandNotRunnable(
-            f"`{argv[0]}` cannot be reached: a folder on the way to it may not be entered.",
-            next_step="check who may enter its folders (ls -ld), or name another program.",
+            f"`{argv[0]}` cannot be reached: permission denied for one of its parent folders.",
+            next_step="check the permissions of its parent folders (ls -ld), or name another program.",
             look_at=str(cwd / argv[0]),
         )
     if path is None:
-        return _not_found(argv, cwd)
+        return _make_not_found_error(argv, cwd)
     if os.path.isdir(path):  # noqa: PTH112
-        return _folder(argv[0])
-    return _refused(argv, path, error)
+        return _make_folder_error(argv[0])
+    return _make_refused_error(argv, path, error)
 
 
-def _refused(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunnable:
+def _make_refused_error(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunnable:
     program = argv[0]
-    with_interpreter = f"name the interpreter: {_suggest(*_interpreter(path), *argv)}"
+    with_interpreter = f"name the interpreter: {_suggest(*_guess_interpreter(path), *argv)}"
     if not os.access(path, os.X_OK):
         return CommandNotRunnable(
             f"`{program}` is not marked as executable.",
@@ -50,7 +50,7 @@ def _refused(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunna
         )
     if isinstance(error, FileNotFoundError):
         return CommandNotRunnable(
-            f"`{program}` is there, but the interpreter that its first line names is not: {_first_line(path)}",
+            f"`{program}` exists, but the interpreter that its first line names does not: {_read_first_line(path)}",
             next_step=with_interpreter,
         )
     if error.errno == errno.ENOEXEC:
@@ -65,7 +65,7 @@ def _refused(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunna
     )
 
 
-def _path_of(program: str, cwd: Path, env: Mapping[str, str]) -> Path | None:
+def _find_path(program: str, cwd: Path, env: Mapping[str, str]) -> Path | None:
     if os.sep in program:
         path = cwd / program
         return path if os.path.exists(path) else None  # noqa: PTH110
@@ -76,41 +76,41 @@ def _path_of(program: str, cwd: Path, env: Mapping[str, str]) -> Path | None:
     return None
 
 
-def _not_found(argv: Sequence[str], cwd: Path) -> CommandNotRunnable:
+def _make_not_found_error(argv: Sequence[str], cwd: Path) -> CommandNotRunnable:
     program = argv[0]
     here = cwd / program
     if os.path.isdir(here):  # noqa: PTH112
-        return _folder(program)
+        return _make_folder_error(program)
     if os.path.exists(here):  # noqa: PTH110
         return CommandNotRunnable(
-            f"`{program}` is a file in this folder, but a command is looked for on the PATH only.",
-            next_step=f"name the interpreter: {_suggest(*_interpreter(here), *argv)}",
+            f"`{program}` is a file in this folder, but commands are only searched for on the PATH.",
+            next_step=f"name the interpreter: {_suggest(*_guess_interpreter(here), *argv)}",
         )
     if " " in program:
         return CommandNotRunnable(
-            f"There is no program of the name `{program}`: the whole command was given as one word.",
-            next_step=f"leave out the quotes: {_suggest(*_words_in(program))}",
+            f"There is no program named `{program}`: the whole command was given as one word.",
+            next_step=f"remove the quotes: {_suggest(*_split_words(program))}",
         )
     reason = "no such file" if os.sep in program else "it is not on the PATH"
-    similar = program == "python" and shutil.which("python3")
+    has_python3 = program == "python" and shutil.which("python3")
     return CommandNotRunnable(
         f"`{program}` was not found: {reason}.",
-        next_step=_suggest("python3", *argv[1:]) if similar else "check the spelling, or give the full path.",
+        next_step=_suggest("python3", *argv[1:]) if has_python3 else "check the spelling, or give the full path.",
     )
 
 
-def _folder(program: str) -> CommandNotRunnable:
+def _make_folder_error(program: str) -> CommandNotRunnable:
     return CommandNotRunnable(
         f"`{program}` is a folder, not a program.",
         next_step=f"name the script in it, e.g. {_suggest('python', os.path.join(program, 'train.py'))}",  # noqa: PTH118 - as typed
     )
 
 
-def _interpreter(path: Path) -> list[str]:
+def _guess_interpreter(path: Path) -> list[str]:
     return ["bash"] if path.suffix == ".sh" else ["python"]
 
 
-def _first_line(path: Path) -> str:
+def _read_first_line(path: Path) -> str:
     try:
         with open_regular(path) as file:
             return file.readline(200).decode("utf-8", "replace").strip()
@@ -118,10 +118,10 @@ def _first_line(path: Path) -> str:
         return "(not readable)"
 
 
-def _words_in(command: str) -> list[str]:
+def _split_words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # a quote that is not closed
+    except ValueError:  # an unclosed quote
         return command.split()
 
 

@@ -1,17 +1,17 @@
-"""What a child printed, kept on disk within a bound, and made readable.
+"""The recorded output of a child: logs of bounded size on disk, and their readable form.
 
-A stream's log is up to three files beside each other:
+The log of a stream consists of up to three files in the same folder:
 
     stdout.log            the first 8 MB
     stdout.log.older      a middle part, at most 28 MB
     stdout.log.newest     the last part, at most 28 MB
 
-Output past the first 8 MB goes to `newest`; when that is full it becomes `older`, in place of the one before. Each part
-but the first begins with a line that says at which byte of the stream it goes on, so that a gap can be told:
+Output past the first 8 MB goes to `newest`. When that file is full it is renamed to `older` and replaces the previous
+one. Each part but the first starts with a line that gives its first byte in the stream, so that a gap can be detected:
 
     [holdfast: output from byte 8388608 on]
 
-Where bytes could not be written (a full disk), the log says how many when it goes on.
+If bytes could not be written (a full disk), the log states how many once writing works again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 8 << 20
 PART_BYTES = 28 << 20
-_BEGINS = re.compile(rb"\[holdfast: output from byte (\d+) on\]\n")
+_PART_HEADING = re.compile(rb"\[holdfast: output from byte (\d+) on\]\n")
 
 
 class OutputLog:
-    """The written side. It never raises: recording must not disturb what is recorded."""
+    """The writer. It never raises: recording must not disturb the training."""
 
     def __init__(self, path: Path, *, head_bytes: int = HEAD_BYTES, part_bytes: int = PART_BYTES) -> None:
         self._path = path
@@ -41,9 +41,9 @@ class OutputLog:
         self._room = head_bytes
         self._in_head = True
         self._position = 0
-        """How far the stream has come, whether recorded or not."""
+        """Bytes of the stream so far, recorded or not."""
         self._lost = 0
-        self._why_lost = ""
+        self._loss_reason = ""
         self.write(b"")
 
     def write(self, data: bytes) -> None:
@@ -53,21 +53,21 @@ class OutputLog:
             while rest:
                 if self._room <= 0:
                     self._next_part()
-                self._tell_loss()
-                written = self._put(rest[: max(0, self._room)])
+                self._record_loss()
+                written = self._write_bytes(rest[: max(0, self._room)])
                 self._position += written
                 rest = rest[written:]
         except OSError as error:
             self._position += len(rest)
             self._lost += len(rest)
-            self._why_lost = os.strerror(error.errno or 0)
+            self._loss_reason = os.strerror(error.errno or 0)
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def _put(self, data: bytes | memoryview) -> int:
+    def _write_bytes(self, data: bytes | memoryview) -> int:
         assert self._file is not None
         written = os.write(self._file, data)
         self._room -= written
@@ -80,7 +80,7 @@ class OutputLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._file = open_handle(path, flags)
         if not self._in_head:
-            self._put(b"[holdfast: output from byte %d on]\n" % self._position)
+            self._write_bytes(b"[holdfast: output from byte %d on]\n" % self._position)
 
     def _next_part(self) -> None:
         if not self._in_head:
@@ -90,9 +90,9 @@ class OutputLog:
         self._room = self._part_bytes
         self._open()
 
-    def _tell_loss(self) -> None:
+    def _record_loss(self) -> None:
         if self._lost:
-            self._put(b"\n[holdfast: %d bytes not recorded: %s]\n" % (self._lost, self._why_lost.encode()))
+            self._write_bytes(b"\n[holdfast: %d bytes not recorded: %s]\n" % (self._lost, self._loss_reason.encode()))
             self._lost = 0
 
 
@@ -105,7 +105,7 @@ def older_part(path: Path) -> Path:
 
 
 def read_output(path: Path) -> Iterator[bytes]:
-    """A recorded stream from its beginning, with a line in place of what is missing in the middle."""
+    """Yield a recorded stream from its beginning, with a line in place of the bytes that are missing in the middle."""
     position = 0
     for part in (path, older_part(path), newest_part(path)):
         try:
@@ -113,39 +113,39 @@ def read_output(path: Path) -> Iterator[bytes]:
         except OSError:
             continue
         with opened as file:
-            begins = 0
+            start = 0
             if part != path:
-                heading = _BEGINS.fullmatch(file.readline())
-                begins = int(heading.group(1)) if heading else position
-            if begins > position:
-                yield b"\n[holdfast: %d bytes left out]\n" % (begins - position)
+                heading = _PART_HEADING.fullmatch(file.readline())
+                start = int(heading.group(1)) if heading else position
+            if start > position:
+                yield b"\n[holdfast: %d bytes left out]\n" % (start - position)
             while chunk := file.read(1 << 16):
                 yield chunk
-            position = begins + file.tell() - (len(heading.group()) if part != path and heading else 0)
+            position = start + file.tell() - (len(heading.group()) if part != path and heading else 0)
 
 
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors, cursor movements
     r"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links
     r"|\x1b[ -/]*[0-~]?"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
 _OTHER_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-LINE_CHARACTERS = 2000
+MAX_LINE_CHARS = 2000
 
 
 def readable_lines(output: bytes, lines: int) -> list[str]:
-    """The last lines as a person would see them: no colours, a progress bar as it stood at the end, no endless line."""
+    """Return the last lines as shown: without colors, with only the final state of a progress bar, no endless line."""
     text = _ESCAPES.sub("", output.decode("utf-8", "replace"))
-    seen = [_as_it_stands(line) for line in text.split("\n")]
-    while seen and not seen[-1]:
-        seen.pop()
-    return seen[-lines:] if lines > 0 else []
+    rendered = [_render_final_text(line) for line in text.split("\n")]
+    while rendered and not rendered[-1]:
+        rendered.pop()
+    return rendered[-lines:] if lines > 0 else []
 
 
-def _as_it_stands(line: str) -> str:
+def _render_final_text(line: str) -> str:
     states = [_OTHER_CONTROLS.sub("", state).rstrip() for state in line.split("\r")]
     last = next((state for state in reversed(states) if state), "")
-    if len(last) <= LINE_CHARACTERS:
+    if len(last) <= MAX_LINE_CHARS:
         return last
-    return f"{last[: LINE_CHARACTERS // 2]} [...] {last[-LINE_CHARACTERS // 2 :]}"
+    return f"{last[: MAX_LINE_CHARS // 2]} [...] {last[-MAX_LINE_CHARS // 2 :]}"

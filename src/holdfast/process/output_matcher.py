@@ -1,7 +1,7 @@
-"""Finds the lines that somebody wants to be told of, in output as it passes by.
+"""A search for lines of interest in output as it arrives.
 
-The pump's thread looks, the supervisor's loop asks what was found. Output that holds nothing of interest costs a search for a
-few plain texts; only a line that holds one of them is taken apart.
+The forwarder's thread searches, and the supervisor's loop fetches the matches. Output without any match costs a search
+for a few literal strings; only a line that contains one of them is parsed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.process.output_log import LINE_CHARACTERS, readable_lines
+from holdfast.process.output_log import MAX_LINE_CHARS, readable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-MAX_LINE = LINE_CHARACTERS
-"""Of a longer line this much around the find is looked at and kept, in bytes."""
+MAX_LINE = MAX_LINE_CHARS
+"""Of a longer line, this many bytes around the match are inspected and kept."""
 _LINE_END = re.compile(rb"[\r\n]")
 
 
@@ -27,100 +27,100 @@ class MatchedLine:
     stream: str
     text: str
     count: int
-    """How often the topic has come up so far."""
+    """How often the topic has occurred so far."""
 
 
 class Tally:
-    """Counts topics, and tells of the 1st, 2nd, 4th, 8th ... time: a line that comes a million times is told 20 times."""
+    """Counts topics, and reports occurrence 1, 2, 4, 8 and so on: a line printed a million times is reported 20 times."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def heard(self, topics: Iterable[str], stream: str, text: str) -> list[MatchedLine]:
-        told = []
+    def add(self, topics: Iterable[str], stream: str, text: str) -> list[MatchedLine]:
+        reported = []
         for topic in topics:
             count = self._counts[topic] = self._counts.get(topic, 0) + 1
             if count & (count - 1) == 0:
-                told.append(MatchedLine(topic, stream, text, count))
-        return told
+                reported.append(MatchedLine(topic, stream, text, count))
+        return reported
 
 
 class OutputMatcher:
-    """What is looked for in the streams of one child."""
+    """The search in all streams of one child."""
 
-    def __init__(self, needles: Sequence[bytes], topics_of: Callable[[str], Iterable[str]]) -> None:
+    def __init__(self, needles: Sequence[bytes], find_topics: Callable[[str], Iterable[str]]) -> None:
         self.needles = needles
-        """In lower case. A line that holds none of them, however written, is of no interest."""
+        """In lower case. A line that contains none of them, in any case, is of no interest."""
         self.fault: Exception | None = None
-        """What went wrong here, if anything. Nothing is looked for from then on; the output itself is not touched."""
-        self._topics_of = topics_of
+        """The error of the search, if any. The search stops then; the output itself is not affected."""
+        self._find_topics = find_topics
         self._tally = Tally()
-        self._heard: list[MatchedLine] = []
+        self._matches: list[MatchedLine] = []
         self._lock = threading.Lock()
 
     def on(self, stream: str) -> StreamMatcher:
         return StreamMatcher(self, stream)
 
     def take(self) -> list[MatchedLine]:
-        """What was found since the last time this was asked."""
+        """Return the matches since the last call."""
         with self._lock:
-            heard, self._heard = self._heard, []
-        return heard
+            matches, self._matches = self._matches, []
+        return matches
 
-    def found(self, line: bytes, stream: str) -> None:
+    def add_line(self, line: bytes, stream: str) -> None:
         for text in readable_lines(line, 1):
-            topics = list(self._topics_of(text))
+            topics = list(self._find_topics(text))
             if topics:
                 with self._lock:
-                    self._heard += self._tally.heard(topics, stream, text)
+                    self._matches += self._tally.add(topics, stream, text)
 
 
 class StreamMatcher:
-    """One stream, in the pieces in which it arrives. A progress bar's states, ended by carriage returns, are lines too."""
+    """The search in one stream. The states of a progress bar, which end in carriage returns, count as lines too."""
 
-    def __init__(self, watch: OutputMatcher, stream: str) -> None:
-        self._watch = watch
+    def __init__(self, matcher: OutputMatcher, stream: str) -> None:
+        self._matcher = matcher
         self._stream = stream
-        self._begun = b""
+        self._partial = b""
 
     def feed(self, data: bytes) -> None:
-        if self._watch.fault is not None:
+        if self._matcher.fault is not None:
             return
-        if self._begun:
-            data = self._begun + data
+        if self._partial:
+            data = self._partial + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if len(data) - end > MAX_LINE:  # not a line that is worth waiting for
+        if len(data) - end > MAX_LINE:  # too long to wait for its end
             end = len(data)
-        self._begun = data[end:]
+        self._partial = data[end:]
         try:
-            self._look(data, end)
-        except Exception as error:  # noqa: BLE001 - the pump must go on: without it the training stands still
-            self._watch.fault = error
+            self._scan(data, end)
+        except Exception as error:  # noqa: BLE001 - the forwarder must continue: without it the training would block
+            self._matcher.fault = error
 
     def finish(self) -> None:
-        """No more will come: what was begun is the last line."""
-        if self._begun:
+        """Search the last line, which is not terminated."""
+        if self._partial:
             self.feed(b"\n")
 
-    def _look(self, data: bytes, end: int) -> None:
+    def _scan(self, data: bytes, end: int) -> None:
         lower = data[:end].lower()
-        here = [needle for needle in self._watch.needles if needle in lower]
-        if not here:
+        present = [needle for needle in self._matcher.needles if needle in lower]
+        if not present:
             return
         lines: dict[int, int] = {}
-        for needle in here:
-            at = lower.find(needle)
-            while 0 <= at < end:
-                begin, after = _line_around(lower, at)
-                lines[begin] = after
-                at = lower.find(needle, after)
-        for begin, after in sorted(lines.items()):
-            self._watch.found(data[begin:after].strip(b"\r\n"), self._stream)
+        for needle in present:
+            position = lower.find(needle)
+            while 0 <= position < end:
+                start, after = _find_line(lower, position)
+                lines[start] = after
+                position = lower.find(needle, after)
+        for start, after in sorted(lines.items()):
+            self._matcher.add_line(data[start:after].strip(b"\r\n"), self._stream)
 
 
-def _line_around(data: bytes, at: int) -> tuple[int, int]:
-    """Where the line around this place begins and ends, within the longest that is looked at."""
-    before = max(0, at - MAX_LINE // 2)
-    begin = max(data.rfind(b"\n", before, at), data.rfind(b"\r", before, at)) + 1
-    ending = _LINE_END.search(data, at, at + MAX_LINE // 2)
-    return max(begin, before), ending.end() if ending is not None else min(len(data), at + MAX_LINE // 2)
+def _find_line(data: bytes, position: int) -> tuple[int, int]:
+    """Return the start and end of the line around this position, limited to `MAX_LINE`."""
+    lowest = max(0, position - MAX_LINE // 2)
+    start = max(data.rfind(b"\n", lowest, position), data.rfind(b"\r", lowest, position)) + 1
+    line_end = _LINE_END.search(data, position, position + MAX_LINE // 2)
+    return max(start, lowest), line_end.end() if line_end is not None else min(len(data), position + MAX_LINE // 2)

@@ -1,4 +1,4 @@
-"""What a child process can have to tell its supervisor: the stream that `ChildProcess.wait` returns one by one."""
+"""Events of a child process, as `ChildProcess.wait` returns them one by one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Exited:
-    """The child itself has ended; what it left behind may still run. Told once."""
+    """The child itself has exited; its descendants may still run. Reported once."""
 
     code: int | None
-    """None when a signal ended it."""
+    """None if it was killed by a signal."""
     signal: str | None = None
-    """"SIGKILL" and the like."""
+    """The name, such as "SIGKILL"."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Interrupt:
     """The user asked to stop: Ctrl-C, or SIGINT to the supervisor."""
 
     delivered: bool
-    """True when the child's own terminal has sent it SIGINT already: a second one would break its orderly end."""
+    """True if the child's terminal has already sent it SIGINT: a second one would break its clean shutdown."""
 
 
 @dataclass(frozen=True)
 class Terminate:
-    """SIGTERM reached the supervisor."""
+    """The supervisor received SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,25 @@ class Suspend:
     """Ctrl-Z or SIGTSTP. The next `wait` stops the child and the supervisor, and returns Continued after that."""
 
     whole_job: bool
-    """True when the key was typed: then the supervisor's process group stops as one, as the terminal would have it."""
+    """True if Ctrl-Z was typed: the supervisor's whole process group stops, as with an ordinary terminal."""
 
 
 @dataclass(frozen=True)
 class Continued:
     seconds: float
-    """How long everything stood still; near 0 where nobody could have continued us, so that we did not stop."""
+    """How long everything was suspended. Near 0 if nothing could have continued the supervisor, so it did not stop."""
 
 
 @dataclass(frozen=True)
 class Forwarded:
-    """A signal that is the child's business was passed on to it."""
+    """A signal that is meant for the child was passed on to it."""
 
     signal: str
 
 
 @dataclass(frozen=True)
 class Hangup:
-    """The terminal is gone. The run goes on and is recorded."""
+    """The terminal was closed. The run continues and is recorded."""
 
 
 ProcessEvent = Exited | Interrupt | Terminate | Suspend | Continued | Forwarded | Hangup

@@ -1,14 +1,15 @@
-"""Which process is meant. A pid alone does not say: it comes again after a reboot, in another container, or once the numbers wrap.
+"""The identity of a process. A pid is not enough: it recurs after a reboot, in another container, or when pids wrap.
 
-A process belongs to an attempt only where that is proven, by one of two marks:
+A process belongs to an attempt only if one of two things proves it:
 
-- its environment names the attempt's folder (`HOLDFAST_ATTEMPT_DIR`), which whatever a training starts inherits; or
-- its pid, its start time, and the boot and PID namespace that both hold in are those which the journal recorded, and nothing speaks
-  against it: it is a process of this user, leads a session, as every training that we start does, and has no environment any more. A
-  program that writes a title over its environment (setproctitle) has only this. An environment that is whole and does not
-  name the attempt's folder says that the process is another's, whatever the journal says: journals can be forged.
+- Its environment names the attempt's folder (`HOLDFAST_ATTEMPT_DIR`). Everything that a training starts inherits this.
+- Its pid, start time, boot and PID namespace are those that the journal recorded, and nothing contradicts it: it is a
+  process of this user, leads a session, as every training that Holdfast starts does, and has lost its environment. A
+  program that writes a title over its environment (setproctitle) has only this proof. An intact environment that does
+  not name the attempt's folder shows that the process is unrelated, regardless of the journal: journals can be forged.
 
-Whatever is below a proven process, or in a session that a proven process leads, belongs to it too. Nothing else is signalled.
+The descendants of a proven process, and the members of a session that it leads, belong to the attempt too. No other
+process is signalled.
 """
 
 from __future__ import annotations
@@ -32,51 +33,51 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 BOOT_ID = PROC / "sys/kernel/random/boot_id"
 PID_NAMESPACE = PROC / "self/ns/pid"
-MAX_ENVIRONMENT = 16 << 20
+MAX_ENVIRONMENT_BYTES = 16 << 20
 
 
 class ProcessIdentity(NamedTuple):
-    """What the journal recorded of a process."""
+    """The identity of a process, as recorded in the journal."""
 
     pid: int
     start: str
-    """When it started, in the system's own unit; empty where that was not known."""
+    """The start time in the unit of the system; empty if it was unknown."""
     pid_space: str
-    """The boot and the PID namespace that pid and start hold in; empty where that was not known."""
+    """The boot and the PID namespace in which pid and start are valid; empty if unknown."""
 
-    def is_of(self, process: psutil.Process) -> bool:
-        """Whether this very process was recorded."""
-        known = bool(self.start and self.pid_space)
-        return known and self == identity_of(process.pid)
+    def matches(self, process: psutil.Process) -> bool:
+        """Return whether this is the recorded process."""
+        is_known = bool(self.start and self.pid_space)
+        return is_known and self == read_identity(process.pid)
 
     def is_elsewhere(self) -> bool:
-        """Whether the pid was given by another boot or in another PID namespace: here it means somebody else."""
+        """Return whether the pid is from another boot or PID namespace, so here it may be a different process."""
         here = pid_space()
         return bool(self.pid_space and here) and self.pid_space != here
 
     def is_in_another_namespace(self) -> bool:
-        """Whether the pid was given since this boot in another PID namespace: what had it may run, and cannot be seen from here."""
+        """Return whether the pid is from this boot but another PID namespace: it may run but is not visible here."""
         boot, slash, namespace = self.pid_space.partition("/")
         here_boot, _, here_namespace = pid_space().partition("/")
         return bool(slash and boot == here_boot) and namespace != here_namespace
 
 
-def identity_of(pid: int) -> ProcessIdentity:
-    return ProcessIdentity(pid, _start_of(pid), pid_space())
+def read_identity(pid: int) -> ProcessIdentity:
+    return ProcessIdentity(pid, _read_start(pid), pid_space())
 
 
 def pid_space() -> str:
-    """In what pids hold: they are given anew by each boot and in each PID namespace."""
+    """Return the boot and PID namespace in which pids are unique."""
     if sys.platform == "darwin":
-        return _boot_session_of_mac()
+        return _read_mac_boot_session()
     try:
         return f"{BOOT_ID.read_text().strip()}/{PID_NAMESPACE.stat().st_ino}"
     except OSError:
         return ""
 
 
-def _boot_session_of_mac() -> str:
-    """Not kern.boottime: that moves when the clock is set."""
+def _read_mac_boot_session() -> str:
+    """Return the boot session's UUID. kern.boottime is not suitable: it changes when the clock is set."""
     try:
         library, text, size = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.c_size_t(64)
         failed = library.sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, ctypes.c_size_t(0))
@@ -85,119 +86,128 @@ def _boot_session_of_mac() -> str:
     return "" if failed else text.value.decode(errors="replace")
 
 
-def _start_of(pid: int) -> str:
-    """On Linux in ticks since the boot, which no clock that is set can move."""
+def _read_start(pid: int) -> str:
+    """Return the start time; on Linux in ticks since boot, which do not change when the clock is set."""
     try:
         if sys.platform.startswith("linux"):
-            # The name, in parentheses, may hold anything; what follows it are numbers.
+            # The name in parentheses may contain anything; only numbers follow it.
             return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19].decode()
         return f"{psutil.Process(pid).create_time():.6f}"
     except (OSError, ValueError, IndexError, psutil.Error):
         return ""
 
 
-def carries_mark(process: psutil.Process, folders: Collection[Path]) -> bool:
-    """Whether its environment names one of these attempts' folders."""
+def has_attempt_mark(process: psutil.Process, folders: Collection[Path]) -> bool:
+    """Return whether its environment names one of these attempt folders."""
     try:
-        named = process.environ().get(protocol.ATTEMPT_DIR)
+        path = process.environ().get(protocol.ATTEMPT_DIR)
     except (psutil.Error, OSError, ValueError):
         return False
-    return bool(named) and any(_is_same_folder(process.pid, str(named), folder) for folder in folders)
+    return bool(path) and any(_is_same_folder(process.pid, str(path), folder) for folder in folders)
 
 
-def may_be_recorded(process: psutil.Process) -> bool:
-    """Whether nothing about it speaks against being a training of ours that has lost the mark."""
+def is_plausible_training(process: psutil.Process) -> bool:
+    """Return whether nothing contradicts that it is a training of Holdfast that has lost its environment."""
     try:
         return (
             process.pid > 1
             and os.geteuid() in process.uids()[:2]
-            and session_of(process.pid) == process.pid
-            and _has_lost_its_environment(process)
+            and get_session(process.pid) == process.pid
+            and _has_lost_environment(process)
         )
     except (psutil.Error, OSError, ValueError):
         return False
 
 
-def _has_lost_its_environment(process: psutil.Process) -> bool:
-    """Whether it is empty, or written over. One that cannot be read is not known to be lost. Raises what psutil and files raise."""
+def _has_lost_environment(process: psutil.Process) -> bool:
+    """Return whether its environment is empty or overwritten. An unreadable environment does not count as lost.
+
+    Raises psutil.Error and OSError.
+    """
     if not sys.platform.startswith("linux"):
         return not process.environ()
     handle = os.open(PROC / str(process.pid) / "environ", os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        data = file.read(MAX_ENVIRONMENT)
-    whole = data.endswith(b"\0") and all(b"=" in each for each in data[:-1].split(b"\0"))
-    return len(data) < MAX_ENVIRONMENT and not whole
+        data = file.read(MAX_ENVIRONMENT_BYTES)
+    is_intact = data.endswith(b"\0") and all(b"=" in entry for entry in data[:-1].split(b"\0"))
+    return len(data) < MAX_ENVIRONMENT_BYTES and not is_intact
 
 
-def _is_same_folder(pid: int, named: str, folder: Path) -> bool:
-    """As the process sees the path: in another container the same path may be another folder."""
-    own_root = PROC / str(pid) / "root"
+def _is_same_folder(pid: int, path: str, folder: Path) -> bool:
+    """Compare the folder with the path as the process resolves it: in another container the path may differ."""
+    root = PROC / str(pid) / "root"
     try:
-        seen = own_root / named.lstrip("/") if own_root.is_dir() else Path(named)
-        return os.path.samestat(seen.stat(), folder.stat())
+        resolved = root / path.lstrip("/") if root.is_dir() else Path(path)
+        return os.path.samestat(resolved.stat(), folder.stat())
     except (OSError, ValueError):
-        return named == str(folder)
+        return path == str(folder)
 
 
 class AttemptProcesses:
-    """The living processes of attempts whose supervisor is gone. This process and those above it are never among them."""
+    """The running processes of attempts whose supervisor has exited. Never includes this process or its ancestors."""
 
     def __init__(self, folders: Collection[Path], recorded: Collection[ProcessIdentity] = ()) -> None:
         self._folders = folders
         self._recorded = {identity.pid: identity for identity in recorded}
 
-    def proves(self, process: psutil.Process) -> bool:
-        """By its own marks."""
-        return (self._is_recorded(process) and may_be_recorded(process)) or carries_mark(process, self._folders)
+    def is_proven(self, process: psutil.Process) -> bool:
+        """Return whether the process itself proves that it belongs to an attempt."""
+        return (self._is_recorded(process) and is_plausible_training(process)) or has_attempt_mark(
+            process, self._folders
+        )
 
     def _is_recorded(self, process: psutil.Process) -> bool:
         recorded = self._recorded.get(process.pid)
-        return recorded is not None and recorded.is_of(process)
+        return recorded is not None and recorded.matches(process)
 
     def find(self) -> list[psutil.Process]:
-        living = _all_alive()
-        found = {process.pid: process for process in living if self.proves(process)}
-        leaders = {pid for pid in found if session_of(pid) == pid}
-        found.update({process.pid: process for process in living if session_of(process.pid) in leaders})
+        alive = _list_alive()
+        found = {process.pid: process for process in alive if self.is_proven(process)}
+        leaders = {pid for pid in found if get_session(pid) == pid}
+        found.update({process.pid: process for process in alive if get_session(process.pid) in leaders})
         for process in list(found.values()):
             with contextlib.suppress(psutil.Error):
-                found.update({below.pid: below for below in process.children(recursive=True) if is_alive(below)})
-        own = own_line()
+                found.update({child.pid: child for child in process.children(recursive=True) if is_alive(child)})
+        own = find_own_ancestry()
         return [process for pid, process in found.items() if pid not in own]
 
     def includes(self, pid: int) -> bool:
-        """Whether the process that has this pid now is one of them, by itself or by one above it. To be shown, not to be acted on:
-        here the journal's word is enough.
+        """Return whether the process that has this pid now, or one of its ancestors, belongs to an attempt.
+
+        For display only, never to act on it: here the journal's record is enough.
         """
         try:
             process = psutil.Process(pid)
-            line = (process, *process.parents())
-            return is_alive(process) and any(self._is_recorded(each) or self.proves(each) for each in line)
+            ancestry = (process, *process.parents())
+            return is_alive(process) and any(self._is_recorded(one) or self.is_proven(one) for one in ancestry)
         except (psutil.Error, ValueError, OverflowError):
             return False
 
 
-def _all_alive() -> list[psutil.Process]:
+def _list_alive() -> list[psutil.Process]:
     found = []
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)  # a fresh one: process_iter may give what had this pid before
+            process = psutil.Process(pid)  # a new object: process_iter may return the process that had this pid before
             if is_alive(process):
                 found.append(process)
     return found
 
 
-def own_line() -> set[int]:
-    """This process and those above it: a user may resume a run from a shell that the run started."""
+def find_own_ancestry() -> set[int]:
+    """Return the pids of this process and its ancestors: a user may resume a run from a shell that the run started."""
     own = psutil.Process()
-    line = {own.pid}
+    pids = {own.pid}
     with contextlib.suppress(psutil.Error):
-        line.update(above.pid for above in own.parents())
-    return line
+        pids.update(parent.pid for parent in own.parents())
+    return pids
 
 
 def send_signal(process: psutil.Process, number: int) -> bool:
-    """Send it to this very process, never to another one that has got its pid since. False where it is gone or not ours to signal."""
+    """Send the signal to exactly this process, never to another one that reused its pid.
+
+    Return False if it has exited or may not be signalled.
+    """
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -205,7 +215,7 @@ def send_signal(process: psutil.Process, number: int) -> bool:
     except (OSError, AttributeError):  # macOS, an old kernel, or forbidden here
         return _send_by_pid(process, number)
     try:
-        # It still runs now, so that the handle, which is older than this look, is its own.
+        # The process still runs now, and the handle was opened before this check, so the handle refers to it.
         if not process.is_running():
             return False
         signal.pidfd_send_signal(handle, number)
@@ -218,7 +228,7 @@ def send_signal(process: psutil.Process, number: int) -> bool:
 
 def _send_by_pid(process: psutil.Process, number: int) -> bool:
     try:
-        process.send_signal(number)  # which looks at the start time first
+        process.send_signal(number)  # psutil compares the start time first
     except (psutil.Error, OSError, ValueError):
         return False
     return True
@@ -230,7 +240,10 @@ def send_to(processes: Iterable[psutil.Process], number: int) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Zombies have ended. What cannot be looked at, because no descriptor is free, has not."""
+    """Return whether the process is alive.
+
+    A zombie is not. A process that cannot be inspected, because no descriptor is free, counts as alive.
+    """
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -239,7 +252,7 @@ def is_alive(process: psutil.Process) -> bool:
         return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-def session_of(pid: int) -> int:
+def get_session(pid: int) -> int:
     try:
         return os.getsid(pid)
     except (OSError, OverflowError):

@@ -1,8 +1,8 @@
-"""The processes of an attempt: its roots and all their descendants, whatever session or group they moved to.
+"""The processes of an attempt: its roots and all their descendants, in any session or process group.
 
-Finding them all anew for every sample would cost milliseconds on a busy desktop. What is remembered makes it cheap: a
-process that is not ours cannot become ours later, so only numbers that were not there before are looked at; and one that
-is ours stays ours when its parent dies and it is handed to another.
+A full search for every sample would cost milliseconds on a busy desktop. Two facts make it cheap: a process that is not
+a member cannot become one later, so only new pids are inspected; and a member stays a member when its parent exits and
+it gets another parent.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ if TYPE_CHECKING:
 
     from holdfast.machine import Machine, ProcessFacts
 
-FORGET_EVERY = 64
-"""Looks after which all numbers are looked at again: in so many, a stranger's number may have been given to one of ours."""
+RESCAN_EVERY = 64
+"""Updates after which all pids are inspected again: by then, the pid of an unrelated process may belong to a member."""
 
 
 class ProcessTree:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._ours: dict[int, ProcessFacts] = {}
-        self._strangers: set[int] = set()
-        self._looks = 0
-        self._spent = 0.0
-        self.ever: set[int] = set()
-        """Every process number that was ours at some time."""
+        self._members: dict[int, ProcessFacts] = {}
+        self._unrelated: set[int] = set()
+        self._scans = 0
+        self._cpu_of_exited = 0.0
+        self.all_pids: set[int] = set()
+        """Every pid that was a member at some time."""
 
-    def look(self, roots: Iterable[int]) -> list[ProcessFacts]:
-        """Those alive now."""
-        if self._looks % FORGET_EVERY == 0:
-            self._strangers.clear()
-        self._looks += 1
-        self._follow_known()
-        there, roots = set(self._machine.pids()), set(roots)
-        self._strangers = (self._strangers & there) - roots
-        self._adopt(there - self._ours.keys() - self._strangers, roots)
-        self.ever.update(self._ours)
-        return list(self._ours.values())
+    def update(self, roots: Iterable[int]) -> list[ProcessFacts]:
+        """Return the members that are alive now."""
+        if self._scans % RESCAN_EVERY == 0:
+            self._unrelated.clear()
+        self._scans += 1
+        self._refresh_members()
+        pids, roots = set(self._machine.pids()), set(roots)
+        self._unrelated = (self._unrelated & pids) - roots
+        self._add_new(pids - self._members.keys() - self._unrelated, roots)
+        self.all_pids.update(self._members)
+        return list(self._members.values())
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time of all, with those that ended as far as they were seen."""
-        return self._spent + sum(one.cpu for one in self._ours.values())
+        """CPU seconds of all members, including exited ones as of their last update."""
+        return self._cpu_of_exited + sum(member.cpu for member in self._members.values())
 
-    def _follow_known(self) -> None:
-        for pid, before in list(self._ours.items()):
+    def _refresh_members(self) -> None:
+        for pid, before in list(self._members.items()):
             now = self._machine.process(pid)
             if now is None or now.zombie or now.started != before.started:
-                self._spent += before.cpu
-                del self._ours[pid]
+                self._cpu_of_exited += before.cpu
+                del self._members[pid]
             else:
-                self._ours[pid] = now
+                self._members[pid] = now
 
-    def _adopt(self, new: set[int], roots: set[int]) -> None:
-        seen = {pid: facts for pid in new if (facts := self._machine.process(pid)) and not facts.zombie}
-        waiting = True
-        while waiting:
-            kin = [pid for pid, one in seen.items() if pid in roots or one.parent in self._ours]
-            for pid in kin:
-                self._ours[pid] = seen.pop(pid)
-            waiting = bool(kin)
-        self._strangers |= new - self._ours.keys() - roots
+    def _add_new(self, new: set[int], roots: set[int]) -> None:
+        candidates = {pid: facts for pid in new if (facts := self._machine.process(pid)) and not facts.zombie}
+        found_any = True
+        while found_any:
+            related = [pid for pid, facts in candidates.items() if pid in roots or facts.parent in self._members]
+            for pid in related:
+                self._members[pid] = candidates.pop(pid)
+            found_any = bool(related)
+        self._unrelated |= new - self._members.keys() - roots

@@ -1,4 +1,4 @@
-"""What an attempt takes from the machine, and whether the machine slept."""
+"""Resource samples of an attempt, and detection of system sleep."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from holdfast.machine import Machine
 
 EXACT_SLEEP = 1.0
-"""Seconds asleep that are worth an event, where the machine has a clock that tells."""
+"""Minimum seconds of sleep for an event, if the machine has a clock that measures sleep."""
 GUESSED_SLEEP = 30.0
-"""Seconds that the wall clock must gain on the monotonic one in one look to be called sleep, where none tells. A time
-server steps a running machine's clock by less; a step back, or a slow drift, is never sleep."""
+"""Seconds that the wall clock must gain on the monotonic clock between two checks to count as sleep, if no clock
+measures sleep. A time server steps the clock of a running machine by less; a step back, or a slow drift, is never
+sleep."""
 
 
 class Sensors:
-    """Samples one attempt. Give every attempt its own: which processes are its own is remembered here."""
+    """Samples one attempt. Create one per attempt: it remembers which processes belong to the attempt."""
 
     def __init__(
         self, machine: Machine, pid_source: Callable[[], Iterable[int]], run_dir: Path, clock: Callable[[], float]
@@ -35,41 +36,43 @@ class Sensors:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Every process that was seen in this attempt: what kill evidence is matched against."""
-        return frozenset(self._tree.ever).union(self._pid_source())
+        """The pids of all processes seen in this attempt, to match kill evidence against."""
+        return frozenset(self._tree.all_pids).union(self._pid_source())
 
     def sample(self) -> Sample:
-        """Memory is the private part of every process and the largest shared part once: relatives mostly share the same
-        libraries and batches. Pages that a forked worker has not yet written count again with each worker; to know
-        better (PSS) the kernel walks all page tables, 11 ms for each GB, with the training waiting.
+        """Return a sample of the attempt's resources.
+
+        Memory is the sum of the private parts plus the largest shared part: related processes mostly share the same
+        libraries and batches. Pages that a forked worker has not yet written count again for each worker. The exact
+        figure (PSS) makes the kernel walk all page tables, 11 ms per GB, while the training waits.
         """
-        alive = self._tree.look(self._pid_source())
+        alive = self._tree.update(self._pid_source())
         memory = self._machine.memory()
         return Sample(
             at=self._clock(),
-            rss=sum(one.private for one in alive) + max((one.shared for one in alive), default=0),
+            rss=sum(facts.private for facts in alive) + max((facts.shared for facts in alive), default=0),
             processes=len(alive),
             available=memory.available,
             swap=memory.swap_used,
             swap_in=memory.swap_in,
             disk_free=free_disk(self._run_dir),
-            load=_load(),
+            load=_read_load(),
             cpu=round(self._tree.cpu, 2),
         )
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that we may still write; of the nearest folder above where this one does not exist."""
-    for place in (folder, *folder.absolute().parents):
+    """Return the free bytes on the folder's disk; if the folder does not exist, of its nearest existing parent."""
+    for path in (folder, *folder.absolute().parents):
         try:
-            disk = os.statvfs(place)
+            disk = os.statvfs(path)
         except OSError:
             continue
         return disk.f_bavail * disk.f_frsize
     return 0
 
 
-def _load() -> float | None:
+def _read_load() -> float | None:
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:
@@ -77,8 +80,10 @@ def _load() -> float | None:
 
 
 class ClockWatch:
-    """Tells sleep from slowness. `asleep` is the machine's exact count of seconds asleep, and decides where it has one:
-    then a wall clock that jumps was set, not slept through.
+    """Distinguishes system sleep from slowness.
+
+    `asleep` returns the machine's exact seconds asleep. If it is available, it decides: a wall clock that jumps was set,
+    and the machine did not sleep.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class ClockWatch:
         self._asleep_before = asleep()
         self._wall_before, self._monotonic_before = wall(), monotonic()
 
-    def look(self) -> Slept | None:
+    def check(self) -> Slept | None:
         wall, monotonic, asleep = self._wall(), self._monotonic(), self._asleep()
         gained = (wall - self._wall_before) - (monotonic - self._monotonic_before)
         self._wall_before, self._monotonic_before = wall, monotonic
@@ -97,6 +102,6 @@ class ClockWatch:
             return Slept(at=wall, seconds=round(gained, 1)) if gained >= GUESSED_SLEEP else None
         slept = asleep - self._asleep_before
         if slept < EXACT_SLEEP:
-            return None  # the count before is kept, so that many short sleeps add up
+            return None  # keep the previous count, so that many short sleeps add up
         self._asleep_before = asleep
         return Slept(at=wall, seconds=round(slept, 1))

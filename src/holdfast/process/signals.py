@@ -1,7 +1,7 @@
-"""Signals to the supervisor, kept until its loop asks for them.
+"""Signals to the supervisor, queued until its loop reads them.
 
-A handler does nothing: Python writes the signal's number into a pipe, and the loop sleeps on that pipe. Threads that
-have something to tell the loop post it here too, so that there is one place to wait at.
+The signal handlers do nothing: Python writes the signal number into a pipe (`signal.set_wakeup_fd`), and the loop waits
+on that pipe. Threads post their events for the loop here too, so the loop has a single place to wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARDED = frozenset(
     for name in ("SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGPWR", "SIGINFO")
     if hasattr(signal, name)
 )
-"""The child's business. SIGALRM and its kin are not here: they are timers of the process that they reach."""
+"""Signals that are passed on to the child. SIGALRM and similar are not: they are timers of the receiving process."""
 
 CAUGHT = FORWARDED | {
     signal.SIGINT,
@@ -38,91 +38,96 @@ CAUGHT = FORWARDED | {
 }
 
 IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU})
-"""As a background job we look before we touch the terminal; should we be too late, an error is better than standing still."""
+"""Holdfast checks that it is in the foreground before it uses the terminal. If the check comes too late, an error is
+better than being stopped."""
 
 Message = Union[signal.Signals, "ProcessEvent"]
 
 
 class SignalInbox:
-    """The signals that arrived and the notices that threads posted, in order. To be opened on the main thread."""
+    """The signals that arrived and the events that threads posted, in order. Open it on the main thread."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()
         for end in (self._read_end, self._write_end):
             os.set_blocking(end, False)
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Any] = {}
         self._mask_before_fork: set[int] = set()
-        self._wakeup_before = -1
+        self._previous_wakeup_fd = -1
         self._posted: deque[ProcessEvent] = deque()
         self._messages: deque[Message] = deque()
 
     def open(self) -> None:
-        self._wakeup_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._previous_wakeup_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in sorted(CAUGHT | IGNORED):
-            before = signal.getsignal(number)
-            # What we were told to ignore (nohup, a script's background job) stays ignored, by us and by the child.
-            if before is None or (before == signal.SIG_IGN and number != signal.SIGCHLD):
+            previous = signal.getsignal(number)
+            # Signals ignored at startup (nohup, a background job of a script) stay ignored, also in the child.
+            if previous is None or (previous == signal.SIG_IGN and number != signal.SIGCHLD):
                 continue
-            self._before[number] = before
-            signal.signal(number, signal.SIG_IGN if number in IGNORED else _noted)
+            self._previous[number] = previous
+            signal.signal(number, signal.SIG_IGN if number in IGNORED else _do_nothing)
 
     def close(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before.clear()
-        signal.set_wakeup_fd(self._wakeup_before)
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+        self._previous.clear()
+        signal.set_wakeup_fd(self._previous_wakeup_fd)
         os.close(self._read_end)
         os.close(self._write_end)
 
-    def post(self, notice: ProcessEvent) -> None:
-        """Tells the loop something. From any thread."""
-        self._posted.append(notice)
+    def post(self, event: ProcessEvent) -> None:
+        """Queue an event for the loop. May be called from any thread."""
+        self._posted.append(event)
         self._wake()
 
     def take(self, timeout: float) -> Message | None:
-        """The next message, waiting for one at most so long."""
-        if not self.waiting():
+        """Return the next message; wait for it up to `timeout` seconds."""
+        if not self.pending():
             self.listen(timeout)
         return self._messages.popleft() if self._messages else None
 
     def listen(self, timeout: float) -> None:
-        """Returns as soon as something new arrives, at the latest after so long."""
+        """Wait until a message arrives, up to `timeout` seconds."""
         select.select([self._read_end], [], [], max(0.0, timeout))
         self._collect()
 
-    def waiting(self) -> list[Message]:
-        """What has arrived and was not taken."""
+    def pending(self) -> list[Message]:
+        """Return the messages that have arrived and were not taken."""
         self._collect()
         return list(self._messages)
 
-    def stop_here(self, *, whole_job: bool) -> None:
-        """Stops this process as SIGTSTP does by default, and returns when it is continued.
+    def stop_self(self, *, whole_job: bool) -> None:
+        """Stop this process as SIGTSTP does by default, and return when it is continued.
 
-        Where nobody could continue us (an orphaned process group) the kernel discards the signal, and this returns at once.
+        In an orphaned process group nothing could continue it: the kernel discards the signal, and this returns at
+        once.
         """
-        before = self._before.get(signal.SIGTSTP)
-        if before is None:
+        previous = self._previous.get(signal.SIGTSTP)
+        if previous is None:
             return
-        signal.signal(signal.SIGTSTP, before)
+        signal.signal(signal.SIGTSTP, previous)
         try:
             if whole_job:
                 os.killpg(0, signal.SIGTSTP)
             else:
                 os.kill(os.getpid(), signal.SIGTSTP)
         finally:
-            signal.signal(signal.SIGTSTP, _noted)
+            signal.signal(signal.SIGTSTP, _do_nothing)
 
-    def leave_to_child(self) -> None:
-        """Between fork and exec: the child must not write into our pipe, nor inherit what only we ignore."""
+    def reset_in_child(self) -> None:
+        """Restore signal handling between fork and exec.
+
+        The child must not write into the supervisor's pipe, nor inherit signals that only the supervisor ignores.
+        """
         signal.set_wakeup_fd(-1)
         for number in IGNORED:
-            if number in self._before:
-                signal.signal(number, self._before[number])
+            if number in self._previous:
+                signal.signal(number, self._previous[number])
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before_fork)
 
     @contextlib.contextmanager
-    def held_back_for_fork(self) -> Iterator[None]:
-        """A signal to our process group between fork and exec would otherwise be told by parent and child both."""
+    def block_during_fork(self) -> Iterator[None]:
+        """Block signals around a fork, or parent and child would both report a signal sent to the process group."""
         self._mask_before_fork = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
         try:
             yield
@@ -143,7 +148,7 @@ class SignalInbox:
 
 
 def start_thread(name: str, target: Callable[[], None]) -> threading.Thread:
-    """A thread that leaves all signals to the main thread, where stopping ourselves must take effect at once."""
+    """Start a thread that leaves all signals to the main thread, where SIGTSTP to this process must take effect at once."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -153,5 +158,5 @@ def start_thread(name: str, target: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
-    """The number is in the pipe by now."""
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Do nothing: Python has already written the signal number to the pipe."""

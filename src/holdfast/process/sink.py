@@ -1,4 +1,4 @@
-"""Where output is shown, and the small things that let a thread wait for it without being stuck there."""
+"""The destination of shown output, and helpers that let a thread wait for it without blocking forever."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ import threading
 CHUNK_BYTES = 1 << 16
 
 
-class Bell:
-    """Wakes a thread that sleeps in select. Once rung it stays rung until it is silenced."""
+class WakeupPipe:
+    """A pipe that wakes a thread out of select. It stays readable until `clear`."""
 
     def __init__(self) -> None:
-        self.fd, self._rope = os.pipe()
+        self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)
-        os.set_blocking(self._rope, False)
+        os.set_blocking(self._write_fd, False)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.write(self._rope, b"\0")
+            os.write(self._write_fd, b"\0")
 
-    def silence(self) -> None:
+    def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, CHUNK_BYTES)
 
     def close(self) -> None:
         os.close(self.fd)
-        os.close(self._rope)
+        os.close(self._write_fd)
 
 
 class Flow:
-    """Ctrl-S and Ctrl-Q: whether output may be shown. The child's terminals know nothing of each other, so we keep it."""
+    """Ctrl-S and Ctrl-Q: whether output may be shown.
+
+    Kept here, since the child's terminals do not know of each other.
+    """
 
     def __init__(self) -> None:
         self._flowing = threading.Event()
@@ -51,46 +54,49 @@ class Flow:
 
 
 class Sink:
-    """The user's terminal, pipe or file. A sink that is gone swallows what it is given."""
+    """The user's terminal, pipe or file. Once it was closed, output to it is dropped."""
 
     def __init__(self, stream: int) -> None:
-        self._fd, blocking = own_description(stream, os.O_WRONLY)
-        # What we share with other programs must not be made non-blocking, so it is written in pieces that surely fit.
+        self._fd, blocking = reopen_stream(stream, os.O_WRONLY)
+        # A descriptor shared with other programs must not be made non-blocking, so write pieces that are sure to fit.
         self._may_block = blocking and not stat.S_ISREG(os.fstat(self._fd).st_mode)
-        self._piece = select.PIPE_BUF if self._may_block else CHUNK_BYTES
-        self._given_up = Bell()
-        self._gone = False
+        self._max_write = select.PIPE_BUF if self._may_block else CHUNK_BYTES
+        self._cancelled = WakeupPipe()
+        self._is_closed = False
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
-            while rest and not self._gone:
+            while rest and not self._is_closed:
                 if self._may_block and not self._wait_for_room():
                     return
                 try:
-                    rest = rest[os.write(self._fd, rest[: self._piece]) :]
+                    rest = rest[os.write(self._fd, rest[: self._max_write]) :]
                 except BlockingIOError:
                     if not self._wait_for_room():
                         return
-        except OSError:  # EIO: the terminal was closed; EPIPE: nobody reads any more
-            self._gone = True
+        except OSError:  # EIO: the terminal was closed; EPIPE: the reader is gone
+            self._is_closed = True
 
-    def give_up(self) -> None:
-        """Ends a write that waits for room, and shows nothing from now on. From any thread."""
-        self._gone = True
-        self._given_up.ring()
+    def cancel(self) -> None:
+        """Cancel a write that waits for room, and show nothing from now on. May be called from any thread."""
+        self._is_closed = True
+        self._cancelled.notify()
 
     def close(self) -> None:
         os.close(self._fd)
-        self._given_up.close()
+        self._cancelled.close()
 
     def _wait_for_room(self) -> bool:
-        _, writable, _ = select.select([self._given_up.fd], [self._fd], [])
-        return bool(writable) and not self._gone
+        _, writable, _ = select.select([self._cancelled.fd], [self._fd], [])
+        return bool(writable) and not self._is_closed
 
 
-def own_description(stream: int, access: int) -> tuple[int, bool]:
-    """A descriptor for the same place, and whether it blocks: it does not where it could be opened anew, for us alone."""
+def reopen_stream(stream: int, access: int) -> tuple[int, bool]:
+    """Return a descriptor for the same file, and whether it blocks.
+
+    It does not block if it could be reopened separately.
+    """
     flags = access | os.O_NOCTTY | os.O_NONBLOCK
     with contextlib.suppress(OSError):
         if os.isatty(stream):

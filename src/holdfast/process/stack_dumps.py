@@ -1,4 +1,4 @@
-"""What every thread of the training is doing, asked for by a signal that the probe has armed."""
+"""Stack dumps of every thread of the training, requested by a signal for which the probe installed a handler."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import psutil
 
 STACK_SIGNALS = frozenset({signal.SIGURG, signal.SIGUSR2})
-"""What the probe may arm. The number comes from a file: no other is ever sent because a file says so."""
-STACK_PATIENCE_S = 5.0
+"""The signals that the probe may handle. The number is read from a file, so no other signal is ever sent."""
+STACK_TIMEOUT_S = 5.0
 
 
 class StackReader:
-    """Asks processes for their stacks and collects what they write."""
+    """Requests stack dumps from processes and collects what they write."""
 
     def __init__(self, file_of: Callable[[int], Path]) -> None:
         self._file_of = file_of
@@ -29,18 +29,24 @@ class StackReader:
         self._deadline: float | None = None
         self.pids: list[int] = []
 
-    def ask(self, processes: list[tuple[psutil.Process, int]], now: float) -> bool:
-        """Processes of the attempt, each with the signal that it says to have armed. True when somebody could be asked."""
+    def request(self, processes: list[tuple[psutil.Process, int]], now: float) -> bool:
+        """Signal processes of the attempt, each given with the signal that it reports to handle.
+
+        Return whether any signal was sent.
+        """
         self.pids = []
         for process, number in processes[:8]:
             self._offsets[process.pid] = self._size(process.pid)
-            if number in STACK_SIGNALS and _is_handled(process.pid, number) and send_signal(process, number):
+            if number in STACK_SIGNALS and _has_handler(process.pid, number) and send_signal(process, number):
                 self.pids.append(process.pid)
-        self._deadline = now + STACK_PATIENCE_S if self.pids else None
+        self._deadline = now + STACK_TIMEOUT_S if self.pids else None
         return bool(self.pids)
 
-    def answer(self, now: float) -> str | None:
-        """All stacks, once every process has written its own, or the wait is over; "" when nobody did."""
+    def collect(self, now: float) -> str | None:
+        """Return all stacks once every process has written its own or the timeout has passed; "" if none did.
+
+        Return None while it still waits, or if nothing was requested.
+        """
         if self._deadline is None:
             return None
         texts = [self._read(pid) for pid in self.pids]
@@ -61,8 +67,11 @@ class StackReader:
         return ""
 
 
-def _is_handled(pid: int, number: int) -> bool:
-    """Whether the process has a handler for it: without one SIGUSR2 would end it. Where that cannot be seen, the probe's word counts."""
+def _has_handler(pid: int, number: int) -> bool:
+    """Return whether the process handles the signal: without a handler SIGUSR2 would kill it.
+
+    If that cannot be read, trust what the probe reported.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:

@@ -1,8 +1,8 @@
-"""The user's side: the three standard streams, the terminal behind them, and the signals that reach the supervisor.
+"""The supervisor's three standard streams, the terminal behind them, and the signals that the supervisor receives.
 
-While a child runs in the foreground, the keyboard belongs to it: the user's terminal hands over every byte as it is typed
-(no echo, no line editing, no signals), and the child's own terminal does with it what a terminal does. The output side of
-the user's terminal is left as it is.
+While a child runs in the foreground, the user's terminal is in raw mode: it passes on every byte as it is typed (no
+echo, no line editing, no signals). The child's pseudo-terminal does the usual input processing. The output settings of
+the user's terminal are not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STDIN, STDOUT, STDERR = 0, 1, 2
 IFLAG, OFLAG, LFLAG, CC = 0, 1, 3, 6
 
-_MEANINGS: dict[signal.Signals, ProcessEvent] = {
+_EVENTS: dict[signal.Signals, ProcessEvent] = {
     signal.SIGINT: Interrupt(delivered=False),
     signal.SIGTERM: Terminate(),
     signal.SIGTSTP: Suspend(whole_job=False),
@@ -37,11 +37,11 @@ _MEANINGS: dict[signal.Signals, ProcessEvent] = {
 
 
 class Terminal:
-    """One for the life of the supervisor, used as a context manager on its main thread."""
+    """The user's terminal. The supervisor creates one and uses it as a context manager on its main thread."""
 
     def __init__(self) -> None:
         for stream in (STDIN, STDOUT, STDERR):
-            _fill_if_closed(stream)
+            _open_null_if_closed(stream)
         self.inbox = SignalInbox()
         self._before_claim: list[Any] | None = None
 
@@ -58,29 +58,35 @@ class Terminal:
         self.inbox.close()
 
     def wait(self, timeout: float) -> ProcessEvent | None:
-        """What the user wants while no child runs: between two attempts. Ctrl-Z stops the supervisor right here."""
+        """Return the next request of the user while no child runs, between two attempts.
+
+        Ctrl-Z stops the supervisor here.
+        """
         deadline = time.monotonic() + timeout
         while True:
             message = self.inbox.take(deadline - time.monotonic())
             if message is None:
                 return None
-            notice = event_of(message) if isinstance(message, signal.Signals) else message
-            if isinstance(notice, Suspend):
+            event = to_event(message) if isinstance(message, signal.Signals) else message
+            if isinstance(event, Suspend):
                 stopped_at = time.monotonic()
-                self.inbox.stop_here(whole_job=notice.whole_job)
+                self.inbox.stop_self(whole_job=event.whole_job)
                 return Continued(time.monotonic() - stopped_at)
-            if notice is not None and not isinstance(notice, Forwarded):
-                return notice
+            if event is not None and not isinstance(event, Forwarded):
+                return event
 
     def in_foreground(self) -> bool:
-        """Whether the keyboard is ours to read. A terminal that is not our controlling one belongs to someone else."""
+        """Return whether Holdfast may read the keyboard.
+
+        A terminal that is not its controlling terminal belongs to others.
+        """
         try:
             return os.tcgetpgrp(STDIN) == os.getpgrp()
         except OSError:
             return False
 
-    def gone(self) -> bool:
-        """SIGHUP may also come from somebody who means something else by it."""
+    def is_gone(self) -> bool:
+        """Return whether the terminal was closed. SIGHUP alone does not prove it: other programs send it as well."""
         try:
             termios.tcgetattr(STDIN)
         except termios.error:
@@ -88,31 +94,34 @@ class Terminal:
         return False
 
     @property
-    def claimed(self) -> bool:
+    def is_claimed(self) -> bool:
         return self._before_claim is not None
 
     def claim(self) -> bool:
-        """Takes the keyboard for the child, if it is ours to give. To be called again after everything was stopped."""
+        """Switch the terminal to raw mode for the child, if Holdfast is in the foreground.
+
+        Call it again after a suspend.
+        """
         if not self.in_foreground():
             self._before_claim = None
             return False
         try:
             before = self._before_claim or termios.tcgetattr(STDIN)
-            termios.tcsetattr(STDIN, termios.TCSANOW, _every_byte_as_typed(before))
-        except termios.error:  # hung up since
+            termios.tcsetattr(STDIN, termios.TCSANOW, _make_raw(before))
+        except termios.error:  # it was closed in the meantime
             return False
         self._before_claim = before
         return True
 
     def release(self) -> None:
-        """Gives the user's terminal back as it was. Not from the background: it is the shell's then."""
+        """Restore the user's terminal. Not from the background, since the terminal is the shell's then."""
         if self._before_claim is not None and self.in_foreground():
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(STDIN, termios.TCSANOW, self._before_claim)
         self._before_claim = None
 
     def modes(self, stream: int) -> list[Any] | None:
-        """How the terminal behind the stream is set, unless that is the doing of a shell that has it just now."""
+        """Return the modes of the stream's terminal, or None while a shell in the foreground may have changed them."""
         if self._before_claim is not None and stream == STDIN:
             return self._before_claim
         try:
@@ -121,7 +130,7 @@ class Terminal:
             return None
 
     def window(self) -> bytes | None:
-        """The window's size as the kernel packs it."""
+        """Return the window size as a packed `struct winsize`."""
         for stream in (STDIN, STDOUT, STDERR):
             with contextlib.suppress(OSError):
                 return fcntl.ioctl(stream, termios.TIOCGWINSZ, bytes(struct.calcsize("HHHH")))
@@ -132,20 +141,21 @@ class Keys(NamedTuple):
     meanings: dict[int, str]
     """Byte -> "interrupt", "suspend", "pause" or "resume"."""
     any_resumes: bool
-    """Whether any key ends a pause."""
+    """Whether any key resumes paused output."""
     end_of_file: bytes
-    """What ends the input of a child that reads lines; empty where it reads bytes."""
+    """The end-of-file byte for a child that reads lines; empty if it reads bytes."""
 
 
 class ChildTerminal:
     """A pseudo-terminal for one stream of the child.
 
-    We keep the child's end open too: then the kernel reports no end of output while anything is still to be read, and a
-    child that closes its streams can open /dev/tty again. Output passes unprocessed, since the user's terminal will process it.
+    The child's end stays open here too. The kernel then reports no end of output while there is data to read, and a
+    child that closes its streams can reopen /dev/tty. Output passes through unprocessed, since the user's terminal
+    processes it.
     """
 
     def __init__(self, modes: list[Any] | None, window: bytes | None) -> None:
-        self.our_end, self.child_end = os.openpty()
+        self.parent_end, self.child_end = os.openpty()
         modes = modes or termios.tcgetattr(self.child_end)
         modes = [*modes[:OFLAG], modes[OFLAG] & ~termios.OPOST, *modes[OFLAG + 1 :]]
         termios.tcsetattr(self.child_end, termios.TCSANOW, modes)
@@ -156,52 +166,55 @@ class ChildTerminal:
 
     def resize(self, window: bytes) -> None:
         with contextlib.suppress(OSError):
-            fcntl.ioctl(self.our_end, termios.TIOCSWINSZ, window)
+            fcntl.ioctl(self.parent_end, termios.TIOCSWINSZ, window)
 
     def keys(self) -> Keys:
-        """What single bytes mean to the child's terminal as it is set now. A full-screen program takes all as data."""
-        modes = self._modes()
-        named = {}
-        if modes[LFLAG] & termios.ISIG:
-            named.update({termios.VINTR: "interrupt", termios.VSUSP: "suspend"})
-        if modes[IFLAG] & termios.IXON:
-            named.update({termios.VSTOP: "pause", termios.VSTART: "resume"})
-        bound = {modes[CC][index][0]: meaning for index, meaning in named.items()}
-        bound.pop(self._disabled, None)
-        ends = modes[CC][termios.VEOF] if modes[LFLAG] & termios.ICANON else b""
-        return Keys(bound, any_resumes=bool(modes[IFLAG] & termios.IXANY), end_of_file=ends)
+        """Return what single bytes mean in the current modes of the child's terminal.
 
-    def _modes(self) -> list[Any]:
+        For a full-screen program all are data.
+        """
+        modes = self._read_modes()
+        meanings = {}
+        if modes[LFLAG] & termios.ISIG:
+            meanings.update({termios.VINTR: "interrupt", termios.VSUSP: "suspend"})
+        if modes[IFLAG] & termios.IXON:
+            meanings.update({termios.VSTOP: "pause", termios.VSTART: "resume"})
+        by_byte = {modes[CC][index][0]: meaning for index, meaning in meanings.items()}
+        by_byte.pop(self._disabled, None)
+        end_of_file = modes[CC][termios.VEOF] if modes[LFLAG] & termios.ICANON else b""
+        return Keys(by_byte, any_resumes=bool(modes[IFLAG] & termios.IXANY), end_of_file=end_of_file)
+
+    def _read_modes(self) -> list[Any]:
         with contextlib.suppress(termios.error):
             self._last_modes = termios.tcgetattr(self.child_end)
         return self._last_modes
 
     def close(self) -> None:
-        os.close(self.our_end)
+        os.close(self.parent_end)
         os.close(self.child_end)
 
 
-def event_of(number: signal.Signals) -> ProcessEvent | None:
-    """What a signal to the supervisor means, None for those that only wake it."""
+def to_event(number: signal.Signals) -> ProcessEvent | None:
+    """Return the event that a signal to the supervisor stands for, or None for signals that only wake it."""
     if number in FORWARDED:
         return Forwarded(number.name)
-    return _MEANINGS.get(number)
+    return _EVENTS.get(number)
 
 
-def _every_byte_as_typed(modes: list[Any]) -> list[Any]:
+def _make_raw(modes: list[Any]) -> list[Any]:
     translations = (
         termios.BRKINT | termios.ICRNL | termios.INLCR | termios.IGNCR | termios.ISTRIP | termios.IXON | termios.PARMRK
     )
-    typed = [*modes[:CC], list(modes[CC])]
-    typed[IFLAG] &= ~translations
-    typed[LFLAG] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN)
-    typed[CC][termios.VMIN] = 1
-    typed[CC][termios.VTIME] = 0
-    return typed
+    raw = [*modes[:CC], list(modes[CC])]
+    raw[IFLAG] &= ~translations
+    raw[LFLAG] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN)
+    raw[CC][termios.VMIN] = 1
+    raw[CC][termios.VTIME] = 0
+    return raw
 
 
-def _fill_if_closed(stream: int) -> None:
-    """A stream that we were started without: else the next file that is opened would take its number."""
+def _open_null_if_closed(stream: int) -> None:
+    """Open /dev/null for a stream that was closed at startup, or the next opened file would get its descriptor."""
     try:
         os.fstat(stream)
     except OSError:

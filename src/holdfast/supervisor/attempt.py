@@ -13,7 +13,7 @@ from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
 from holdfast.diagnosis.planned_restart import plans_restart
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
-from holdfast.process.exit_evidence import evidence_of, last_words
+from holdfast.process.exit_evidence import collect_exit_evidence, last_words
 from holdfast.process.output_matcher import OutputMatcher
 from holdfast.process.stack_dumps import StackReader
 from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_restart
@@ -201,7 +201,7 @@ class Attempt:
 
     def _stop(self, by: str) -> None:
         self._stopped_by = self._stopped_by or by
-        self._child.end(self._plan.grace_s)
+        self._child.terminate(self._plan.grace_s)
 
     # --- observation -------------------------------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Attempt:
                 f"{self._run.path} cannot be written; the training continues, the last step stays exact, the journal has a gap",
             )
         self._cpu = sample.cpu or 0.0
-        sleep_event = self._clock_watch.look()
+        sleep_event = self._clock_watch.check()
         if sleep_event is not None:
             self._recorder.record(sleep_event)
             self._hang.reset(now)
@@ -354,12 +354,12 @@ class Attempt:
             )
             if self._recorder.state.attempt.no_progress is None:
                 self._recorder.record(quiet)
-            if not self._stacks.ask(self._processes_with_stacks(), now):
+            if not self._stacks.request(self._processes_with_stacks(), now):
                 self._hang.dump_failed(now)
         self._read_stacks(now)
 
     def _read_stacks(self, now: float) -> None:
-        answer = self._stacks.answer(now)
+        answer = self._stacks.collect(now)
         if answer == "":
             self._hang.dump_failed(now)
         elif answer is not None:
@@ -377,7 +377,7 @@ class Attempt:
         processes known to belong to the attempt are included.
         """
         attempt = self._recorder.state.attempt
-        alive = {process.pid: process for process in self._child.living()}
+        alive = {process.pid: process for process in self._child.list_alive()}
         attached_processes = [
             attached
             for attached in (attempt.attached, *attempt.others)
@@ -395,7 +395,7 @@ class Attempt:
         seconds = self._monotonic() - self._began
         if exited.code != 0:
             # Surviving workers would keep memory and files that the next attempt needs.
-            self._child.end(self._plan.grace_s)
+            self._child.terminate(self._plan.grace_s)
         self._child.close()
         while not all(tail.at_end for tail in self._tails.values()):
             self._read_probe()
@@ -412,7 +412,7 @@ class Attempt:
         evidence = []
         if exited.code != 0 and self._stopped_by is None:
             of_machine = self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at)
-            evidence = evidence_of(exited.code, exited.signal, words, of_machine)
+            evidence = collect_exit_evidence(exited.code, exited.signal, words, of_machine)
         return events.AttemptEnded(
             at=self._recorder.now(),
             attempt=self.number,

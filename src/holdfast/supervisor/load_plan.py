@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rules import by_id
 from holdfast.machine import this_machine
-from holdfast.process.python_discovery import python_of
+from holdfast.process.python_discovery import find_python
 from holdfast.process.ultralytics_install import find_ultralytics
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.storage.folder import working_folder
@@ -38,7 +38,7 @@ def ultralytics_of(python: str | None) -> UltralyticsInstall | None:
         command = yolo(None)
     except CommandNotRunnable:
         return None
-    interpreter = python_of(command, working_folder(), os.environ)
+    interpreter = find_python(command, working_folder(), os.environ)
     return find_ultralytics(interpreter) if interpreter is not None else None
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.process.helper_processes import MARK, end_marked
+from holdfast.process.helper_processes import MARK, terminate_marked
 from holdfast.schema import events
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.json_text import to_bytes
@@ -87,7 +87,7 @@ class _Notification:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(TERM_GRACE_S)
                     break
-        end_marked(self._mark, self._started_at, TERM_GRACE_S)
+        terminate_marked(self._mark, self._started_at, TERM_GRACE_S)
         self._append_to_log(f"\nholdfast: {why}\n".encode())
         os.close(self._pipe)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, is_alive, own_line, send_to
+from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, find_own_ancestry, is_alive, send_to
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,13 +48,13 @@ def find_unidentified(mentioned: Mapping[int, float], recorded: ProcessIdentity)
     """
     if recorded.is_elsewhere():
         return []
-    found, own_pids = [], own_line()
+    found, own_pids = [], find_own_ancestry()
     for pid, at in sorted(mentioned.items()):
         if pid in own_pids:
             continue
         try:
             process = psutil.Process(pid)
-            if pid == recorded.pid and recorded.start and not recorded.is_of(process):
+            if pid == recorded.pid and recorded.start and not recorded.matches(process):
                 continue  # its start time shows that it is a different process
             if is_alive(process) and process.create_time() <= at + CLOCK_SLACK_S:
                 found.append(pid)

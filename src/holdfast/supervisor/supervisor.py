@@ -27,7 +27,7 @@ from holdfast.machine import this_machine
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
 from holdfast.process.child_process import ChildProcess
-from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, identity_of, pid_space
+from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, pid_space, read_identity
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
 from holdfast.remedies import applied, remedy_for
@@ -327,7 +327,7 @@ class Supervisor:
         self._flushing.begin()  # only now: no thread may be running while a process is started
         try:
             self._attempts_left -= 1
-            identity = identity_of(child.pid)
+            identity = read_identity(child.pid)
             self._recorder.record(
                 events.AttemptStarted(
                     at=self._deps.clock(),

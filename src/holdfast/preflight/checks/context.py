@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.machine import this_machine
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.interpreter import FACTS, PythonClient, parse_facts
-from holdfast.process.launch_errors import not_runnable
-from holdfast.process.python_discovery import default_python, imports_of, program_on_path, python_of, script_of
+from holdfast.process.launch_errors import make_launch_error
+from holdfast.process.python_discovery import default_python, find_imports, find_program, find_python, find_script
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.storage.folder import working_folder
 from holdfast.storage.safe_files import is_file
@@ -66,7 +66,7 @@ def build_context(
     command_words = tuple(command) or tuple(plan.command if plan is not None else ())
     variables = {**environment, **(plan.environment if plan is not None else {})}
     settings = {**parse_settings(command_words), **_merge_plan_settings(plan)}
-    imports = imports_of(script) if (script := script_of(command_words, cwd)) is not None else frozenset[str]()
+    imports = find_imports(script) if (script := find_script(command_words, cwd)) is not None else frozenset[str]()
     _check_command(tuple(command), cwd, variables)
     python = _find_python(command_words, plan, cwd, variables)
     client = None if python is None else PythonClient(python, cwd, variables)
@@ -78,7 +78,7 @@ def build_context(
         environment=variables,
         interpreter=known,
         no_interpreter=why,
-        is_guessed=plan is None and python_of(command_words, cwd, variables) is None,
+        is_guessed=plan is None and find_python(command_words, cwd, variables) is None,
         command=command_words,
         plan=plan,
         device=_device(device, plan, settings),
@@ -95,9 +95,9 @@ def _check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, 
     """Raise CommandNotRunnable if the command cannot even start."""
     if not command:
         return
-    if program_on_path(command[0], cwd, environment) is None:
-        raise not_runnable(command, cwd, environment, FileNotFoundError(errno.ENOENT, "no such file"))
-    python = python_of(command, cwd, environment) or []
+    if find_program(command[0], cwd, environment) is None:
+        raise make_launch_error(command, cwd, environment, FileNotFoundError(errno.ENOENT, "no such file"))
+    python = find_python(command, cwd, environment) or []
     script = command[len(python)] if list(command[: len(python)]) == python and len(command) > len(python) else ""
     if script.endswith(".py") and not is_file(cwd / script):
         raise CommandNotRunnable(
@@ -113,13 +113,13 @@ def _find_python(
 ) -> list[str] | None:
     """Return the interpreter of the plan or the command, else Holdfast's own if it has torch, else `python` on the PATH."""
     if plan is not None and plan.python:
-        found = program_on_path(plan.python, cwd, environment)
+        found = find_program(plan.python, cwd, environment)
         return [str(found)] if found is not None else None
     if command_words:
-        return python_of(command_words, cwd, environment) or default_python(environment)
+        return find_python(command_words, cwd, environment) or default_python(environment)
     if plan is not None:
         with contextlib.suppress(CommandNotRunnable):
-            return python_of(yolo(None), cwd, environment)
+            return find_python(yolo(None), cwd, environment)
     if importlib.util.find_spec("torch") is not None:
         return [sys.executable]
     return default_python(environment) or [sys.executable]

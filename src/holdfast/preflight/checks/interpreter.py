@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.diagnosis.versions import Versions, parsed
 from holdfast.probe.holdfast_probe.env_scripts import facts
-from holdfast.process.helper_processes import BeingEnded, helpers
+from holdfast.process.helper_processes import HelpersStopping, helpers
 from holdfast.process.python_command import program as python_program
 from holdfast.process.python_command import python_path
 
@@ -178,7 +178,7 @@ class PythonClient:
         try:
             with helpers.session() as mark:
                 return self._run(program, arguments, stdin, seconds, on_line, mark)
-        except BeingEnded:
+        except HelpersStopping:
             return Reply(code=None)
 
     def _run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rules import all_rules
 from holdfast.diagnosis.run_state import RunState
-from holdfast.process.exit_evidence import evidence_of
+from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema import events
 from holdfast.storage.journal import Entry
 
@@ -75,5 +75,5 @@ def _replay(dry_run: DryRunResult) -> Iterator[events.AnyEvent]:
         name = signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else None
         yield events.AttemptEnded(
             at=float("inf"), attempt=1, code=None if name else code, signal=name, last_step=last,
-            seconds=dry_run.seconds, evidence=evidence_of(code, name, dry_run.last_lines), last_words=list(dry_run.last_lines),
+            seconds=dry_run.seconds, evidence=collect_exit_evidence(code, name, dry_run.last_lines), last_words=list(dry_run.last_lines),
         )  # fmt: skip

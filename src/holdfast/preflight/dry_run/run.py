@@ -21,7 +21,7 @@ from holdfast.preflight.dry_run import scratch as scratches
 from holdfast.preflight.dry_run.environment import build_environment, find_writable, get_command, ultralytics_settings
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.exit_evidence import last_words
-from holdfast.process.helper_processes import end_processes, helpers
+from holdfast.process.helper_processes import helpers, terminate_processes
 from holdfast.process.sensors import Sensors
 from holdfast.schema.errors import HoldfastError
 from holdfast.schema.events import Step
@@ -285,7 +285,7 @@ def _kill(process: subprocess.Popen[bytes], attempt: Path, started_at: float) ->
             return True
         return bool(other.environ().get(protocol.ATTEMPT_DIR) == str(attempt))
 
-    end_processes(belongs, started_at, GRACE_S)
+    terminate_processes(belongs, started_at, GRACE_S)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
