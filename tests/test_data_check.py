@@ -10,7 +10,7 @@ from data_sets import image, look, surveyed
 
 from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
 from holdfast.diagnosis.dataset.common import share, shown
-from holdfast.diagnosis.dataset.groups import grouped
+from holdfast.diagnosis.dataset.groups import group_images
 from holdfast.diagnosis.dataset.near_duplicates import MAX_DISTANCE, SURE, distance, near_enough, near_pairs
 from holdfast.diagnosis.dataset.splitting import propose
 from holdfast.diagnosis.dataset.video_frames import source_of, videos
@@ -279,7 +279,7 @@ def test_videos_that_are_apart_are_no_leak():
 
 def test_the_frame_that_gives_it_away_is_the_nearest():
     survey = surveyed(*film(lambda _video, frame: "val" if frame == 10 else "train", videos=2))
-    twin = grouped(survey).twins[0]
+    twin = group_images(survey).twins[0]
     assert survey.images[twin.trained].path.endswith("frame_0009.jpg")
 
 
@@ -331,7 +331,7 @@ def test_copies_with_other_labels_contradict_each_other():
 
 
 def split_of(survey):
-    return propose(survey, grouped(survey))
+    return propose(survey, group_images(survey))
 
 
 def test_a_split_is_the_same_whatever_the_order_of_the_images():

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from holdfast.diagnosis.aggregators.memory import KEPT_POINTS, Memory
+from holdfast.diagnosis.aggregators.memory import MAX_POINTS, Memory
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.growth import Growth, growth, meets
 from holdfast.diagnosis.rules import by_id
@@ -216,7 +216,7 @@ def test_days_of_samples_stay_small():
         memory.fold_sample(
             events.Sample(at=2.0 * i, rss=i, processes=1, available=1, swap=0, disk_free=1), step=i, epoch=None
         )
-    assert KEPT_POINTS / 2 <= len(memory.points) <= KEPT_POINTS
+    assert MAX_POINTS / 2 <= len(memory.points) <= MAX_POINTS
     assert sum(point.n for point in memory.points) == memory.count == 126_000
     assert memory.points[-1].peak == 125_999
     assert [point.rss for point in memory.points] == sorted(point.rss for point in memory.points)

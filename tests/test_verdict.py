@@ -8,7 +8,7 @@ from histories import seen
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
 from holdfast.diagnosis.explanation import explain
 from holdfast.diagnosis.run_state import RunState
-from holdfast.diagnosis.verdict import proofs_of, verdict
+from holdfast.diagnosis.verdict import collect_proofs, verdict
 from holdfast.schema import events
 from holdfast.schema.verdicts import Action, Decision, Outcome
 from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
@@ -31,7 +31,7 @@ def saved(path, step, matches="equal", nonfinite=0):
 
 
 def answers(state):
-    return {proof.name: proof.answer for proof in proofs_of(state)}
+    return {proof.name: proof.answer for proof in collect_proofs(state)}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_table_of_epochs_shows_that_the_loss_fell():
         )
         for n in range(1, 31)
     ]
-    proof = next(proof for proof in proofs_of(seen(started(), table, ended(0))) if proof.name == "loss-fell")
+    proof = next(proof for proof in collect_proofs(seen(started(), table, ended(0))) if proof.name == "loss-fell")
     assert (proof.answer, proof.detail[:33]) == ("holds", "the loss fell from 4.82 to 2.39 (")
 
 
@@ -187,7 +187,7 @@ def goes_on(step, how="ultralytics"):
 
 
 def proof_of(state, name):
-    return next(proof for proof in proofs_of(state) if proof.name == name)
+    return next(proof for proof in collect_proofs(state) if proof.name == name)
 
 
 RISES = [7e-05, 0.01, 0.1, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.72, 0.73, 0.74]
@@ -350,7 +350,7 @@ def test_a_gap_in_our_own_record_is_no_missing_work():
     falls = losses(*[3.0 - n / 20 for n in range(40)])
     state = seen(started(), trains(), falls, epochs, ended(0, last_step=100))
     assert [finding.rule for finding in state.findings if finding.rule == "steps-missing"] == []
-    proof = next(proof for proof in proofs_of(state) if proof.name == "planned-steps-done")
+    proof = next(proof for proof in collect_proofs(state) if proof.name == "planned-steps-done")
     assert (proof.answer, "gap after step 40" in proof.detail) == ("does not apply", True)
     assert verdict(state).outcome is Outcome.LEARNED
 

@@ -15,7 +15,7 @@ from lives import Life
 
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.memory_forecast import MemoryForecast, memory_forecast
-from holdfast.diagnosis.planned_restart import plans_restart
+from holdfast.diagnosis.planned_restart import find_restart_reason
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
@@ -252,7 +252,7 @@ def asked(life: Life, epochs: float) -> ShortRunRequest:
     for entry in entries(life.events(epochs)):
         state.fold(entry)
         due = isinstance(entry.event, events.Sample) and state.attempt.memory.count % 3 == 0
-        if due and plans_restart(state, PLAN) is not None:
+        if due and find_restart_reason(state, PLAN) is not None:
             step = state.attempt.last_step
             return ShortRunRequest(step / (epochs * life.steps), life.trains_with(step / life.steps) / life.limit)
     return ShortRunRequest(None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.apply import applied
+from holdfast.remedies.apply import apply_changes
 from holdfast.remedies.context import build_remedy_context
 from holdfast.remedies.registry import CORRUPTING, remedy_steps_for
 from holdfast.remedies.step import Remedy

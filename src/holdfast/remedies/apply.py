@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.remedies.command_line import is_spelling, rewritten
+from holdfast.remedies.command_line import is_spelling, rewrite_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def applied(plan: Plan, changes: Sequence[Change]) -> Plan:
 def _with(plan: Plan, what: str, after: Any) -> Plan:
     part, _, name = what.partition(".")
     if is_spelling(what):
-        return replace(plan, command=rewritten(plan.command, what, after, plan.flags))
+        return replace(plan, command=rewrite_command(plan.command, what, after, plan.flags))
     if part == "environment":
         return replace(plan, environment={**plan.environment, name: str(after)})
     if part in _PARTS and name:

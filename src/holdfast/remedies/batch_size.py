@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.effective_batch import Update, at_most, halved, split
+from holdfast.remedies.effective_batch import Update, at_most, halve, split
 from holdfast.remedies.learning_rate import scaled_rate
 from holdfast.remedies.step import Remedy, RemedyStep, whole_remedy
 
@@ -36,7 +36,7 @@ def _micro_batch(now: RemedyContext, least: int, id_: str) -> Remedy | None:
 def _of_ultralytics(now: RemedyContext, id_: str) -> Remedy | None:
     before = update_of(now)
     assert before is not None
-    after = halved(before)
+    after = halve(before)
     if after.nbs != before.nbs and isnan(after.decay):
         return None
     same = after.effective == before.effective

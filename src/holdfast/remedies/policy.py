@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.causes import NO_ATTEMPT_LEFT, ONLY_ATTEMPT, OUTSIDE, UNSEEN_PROGRESS_S, cause_of, is_mistake
-from holdfast.diagnosis.exits import where
+from holdfast.diagnosis.exits import describe_position
 from holdfast.diagnosis.rules import by_id
 from holdfast.remedies import CORRUPTING, Remedy, remedy_for
 from holdfast.schema.verdicts import Action, Decision, Outcome
@@ -111,7 +111,7 @@ def after_end(
     if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
         wait = 0.0  # nothing is wrong with it that time would mend
     how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
-    why = [planned or f"attempt {attempt.number} ended {where(attempt)}"]
+    why = [planned or f"attempt {attempt.number} ended {describe_position(attempt)}"]
     why += [_inside_a_sentence(remedy.description)] if remedy is not None and remedy.description else []
     return Decision(
         action=Action.RETRY if changes else Action.RESTART,
@@ -162,7 +162,7 @@ def reason_to_stop(
         (plan.observe_only, "--observe-only: nothing is started again"),
         (helpless and rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
         (cause == "disk-full", "disk-full: another attempt would fail the same way until there is room"),
-        (helpless and is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
+        (helpless and is_mistake(attempt), f"it ended {describe_position(attempt)}: the same would happen again"),
         (
             attempts_left <= 0 and not ended.planned,
             _out_of_attempts(plan, resume),

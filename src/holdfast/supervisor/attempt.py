@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
-from holdfast.diagnosis.planned_restart import plans_restart
+from holdfast.diagnosis.output_patterns import needles, rules_matching
+from holdfast.diagnosis.planned_restart import find_restart_reason
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
 from holdfast.process.exit_evidence import evidence_of, last_words
@@ -99,7 +99,7 @@ class Attempt:
         self._planned = ""
         self._leaving = GracefulStop(run, lambda: recorder.state, self._began)
         self._remarks: set[tuple[str, str]] = set()
-        self._lines = OutputMatcher(needles(), rules_speaking_of)
+        self._lines = OutputMatcher(needles(), rules_matching)
         child.watch(self._lines)
 
     def live(self) -> events.AttemptEnded:
@@ -178,7 +178,7 @@ class Attempt:
     def _plan_a_restart(self, now: float) -> None:
         """Before memory is used up, at a moment of our choosing."""
         if self._stopped_by is None and self._leaving.may_restart(now):
-            reason = plans_restart(self._recorder.state, self._plan)
+            reason = find_restart_reason(self._recorder.state, self._plan)
             if reason is not None:
                 self._restart(PLANNED, reason)
 
@@ -265,7 +265,7 @@ class Attempt:
         attempt = self._recorder.state.attempt
         if (
             self._hinted
-            or not attempt.saves.are_on_the_way(attempt.last_step)
+            or not attempt.saves.are_saved_during_training(attempt.last_step)
             or self._leaving.takes_snapshots()
             or self._plan.checkpoint is not None
             or self._plan.observe_only

@@ -17,8 +17,15 @@ import msgspec
 import holdfast
 from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.run_state import RunState, load_run_state
-from holdfast.diagnosis.stages import FINISHED, carried_on, gate, load_staged_run, result_of, verdict_of
-from holdfast.remedies import applied
+from holdfast.diagnosis.stages import (
+    FINISHED,
+    check_gate,
+    collect_carried_changes,
+    load_staged_run,
+    result_of,
+    verdict_of,
+)
+from holdfast.remedies import apply_changes
 from holdfast.remedies.policy import is_over
 from holdfast.schema import events
 from holdfast.schema.errors import PlanInvalid, RunIsOver, UsageError
@@ -149,7 +156,7 @@ class Stages:
         why, mend = f"stage {last.name} has finished ({last.ended.verdict})", "mend what its report names, then start"
         if last.ended.verdict in FINISHED:
             asked = self._plan.stages[last.number - 1].gate
-            is_open, message = gate(asked, result_of(state, asked.metric), staged_run.best_before(last.number))
+            is_open, message = check_gate(asked, result_of(state, asked.metric), staged_run.best_before(last.number))
             if is_open:
                 return
             why = f"the gate of stage {last.name} stays closed: {message}"
@@ -170,10 +177,10 @@ class Stages:
         carried = self._unharmed(
             journal,
             "looking at the stages before",
-            lambda: carried_on(load_run_state(replay(folder)) for folder in self._others(number)),
+            lambda: collect_carried_changes(load_run_state(replay(folder)) for folder in self._others(number)),
             list[Change](),
         )
-        plan = self._within_the_budget(number, applied(stage_plan(self._plan, stage, weights), carried))
+        plan = self._within_the_budget(number, apply_changes(stage_plan(self._plan, stage, weights), carried))
         said = ""
         if stage.skip_if_oom and staged_run.stage(number, stage.name).started is None:
             self._remark(journal, "measuring", f"whether stage {stage.name} fits into memory, by a short trial")
@@ -247,7 +254,7 @@ class Stages:
         self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, reached: Verdict
     ) -> events.StageEnded:
         result = result_of(load_run_state(replay(folder)), stage.gate.metric)
-        is_open, message = gate(stage.gate, result, staged_run.best_before(number))
+        is_open, message = check_gate(stage.gate, result, staged_run.best_before(number))
         finished = reached.outcome.value in FINISHED
         return events.StageEnded(
             at=self._world.clock(),

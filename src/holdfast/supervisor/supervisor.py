@@ -30,7 +30,7 @@ from holdfast.process.child_process import ChildProcess
 from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, identity_of, pid_space
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
-from holdfast.remedies import applied, remedy_for
+from holdfast.remedies import apply_changes, remedy_for
 from holdfast.remedies.policy import (
     after_end,
     corrupt_from_of_last_attempt,
@@ -199,7 +199,7 @@ class Supervisor:
         return events.Resume(how="start over", why="it could not be decided from where to resume")
 
     def _apply(self, changes: list[Change]) -> None:
-        self._plan = self._unharmed("changing the plan", lambda: applied(self._plan, changes), self._plan)
+        self._plan = self._unharmed("changing the plan", lambda: apply_changes(self._plan, changes), self._plan)
 
     def _end_leftovers(self) -> None:
         """Nothing of the former supervisor's may run beside what we start; nobody else's process is touched."""

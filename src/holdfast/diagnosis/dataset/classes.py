@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset.common import Judged, class_name, many
-from holdfast.diagnosis.dataset.labels import lost
+from holdfast.diagnosis.dataset.labels import is_dropped
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def counts(survey: Survey, split: str) -> Counter[int]:
     """Objects by class, of those images that Ultralytics trains on."""
     found: Counter[int] = Counter()
     for image in survey.split(split):
-        if image.seen.problem is None and not lost(image):
+        if image.seen.problem is None and not is_dropped(image):
             found.update(image.seen.classes)
     return found
 

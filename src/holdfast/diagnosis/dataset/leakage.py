@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.dataset.common import Judged, looked_at, many, share, shown
-from holdfast.diagnosis.dataset.groups import grouped
+from holdfast.diagnosis.dataset.groups import group_images
 from holdfast.diagnosis.dataset.splitting import propose
 from holdfast.schema.verdicts import Finding
 
@@ -35,7 +35,7 @@ def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Jud
     train, val = survey.split("train"), survey.split("val")
     if not train or not val:
         return Judged("there is no validation beside the training to compare"), None
-    groups = grouped(survey)
+    groups = group_images(survey)
     leaked = [twin for twin in groups.twins if survey.images[twin.held].split == "val"]
     tested = [twin for twin in groups.twins if survey.images[twin.held].split == "test"]
     message = (

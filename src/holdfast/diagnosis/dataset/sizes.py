@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.diagnosis.dataset.common import Judged, class_name, many, median, share
-from holdfast.diagnosis.dataset.labels import lost
+from holdfast.diagnosis.dataset.labels import is_dropped
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _sizes(survey: Survey) -> tuple[dict[int, list[float]], list[tuple[int, int]
     images = []
     for image in survey.images:
         seen = image.seen
-        if seen.problem is None and seen.sizes and not lost(image):
+        if seen.problem is None and seen.sizes and not is_dropped(image):
             images.append((seen.width, seen.height))
             for kind, size in zip(seen.classes, seen.sizes, strict=True):
                 by_class[kind].append(size)

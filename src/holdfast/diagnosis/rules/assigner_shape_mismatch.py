@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch, on_mps
 from holdfast.schema import events
@@ -46,8 +46,8 @@ _ASSIGNER = re.compile(r"ultralytics/utils/tal\.py")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
     frame = next((line for line in exception_words(gone) if _ASSIGNER.search(line)), None)
@@ -63,7 +63,7 @@ def judge(state: RunState) -> Finding | None:
         rule="assigner-shape-mismatch",
         severity="fatal",
         confidence=_CONFIDENCE[mps],
-        message=f"The label assigner selected two different numbers of boxes {where(state.attempt)}: {why}.",
+        message=f"The label assigner selected two different numbers of boxes {describe_position(state.attempt)}: {why}.",
         evidence=[words, frame.strip()],
         remedies=[
             "go on from the last checkpoint: it comes at random, and mostly passes",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch, on_mps
 from holdfast.schema import events
@@ -37,8 +37,8 @@ _ENGINE = re.compile(r"torch/autograd/(?:graph|__init__)\.py\"")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, _WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, _WORDS) if gone is not None else None
     if gone is None or words is None or on_mps(state) is False:
         return None
     frames = [line.strip() for line in exception_words(gone) if _FRAME.match(line)]
@@ -48,7 +48,7 @@ def judge(state: RunState) -> Finding | None:
         rule="backward-view-incompatible",
         severity="fatal",
         confidence="proven" if on_mps(state) else "likely",
-        message=f"The backward pass failed {where(state.attempt)}: a layer's backward on Apple's GPU cannot handle the "
+        message=f"The backward pass failed {describe_position(state.attempt)}: a layer's backward on Apple's GPU cannot handle the "
         "memory layout of its gradient.",
         evidence=[words, frames[-1]],
         remedies=[

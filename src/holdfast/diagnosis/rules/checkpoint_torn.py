@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -45,10 +45,10 @@ _NEVER_A_CHECKPOINT = {"v": "a pointer of Git LFS", "<": "a web page"}
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *_WORDS) if gone is not None else None
     if gone is not None and words is None and any(_LOADING.search(line) for line in exception_words(gone)):
-        words = raised(gone, _RAN_OUT)
+        words = match_exception(gone, _RAN_OUT)
     if words is not None:
         return _not_loaded(state, words)
     if state.attempt.snapshots.torn:
@@ -67,7 +67,7 @@ def _not_loaded(state: RunState, words: str) -> Finding:
     return Finding(
         rule="checkpoint-torn",
         severity="fatal",
-        message=f"A file that was to be loaded {what}; it ended {where(state.attempt)}.",
+        message=f"A file that was to be loaded {what}; it ended {describe_position(state.attempt)}.",
         evidence=[words, *([f"it was to go on from {ours}"] if ours else [])],
         remedies=[
             *(["git lfs pull"] if other == "a pointer of Git LFS" else []),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, said, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_output
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch, on_mps
 from holdfast.schema import events
@@ -44,8 +44,8 @@ _NO_MEMORY = re.compile(r"ErrorOutOfMemory|Insufficient Memory")
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     line = attempt.printed.get(ID)
-    gone = death(state)
-    text = line.text if line is not None else said(gone, *WORDS) if gone is not None else None
+    gone = find_failure(state)
+    text = line.text if line is not None else match_output(gone, *WORDS) if gone is not None else None
     if text is None or on_mps(state) is False:
         return None
     certain = line is None or line.stream != "stdout"
@@ -56,7 +56,7 @@ def judge(state: RunState) -> Finding | None:
         severity="fatal" if certain else "warn",
         confidence="proven" if certain else "possible",
         corrupt_from=attempt.last_step,
-        message=f"Apple's GPU gave up work {where(attempt)}"
+        message=f"Apple's GPU gave up work {describe_position(attempt)}"
         + (" for lack of memory" if no_memory else "")
         + ": what the model learned since then rests on numbers that were never computed.",
         evidence=[text, f"said {count} time{'s' if count != 1 else ''}"],

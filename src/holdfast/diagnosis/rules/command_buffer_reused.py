@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, killed_by, quoted, said, where
+from holdfast.diagnosis.exits import (
+    describe_position,
+    exception_line,
+    find_failure,
+    killed_by,
+    match_output,
+    quote_evidence,
+)
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch
 from holdfast.schema import events
@@ -37,8 +44,8 @@ FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = said(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_output(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None or (killed_by(gone) != "SIGABRT" and exception_line(gone) is not None):
         return None
     environment = state.started.environment if state.started is not None else {}
@@ -46,8 +53,8 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="command-buffer-reused",
         severity="fatal",
-        message=f"Metal aborted the process {where(state.attempt)}: two threads used Apple's GPU at the same time.",
-        evidence=[words, *fallback, *quoted(gone, 2)],
+        message=f"Metal aborted the process {describe_position(state.attempt)}: two threads used Apple's GPU at the same time.",
+        evidence=[words, *fallback, *quote_evidence(gone, 2)],
         remedies=[
             *([f"unset {FALLBACK}: mixing both devices makes this likelier"] if fallback else []),
             "use the GPU from one thread only: no evaluation, preview or logging of device tensors in another one",

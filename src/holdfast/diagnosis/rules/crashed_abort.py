@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -29,7 +29,7 @@ _SIGNALS = ("SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     signal = killed_by(gone) if gone is not None else None
     if gone is None or signal not in _SIGNALS:
         return None
@@ -37,8 +37,9 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="crashed-abort",
         severity="fatal",
-        message=f"Native code aborted ({signal}) {where(state.attempt)}." + (f" It said: {words[-1]}" if words else ""),
-        evidence=[f"exit by {signal}", *quoted(gone), *words],
+        message=f"Native code aborted ({signal}) {describe_position(state.attempt)}."
+        + (f" It said: {words[-1]}" if words else ""),
+        evidence=[f"exit by {signal}", *quote_evidence(gone), *words],
         remedies=["read the last words: they name what could not go on"],
     )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     signal = killed_by(gone) if gone is not None else None
     if gone is None or signal not in ("SIGSEGV", "SIGBUS"):
         return None
     return Finding(
         rule="crashed-segfault",
         severity="fatal",
-        message=f"Native code crashed ({signal}) {where(state.attempt)}.",
-        evidence=[f"exit by {signal}", *quoted(gone), *gone.last_words[-2:]],
+        message=f"Native code crashed ({signal}) {describe_position(state.attempt)}.",
+        evidence=[f"exit by {signal}", *quote_evidence(gone), *gone.last_words[-2:]],
         remedies=[
             "find the line: python -X faulthandler ...",
             "if another library with OpenMP (FAISS, scikit-learn) is loaded, run it in a process of its own",

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -67,8 +67,8 @@ _UNLIMITED = (
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *_WORDS) if gone is not None else None
     if words is None:
         line = state.attempt.printed.get(ID)
         return _lowered(line.text) if line is not None else None
@@ -76,7 +76,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="fatal",
-        message=f"An allocation failed {where(state.attempt)}: the step did not fit into the device's memory{numbers}.",
+        message=f"An allocation failed {describe_position(state.attempt)}: the step did not fit into the device's memory{numbers}.",
         evidence=[words],
         remedies=[*pointing, *_FITS, *([_UNLIMITED] if "MPS backend" in words else [])],
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -30,8 +30,8 @@ _WORDS = (
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *_WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
     left = (
@@ -40,7 +40,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="disk-full",
         severity="fatal",
-        message=f"The training could not write, because the disk is full, {where(state.attempt)}.",
+        message=f"The training could not write, because the disk is full, {describe_position(state.attempt)}.",
         evidence=[words, *left],
         remedies=["make room on the disk, then: holdfast resume"],
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, killed_by, where
+from holdfast.diagnosis.exits import describe_position, exception_line, find_failure, killed_by
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.shell_text import shell_joined
@@ -26,7 +26,7 @@ _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     if gone is None or gone.code is None or killed_by(gone) is not None or exception_line(gone) is not None:
         return None
     words = [line.strip() for line in gone.last_words if line.strip()]
@@ -36,7 +36,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="exit-status-not-zero",
         severity="fatal",
-        message=f"The command ended with status {gone.code} {where(state.attempt)}."
+        message=f"The command ended with status {gone.code} {describe_position(state.attempt)}."
         + (f" Its last words: {words[-1]}{in_place}" if words else nothing),
         evidence=[f"exit status {gone.code}", *([place] if place is not None else []), *words[-3:]],
         remedies=_remedies(state, words, place),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -30,8 +30,8 @@ _WORDS = r"Cannot convert a MPS Tensor to float64"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, _WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, _WORDS) if gone is not None else None
     if gone is None or words is None:
         return None
     lines = exception_words(gone)
@@ -41,7 +41,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="float64-unsupported",
         severity="fatal",
-        message=f"A float64 tensor was to go to Apple's GPU, which knows float32 at most, {where(state.attempt)}.",
+        message=f"A float64 tensor was to go to Apple's GPU, which knows float32 at most, {describe_position(state.attempt)}.",
         evidence=[words, *frames[-1:]],
         remedies=[
             *(scaler if scaled else []),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, raised, said, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, match_exception, match_output
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -38,23 +38,25 @@ _WORKER = r"DataLoader worker \(pid"
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     if gone is None:
         return None
-    shared = raised(gone, _SHARED)
-    forked = None if shared else said(gone, *_FORKED)
-    if shared is None and (forked is None or not (killed_by(gone) == "SIGABRT" or raised(gone, _WORKER, *_FORKED))):
+    shared = match_exception(gone, _SHARED)
+    forked = None if shared else match_output(gone, *_FORKED)
+    if shared is None and (
+        forked is None or not (killed_by(gone) == "SIGABRT" or match_exception(gone, _WORKER, *_FORKED))
+    ):
         return None
     what = (
         "a tensor that lives on Apple's GPU was to be handed to a loader worker, which cannot be"
         if shared
         else "a process was forked after Apple's GPU was in use, and died of that"
     )
-    worker = raised(gone, _WORKER)
+    worker = match_exception(gone, _WORKER)
     return Finding(
         rule="fork-after-metal",
         severity="fatal",
-        message=f"It ended {where(state.attempt)}, because {what}.",
+        message=f"It ended {describe_position(state.attempt)}, because {what}.",
         evidence=[shared or forked or "", *([worker] if worker else [])],
         remedies=[
             "no loader workers: num_workers=0 (Ultralytics: workers=0)",

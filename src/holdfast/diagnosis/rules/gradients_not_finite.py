@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import go_back, lower_the_rate
+from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
@@ -77,7 +77,7 @@ def _lasting(state: RunState, seen: Streak) -> Finding:
         corrupt_from=seen.since,
         message=f"Gradients are not finite since step {seen.since}: the weights are lost from there on.",
         evidence=_evidence(attempt, seen),
-        remedies=[*lower_the_rate(attempt, seen.since), *go_back(state, seen.since), *REMEDIES],
+        remedies=[*suggest_lower_rate(attempt, seen.since), *suggest_earlier_checkpoint(state, seen.since), *REMEDIES],
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.rules import killed_out_of_memory
 from holdfast.schema import events
@@ -28,7 +28,7 @@ _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGS
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     signal = killed_by(gone) if gone is not None else None
     if gone is None or signal is None or signal in _CRASHES or killed_out_of_memory.judge(state) is not None:
         return None
@@ -36,8 +36,8 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-externally",
         severity="fatal",
-        message=f"The training was ended from outside by {signal} {where(attempt)}; nothing points to memory.",
-        evidence=[f"exit by {signal}", *quoted(gone)],
+        message=f"The training was ended from outside by {signal} {describe_position(attempt)}; nothing points to memory.",
+        evidence=[f"exit by {signal}", *quote_evidence(gone)],
         remedies=[_advice(state, signal)],
     )
 

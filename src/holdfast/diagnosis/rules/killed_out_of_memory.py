@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -37,7 +37,7 @@ SCARCE = 0.04
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     if gone is None or killed_by(gone) != "SIGKILL":
         return None
     attempt = state.attempt
@@ -50,7 +50,7 @@ def judge(state: RunState) -> Finding | None:
     unwatched = state.started is not None and not state.started.supervisor and last is None
     if not (system_says or scarce or full or unwatched):
         return None
-    evidence = quoted(gone)
+    evidence = quote_evidence(gone)
     if last is not None:
         evidence.append(
             f"last sample: the training held {_gib(last.rss)}, {_gib(last.available)} were left, {_gib(last.swap)} in swap"
@@ -69,7 +69,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-out-of-memory",
         severity="fatal",
-        message=f"The training {certain} because memory ran out, {where(attempt)}.",
+        message=f"The training {certain} because memory ran out, {describe_position(attempt)}.",
         evidence=evidence,
         confidence="proven" if system_says else "likely",
         remedies=[

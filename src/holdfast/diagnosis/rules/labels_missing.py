@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised
+from holdfast.diagnosis.exits import find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -37,8 +37,8 @@ WORDS = (
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *WORDS) if gone is not None else None
     line = state.attempt.printed.get(ID)
     text = words or (line.text if line is not None else None)
     if text is None:

@@ -28,9 +28,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.losses import EARLY, LEAP
-from holdfast.diagnosis.loss_semantics import HANDOVER, from_a_loader, is_detector, is_one, is_positive
+from holdfast.diagnosis.loss_semantics import HANDOVER, has_single_optimizer, is_detector, is_positive, uses_loader
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import go_back
+from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
@@ -61,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
     limits = state.tuned("loss-diverging", LIMITS)
     if losses.far_steps < limits["steps"] and losses.left_steps < limits["steps_after_a_leap"]:
         return None
-    if not is_positive(attempt) or not is_one(attempt):
+    if not is_positive(attempt) or not has_single_optimizer(attempt):
         return None
     return _far_off(state, limits) or _leapt(state, limits)
 
@@ -74,7 +74,7 @@ def _far_off(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     stretch = _newest(attempt, int(min(losses.far_steps, 4 * limits["steps"])))
     level, began = _level(stretch), max(losses.early)
     times = level / began
-    if times < limits["times" if from_a_loader(attempt) else "times_without_a_loader"] or _comes_down(stretch):
+    if times < limits["times" if uses_loader(attempt) else "times_without_a_loader"] or _comes_down(stretch):
         return None
     proven = times > limits["times_of_proof"] and _rises(stretch) and _gradients_grew(attempt)
     said = f"every one of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
@@ -105,7 +105,7 @@ def _finding(state: RunState, level: float, began: float, steps: int, said: str,
         f"above it since step {since}" + (", still rising: this does not come back." if proven else "."),
         evidence=[said, f"the newest are about {level:.4g}, at the start it was {began:.4g}"],
         remedies=[
-            *go_back(state, since),
+            *suggest_earlier_checkpoint(state, since),
             "divide the learning rate by ten, or add warm-up",
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
             "check that inputs are normalised and that gradients are cleared in each step",

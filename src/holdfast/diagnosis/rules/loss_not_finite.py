@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import go_back, lower_the_rate
+from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains, window
@@ -56,8 +56,8 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _remedies(state: RunState, since: int | None) -> list[str]:
-    lower = lower_the_rate(state.attempt, since)
-    return [*(lower or [INPUTS, HALVE]), CLIP, *([INPUTS] if lower else []), *go_back(state, since)]
+    lower = suggest_lower_rate(state.attempt, since)
+    return [*(lower or [INPUTS, HALVE]), CLIP, *([INPUTS] if lower else []), *suggest_earlier_checkpoint(state, since)]
 
 
 def _epoch_loss(epoch: int, loss: float | str) -> events.AnyEvent:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch
 from holdfast.schema import events
@@ -40,8 +40,8 @@ _OPERATOR = re.compile(r"'(aten::[\w.]+)'")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *_WORDS) if gone is not None else None
     if words is not None:
         return _missing(state, words)
     line = state.attempt.printed.get("op-not-implemented")
@@ -53,7 +53,7 @@ def _missing(state: RunState, words: str) -> Finding:
     return Finding(
         rule="op-not-implemented",
         severity="fatal",
-        message=f"The model uses {operator}, which this torch does not have for Apple's GPU {where(state.attempt)}.",
+        message=f"The model uses {operator}, which this torch does not have for Apple's GPU {describe_position(state.attempt)}.",
         evidence=[words],
         remedies=[
             f"{newest_torch(state)}: newer ones know more operators",

@@ -23,7 +23,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, killed_by, quoted, said, where
+from holdfast.diagnosis.exits import (
+    describe_position,
+    exception_line,
+    find_failure,
+    killed_by,
+    match_output,
+    quote_evidence,
+)
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import on_mps
 from holdfast.schema import events
@@ -42,11 +49,11 @@ _CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGTRAP")
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     if gone is None:
         return None
     crashed = killed_by(gone) in _CRASHES
-    words = said(gone, _ERROR) if crashed or exception_line(gone) is None else None
+    words = match_output(gone, _ERROR) if crashed or exception_line(gone) is None else None
     traces = [words] if words else _traces(state, gone) if crashed else []
     if not traces:
         return None
@@ -55,8 +62,8 @@ def judge(state: RunState) -> Finding | None:
         severity="fatal",
         confidence="proven" if words else "likely",
         message=f"Two OpenMP runtimes in one process {'ended it' if words else 'most likely crashed it'} "
-        f"{where(state.attempt)}. Batch size, accumulation and cache clearing have no part in that.",
-        evidence=[*traces, *quoted(gone)],
+        f"{describe_position(state.attempt)}. Batch size, accumulation and cache clearing have no part in that.",
+        evidence=[*traces, *quote_evidence(gone)],
         remedies=[
             "run the other library (FAISS, xgboost, scikit-learn) in a process of its own",
             "or give it one thread: faiss.omp_set_num_threads(1), OMP_NUM_THREADS=1",
@@ -71,7 +78,7 @@ def _traces(state: RunState, gone: AttemptEnded) -> list[str]:
     """What points to it without the runtime's own word. On a machine that is no Mac that is not enough."""
     if on_mps(state) is False:
         return []
-    found = [line for pattern in _TRACES if (line := said(gone, pattern))]
+    found = [line for pattern in _TRACES if (line := match_output(gone, pattern))]
     environment = state.started.environment if state.started is not None else {}
     if environment.get(HIDES, "").upper() in ("TRUE", "1", "YES", "ON"):
         found.append(f"{HIDES}={environment[HIDES]}: somebody has met this before")

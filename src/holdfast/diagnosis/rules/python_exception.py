@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, frames_of, killed_by, own_frame, where
+from holdfast.diagnosis.exits import describe_position, exception_line, find_failure, frames_of, killed_by, own_frame
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
+    gone = find_failure(state)
     if gone is None or killed_by(gone) is not None:
         return None
     line = exception_line(gone)
@@ -39,7 +39,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="python-exception",
         severity="fatal",
-        message=f"The training raised {where(state.attempt)}: {line}",
+        message=f"The training raised {describe_position(state.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
         remedies=remedies if frames else [],
     )

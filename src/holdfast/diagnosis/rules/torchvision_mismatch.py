@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.versions import text_of, torchvision_for, versions_of
+from holdfast.diagnosis.versions import format_version, torchvision_for, versions_of
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, started, trains
@@ -42,14 +42,14 @@ MENDED = "run it without --observe-only: Holdfast then does nms in plain torch, 
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, *_WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, *_WORDS) if gone is not None else None
     if words is None:
         return None
     return Finding(
         rule="torchvision-mismatch",
         severity="fatal",
-        message=f"torchvision's compiled operators are missing {where(state.attempt)}: it was built for another torch.",
+        message=f"torchvision's compiled operators are missing {describe_position(state.attempt)}: it was built for another torch.",
         evidence=[words],
         remedies=[
             *([MENDED] if _would_be_mended(state, words) else []),
@@ -71,7 +71,7 @@ def _twins(state: RunState) -> str:
     twin = torchvision_for(torch)
     if torch is None or twin is None:
         return ""
-    return f" (torch {text_of(torch[:2])} belongs with torchvision {text_of(twin)})"
+    return f" (torch {format_version(torch[:2])} belongs with torchvision {format_version(twin)})"
 
 
 _LOADED = (

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised
+from holdfast.diagnosis.exits import find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -33,8 +33,8 @@ HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO
 
 
 def judge(state: RunState) -> Finding | None:
-    gone = death(state)
-    words = raised(gone, _WORDS) if gone is not None else None
+    gone = find_failure(state)
+    words = match_exception(gone, _WORDS) if gone is not None else None
     if words is None:
         return None
     found = re.search(_WORDS, words)
