@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.growth import growth, meets
+from holdfast.diagnosis.growth import growth, forecast_crossing
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
@@ -45,7 +45,7 @@ def judge(state: RunState) -> Finding | None:
         return None
     # What is used grows as what is free falls: the limit is met where nothing is free.
     found = growth([(point.at, -float(point.disk_free)) for point in memory.points])
-    forecast = meets(found, 0.0) if found is not None else None
+    forecast = forecast_crossing(found, 0.0) if found is not None else None
     if found is None or forecast is None:
         return None
     settled = state.attempt.pace.epochs_done >= limits["epochs"]
