@@ -9,11 +9,17 @@ import pytest
 from data_sets import image, look, surveyed
 
 from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
-from holdfast.diagnosis.dataset.common import share, shown
+from holdfast.diagnosis.dataset.common import format_path, format_percent
 from holdfast.diagnosis.dataset.groups import group_images
-from holdfast.diagnosis.dataset.near_duplicates import MAX_DISTANCE, SURE, distance, near_enough, near_pairs
-from holdfast.diagnosis.dataset.splitting import propose
-from holdfast.diagnosis.dataset.video_frames import source_of, videos
+from holdfast.diagnosis.dataset.near_duplicates import (
+    ALWAYS_NEAR,
+    MAX_DISTANCE,
+    distance,
+    find_near_pairs,
+    find_threshold,
+)
+from holdfast.diagnosis.dataset.splitting import propose_split
+from holdfast.diagnosis.dataset.video_frames import find_videos, source_of
 from holdfast.schema.images import LineNote
 
 RULE = "the-check"
@@ -177,7 +183,7 @@ def test_near_pairs_are_those_that_comparing_all_with_all_finds(within):
         looks.append(other)
     every = {frozenset(pair) for pair in itertools.combinations(looks, 2) if distance(*pair) <= within}
     assert len(every) > 10
-    assert {frozenset(pair) for pair in near_pairs(looks, within)} == every
+    assert {frozenset(pair) for pair in find_near_pairs(looks, within)} == every
 
 
 def test_what_is_near_depends_on_how_alike_all_images_are():
@@ -186,8 +192,8 @@ def test_what_is_near_depends_on_how_alike_all_images_are():
     unlike = [chance.getrandbits(128) for _ in range(500)]
     sky = chance.getrandbits(128)
     streets = [sky ^ (chance.getrandbits(128) & chance.getrandbits(128) & chance.getrandbits(128)) for _ in range(500)]
-    assert near_enough(unlike) == MAX_DISTANCE
-    assert SURE <= near_enough(streets) < 10
+    assert find_threshold(unlike) == MAX_DISTANCE
+    assert ALWAYS_NEAR <= find_threshold(streets) < 10
 
 
 # Frames
@@ -200,20 +206,20 @@ def names_of(found, images):
 def test_videos_are_found_in_names_that_say_so():
     names = [f"video_{video}_frame_{frame:04}.jpg" for video in (1, 2, 3) for frame in (1, 5, 9)]
     images = [image(name) for name in names]
-    assert names_of(videos(images, "/data"), images) == [names[0:3], names[3:6], names[6:9]]
+    assert names_of(find_videos(images, "/data"), images) == [names[0:3], names[3:6], names[6:9]]
 
 
 def test_many_videos_of_few_frames_are_videos_too():
     """The number that has the most values is not that of the frame."""
     images = [image(f"video_{video}_frame_{frame}.jpg") for video in range(30) for frame in range(3)]
-    found = videos(images, "/data")
+    found = find_videos(images, "/data")
     assert {len(video.frames) for video in found} == {3}
     assert found[4].name == "video_4_frame_*"
 
 
 def test_a_folder_for_each_video_is_as_good():
     images = [image(f"clip{video}/{frame:05}.jpg") for video in (1, 2) for frame in range(6)]
-    assert [len(video.frames) for video in videos(images, "/data")] == [6, 6]
+    assert [len(video.frames) for video in find_videos(images, "/data")] == [6, 6]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +227,7 @@ def test_a_folder_for_each_video_is_as_good():
 )
 def test_numbers_alone_make_no_video(form):
     """Neighbours that look no more alike than any two are just numbered."""
-    assert videos([image(form.format(at)) for at in range(30)], "/data") == []
+    assert find_videos([image(form.format(at)) for at in range(30)], "/data") == []
 
 
 def test_numbered_images_that_look_alike_are_scenes():
@@ -230,12 +236,12 @@ def test_numbered_images_that_look_alike_are_scenes():
         image(f"IMG_{at:04}.jpg", image_hash=f"{int(look(f'place {at // 10}'), 16) ^ (1 << at) ^ (1 << 2 * at):032x}")
         for at in range(40)
     ]
-    assert [len(video.frames) for video in videos(images, "/data")] == [10, 10, 10, 10]
+    assert [len(video.frames) for video in find_videos(images, "/data")] == [10, 10, 10, 10]
 
 
 def test_splits_that_were_numbered_anew_say_nothing():
     images = [image(f"video_{at % 3}_frame_{at:04}.jpg", split) for split in ("train", "val") for at in range(12)]
-    assert videos(images, "/data") == []
+    assert find_videos(images, "/data") == []
 
 
 def test_copies_that_an_export_made_are_known_by_name():
@@ -250,7 +256,7 @@ def film(split_of, videos=6, frames=20):
     """Frames under names that say so; each with an object of the class of its video."""
     return [
         image(f"video_{video}_frame_{frame:04}.jpg", split_of(video, frame), classes=(video % 2,))
-        for video in range(videos)
+        for video in range(find_videos)
         for frame in range(frames)
     ]
 
@@ -331,7 +337,7 @@ def test_copies_with_other_labels_contradict_each_other():
 
 
 def split_of(survey):
-    return propose(survey, group_images(survey))
+    return propose_split(survey, group_images(survey))
 
 
 def test_a_split_is_the_same_whatever_the_order_of_the_images():
@@ -367,7 +373,7 @@ def test_one_long_video_is_cut_into_pieces_of_neighbours():
     assert frames
     gaps = sum(after - before > 1 for before, after in itertools.pairwise(frames))
     assert gaps <= 2
-    assert "cut into" in split.told()
+    assert "cut into" in split.describe()
 
 
 def test_images_of_one_scene_cannot_be_split():
@@ -382,7 +388,13 @@ def test_images_of_one_scene_cannot_be_split():
 
 
 def test_a_share_is_never_nothing_of_something_nor_all_of_less():
-    assert [share(1, 100_000), share(99_999, 100_000), share(0, 5), share(5, 5), share(1, 8)] == [
+    assert [
+        format_percent(1, 100_000),
+        format_percent(99_999, 100_000),
+        format_percent(0, 5),
+        format_percent(5, 5),
+        format_percent(1, 8),
+    ] == [
         "0.1%",
         "99.9%",
         "0%",
@@ -392,5 +404,5 @@ def test_a_share_is_never_nothing_of_something_nor_all_of_less():
 
 
 def test_a_name_is_shown_on_one_line():
-    assert shown("/data/a\nb\x1b[31m.jpg", "/data") == "a\\nb\\x1b[31m.jpg"
-    assert len(shown("x" * 5000)) == 120
+    assert format_path("/data/a\nb\x1b[31m.jpg", "/data") == "a\\nb\\x1b[31m.jpg"
+    assert len(format_path("x" * 5000)) == 120

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.diagnosis.aggregators.memory import MAX_POINTS, Memory
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.growth import Growth, growth, forecast_crossing
+from holdfast.diagnosis.growth import Growth, forecast_crossing, growth
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events

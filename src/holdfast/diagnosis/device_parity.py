@@ -112,7 +112,9 @@ def compare_steps(
     """
     found = []
     for one, other in zip(a, b, strict=False):
-        tolerances = _compute_tolerances(other, [record for run in noise for record in run if record.step == other.step])
+        tolerances = _compute_tolerances(
+            other, [record for run in noise for record in run if record.step == other.step]
+        )
         figures_of_a = {(kind, name): value for kind, name, value, _ in one.figures()}
         of_step = []
         for kind, name, value, _ in other.figures():

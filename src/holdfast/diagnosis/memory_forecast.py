@@ -15,7 +15,15 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.diagnosis.aggregators.memory import MIN_SAMPLES
-from holdfast.diagnosis.growth import MIN_LATE_SLOPE, Forecast, Growth, Repeat, growth, growth_by_epoch, forecast_crossing
+from holdfast.diagnosis.growth import (
+    MIN_LATE_SLOPE,
+    Forecast,
+    Growth,
+    Repeat,
+    forecast_crossing,
+    growth,
+    growth_by_epoch,
+)
 from holdfast.diagnosis.units import GIB, size
 
 if TYPE_CHECKING:
@@ -293,7 +301,11 @@ def _find_peaks(
     highest: dict[int, list[float]] = defaultdict(list)
     for epoch, windows in shapes:
         above: dict[int, float] = {}
-        meanwhile = [evaluation for evaluation in evaluations if windows[0].at <= evaluation.during.ended and evaluation.during.began <= epoch.at]
+        meanwhile = [
+            evaluation
+            for evaluation in evaluations
+            if windows[0].at <= evaluation.during.ended and evaluation.during.began <= epoch.at
+        ]
         for window in windows:
             if not is_in_evaluation(window.at, meanwhile):
                 place = round(PLACES * (window.step - epoch.before) / (epoch.last - epoch.before))
@@ -324,7 +336,9 @@ def evaluation_bytes(evaluation: EvaluationMemory, series: Series) -> float:
 
 
 def _height_above_line(evaluation: EvaluationMemory, leak: Leak) -> float:
-    return evaluation_bytes(evaluation, leak.series) - _line(leak.growth, evaluation.step if leak.by_step else evaluation.during.ended)
+    return evaluation_bytes(evaluation, leak.series) - _line(
+        leak.growth, evaluation.step if leak.by_step else evaluation.during.ended
+    )
 
 
 def _line(growth: Growth, x: float) -> float:

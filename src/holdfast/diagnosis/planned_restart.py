@@ -17,7 +17,6 @@ from holdfast.diagnosis.memory_forecast import (
     MemoryForecast,
     Series,
     device_limit,
-    steps_between_evaluations,
     evaluation_bytes,
     forecast_of,
     get_bytes,
@@ -27,6 +26,7 @@ from holdfast.diagnosis.memory_forecast import (
     machine_limit,
     memory_forecast,
     planned_end,
+    steps_between_evaluations,
 )
 from holdfast.diagnosis.units import MIB, duration, size
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.diagnosis.aggregators.metrics import (
-    merge_histories,
     is_known_score,
     is_training_loss,
+    merge_histories,
     newest_of,
     over_attempts,
 )

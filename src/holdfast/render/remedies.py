@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.registry import CORRUPTING, DATA_IS_LATE, REMEDIES, SWAPS
+from holdfast.remedies.registry import CORRUPTING, REMEDIES, SLOW_DATA, SWAPPING
 
 if TYPE_CHECKING:
     from holdfast.remedies.step import RemedyStep
@@ -29,8 +29,8 @@ A finding that is not here has no remedy but a person's. So have those about lea
 def as_markdown() -> str:
     ladders = {
         **REMEDIES,
-        "epoch-time-blowup, where the machine swapped": SWAPS,
-        "epoch-time-blowup, where it waited for data": DATA_IS_LATE,
+        "epoch-time-blowup, where the machine swapped": SWAPPING,
+        "epoch-time-blowup, where it waited for data": SLOW_DATA,
     }
     parts = [_HEAD, "## Which rungs answer what", "", "| finding | rungs, in their order |", "|---|---|"]
     parts += [f"| {_cause(cause)} | {', '.join(_ids(rungs))} |" for cause, rungs in ladders.items()]

@@ -205,7 +205,9 @@ class Memory:
         self.device = event
         if self.samples:
             # Between two samples of the process tree, only the device was sampled.
-            self._add_spell(PressureSpell(event.at, event.at, 0, _get_driver_bytes(event) or 0, self.samples[-1].available))
+            self._add_spell(
+                PressureSpell(event.at, event.at, 0, _get_driver_bytes(event) or 0, self.samples[-1].available)
+            )
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         """Assign the samples to the evaluation. The event arrives at the end of the evaluation."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.growth import growth, forecast_crossing
+from holdfast.diagnosis.growth import forecast_crossing, growth
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
