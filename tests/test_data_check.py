@@ -42,7 +42,7 @@ def test_a_damaged_image_is_named_with_its_reason_on_one_line():
     bad = image("b\nad.jpg", problem="truncated", detail="image file is truncated")
     judged = readable.judge(surveyed(*(image(f"{at}.jpg") for at in range(9)), bad), RULE)
     assert severities(judged) == ["warn"]
-    assert judged.findings[0].evidence == ["cut off: 1: images/train/b\\nad.jpg (image file is truncated)"]
+    assert judged.findings[0].evidence == ["truncated: 1: images/train/b\\nad.jpg (image file is truncated)"]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -58,7 +58,7 @@ def test_what_is_only_unusual_is_a_note():
 
 
 def test_a_look_that_ended_early_says_so():
-    assert "1 of 50 images (evenly chosen" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).message
+    assert "1 of 50 images (an even sample" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).message
 
 
 # Labels
@@ -82,14 +82,14 @@ def test_a_line_that_costs_its_image_is_quoted():
     (finding,) = labels.judge(surveyed(bad, *good), RULE).findings
     assert finding.severity == "warn"
     assert "images/train/a.jpg, line 7 of its labels: 3 0.5 0.5 0.1 0.1" in finding.evidence[0]
-    assert "names 1 class, 0 to 0; the labels go up to 3" in finding.remedies[0]
+    assert "lists 1 class, 0 to 0, but the labels go up to 3" in finding.remedies[0]
 
 
 def test_classes_that_are_counted_from_one_are_recognised():
     images = [image(f"{at}.jpg", classes=(1, 2), faults={"class-range": 1}) for at in range(4)]
     (finding,) = labels.judge(surveyed(*images, names=("cat", "dog")), RULE).findings
     assert finding.severity == "fatal"
-    assert "counts from 0, so take 1 off each" in finding.remedies[0]
+    assert "counts from 0: subtract 1 from each" in finding.remedies[0]
 
 
 def test_background_is_fine_and_lost_labels_are_not():
@@ -102,7 +102,7 @@ def test_background_is_fine_and_lost_labels_are_not():
 
 def test_labels_without_a_image_are_told():
     judged = labels.judge(surveyed(image("a.jpg"), stray_labels=2, stray_examples=("/data/labels/train/x.txt",)), RULE)
-    assert "2 label files belong to no image" in judged.findings[0].message
+    assert "2 label files have no matching image" in judged.findings[0].message
 
 
 # Classes
@@ -113,7 +113,7 @@ def test_a_class_that_only_validation_shows_holds_the_metric_down():
     held = image("v.jpg", "val", classes=(0,) * 9 + (1,) * 9)
     (finding,) = classes.judge(surveyed(*seen, held, names=("cat", "dog")), RULE).findings
     assert finding.severity == "warn"
-    assert "cannot pass 0.50" in finding.message
+    assert "cannot exceed 0.50" in finding.message
     assert finding.evidence == ["dog: 0 in train, 9 in val"]
 
 
@@ -129,7 +129,7 @@ def test_a_class_on_a_image_that_is_left_out_is_not_shown():
     lost = image("a.jpg", classes=(1,) * 30, faults={"columns": 1})
     seen = image("b.jpg", classes=(0,) * 30)
     judged = classes.judge(surveyed(lost, seen, image("v.jpg", "val", classes=(0, 1) * 9), names=("cat", "dog")), RULE)
-    assert "never shown in training" in judged.findings[0].message
+    assert "does not occur in training" in judged.findings[0].message
 
 
 # Sizes
@@ -146,7 +146,7 @@ def test_the_image_size_that_makes_them_large_enough_is_named():
     (finding,) = sizes.judge(surveyed(*(image(f"{at}.jpg", size=0.02) for at in range(20))), 640, RULE).findings
     assert finding.severity == "note"
     assert finding.remedies[0].startswith(
-        "imgsz=800: an object then has 16 px in the median (about 1.6 times the memory"
+        "use imgsz=800: the median size of an object is then 16 px (about 1.6 times the memory"
     )
 
 
@@ -154,9 +154,9 @@ def test_the_class_that_suffers_most_is_named():
     images = [image(f"{at}.jpg", classes=(0, 0, 0, 1), sizes=(0.2, 0.2, 0.2, 0.01)) for at in range(12)]
     (finding,) = sizes.judge(surveyed(*images, names=("car", "bird")), 640, RULE).findings
     assert finding.severity == "warn"
-    assert "100% of the objects of bird are under 16 pixels and 100% under 8" in finding.message
+    assert "100% of the objects of bird are under 16 pixels, and 100% are under 8" in finding.message
     assert "imgsz=1600" not in finding.remedies[0]
-    assert "cut the images instead" in finding.remedies[0]
+    assert "cut the images into tiles" in finding.remedies[0]
 
 
 def test_tiles_are_as_large_as_they_may_be_and_cover_the_image():
@@ -256,7 +256,7 @@ def film(split_of, videos=6, frames=20):
     """Frames under names that say so; each with an object of the class of its video."""
     return [
         image(f"video_{video}_frame_{frame:04}.jpg", split_of(video, frame), classes=(video % 2,))
-        for video in range(find_videos)
+        for video in range(videos)
         for frame in range(frames)
     ]
 
@@ -268,7 +268,7 @@ def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed(
     (finding,) = judged.findings
     assert finding.severity == "warn"
     assert finding.message.startswith("100% of validation")
-    assert "6 videos have frames on both sides" in " ".join(finding.evidence)
+    assert "6 videos have frames in both train and val" in " ".join(finding.evidence)
     sides = [{path.split("_")[1] for path in side} for side in (split.train, split.val)]
     assert not sides[0] & sides[1]
     assert len(split.train) + len(split.val) == 120
@@ -278,7 +278,7 @@ def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed(
 def test_videos_that_are_apart_are_no_leak():
     survey = surveyed(*film(lambda video, _frame: "val" if video == 5 else "train"))
     judged, split = leakage.judge(survey, RULE)
-    assert judged.message.endswith("0 of 20 in val (0%) have a twin or a neighbouring frame in train")
+    assert judged.message.endswith("0 of 20 in val (0%) have a duplicate or a neighbouring frame in train")
     assert not judged.findings
     assert split is None
 
@@ -302,9 +302,9 @@ def test_images_that_have_nothing_to_do_with_each_other_are_apart():
 @pytest.mark.parametrize(
     ("held", "how"),
     [
-        ({"digest": "train/photo1x.jpg"}, "the same file in train"),
-        ({"seed": "photo1x.jpg"}, "a near copy in train"),
-        ({"seed": "photo1x.jpg", "flipped": 12}, "a near copy in train"),
+        ({"digest": "train/photo1x.jpg"}, "the same file is in train"),
+        ({"seed": "photo1x.jpg"}, "a near copy is in train"),
+        ({"seed": "photo1x.jpg", "flipped": 12}, "a near copy is in train"),
     ],
 )
 def test_a_twin_is_told_with_its_example(held, how):
@@ -313,7 +313,7 @@ def test_a_twin_is_told_with_its_example(held, how):
         twin = image("other.jpg", "val", seed="photo1x.jpg", **held)
     (finding,) = leakage.judge(surveyed(*unrelated(), twin), RULE)[0].findings
     assert finding.severity == "note"
-    assert finding.evidence[0] == f"1 of val: {how}, e.g. images/val/other.jpg and images/train/photo1x.jpg"
+    assert finding.evidence[0] == f"1 in val: {how}, e.g. images/val/other.jpg and images/train/photo1x.jpg"
 
 
 def test_validating_on_the_training_images_is_a_leak():
@@ -330,7 +330,7 @@ def test_copies_with_other_labels_contradict_each_other():
         image("v.jpg", "val"),
     ]
     (finding,) = leakage.judge(surveyed(*images), RULE)[0].findings
-    assert finding.message == "1 image is there twice with different labels."
+    assert finding.message == "1 image occurs twice, with different labels."
 
 
 # Splits

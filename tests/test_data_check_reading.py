@@ -143,12 +143,12 @@ def test_a_image_is_measured_as_it_is_shown(seen):
 
 def test_the_look_stays_when_a_image_is_saved_again_and_not_otherwise(seen):
     def apart(one, other):
-        return (int(seen[one].look, 16) ^ int(seen[other].look, 16)).bit_count()
+        return (int(seen[one].image_hash, 16) ^ int(seen[other].image_hash, 16)).bit_count()
 
     assert apart("good.jpg", "again.jpg") <= 4
     assert apart("good.jpg", "larger.png") <= 4
     assert apart("good.jpg", "other.jpg") > 30
-    assert seen["black.jpg"].look == ""
+    assert seen["black.jpg"].image_hash == ""
     assert seen["copy.jpg"].digest == seen["good.jpg"].digest != seen["again.jpg"].digest
 
 

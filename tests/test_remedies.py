@@ -554,7 +554,7 @@ def test_a_command_without_accumulation_scales_its_rate():
     assert "from 0.1 to 0.05" in remedy.description
     remedy, command = walked("python train.py -b 8", steps=[0])[0]
     assert command == "python train.py -b 4"
-    assert "The learning rate is not known" in remedy.description
+    assert "The learning rate is unknown" in remedy.description
 
 
 def test_a_command_with_flags_that_the_plan_names():

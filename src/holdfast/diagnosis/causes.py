@@ -23,7 +23,7 @@ MISTAKES = frozenset(
 """Failures that happen again at the same place if they happen before the first step."""
 OUTSIDE = ("killed-externally",)
 """Causes that are unrelated to the training itself: they only use up attempts."""
-NO_ATTEMPT_LEFT, ONLY_ATTEMPT = "no attempts are left", "this was the only attempt"
+NO_ATTEMPT_LEFT, ONLY_ATTEMPT = "no attempt is left", "it was the only attempt"
 _TRANSIENT = re.compile(
     r"Connection (reset|refused|aborted|timed out)|Temporary failure in name resolution|Read timed out|"
     r"Resource temporarily unavailable|Address already in use|Too many requests|Service Unavailable|"
