@@ -226,7 +226,7 @@ def listen(life: Life, epochs: float = 40.0) -> Reply:
             if finding.severity != "note":
                 said.warned.append(finding.message)
         memory = state.attempts[-1].memory if state.attempts else None
-        if memory is not None and isinstance(entry.event, events.Sample) and memory.time_to_look:
+        if memory is not None and isinstance(entry.event, events.Sample) and memory.is_analysis_due:
             forecast = memory_forecast(state)
             if forecast is not None and (forecast.at <= (life.planned or math.inf) * life.steps):
                 (said.forecasts if forecast.sure else said.unsure).append(state.attempt.epoch or 0)

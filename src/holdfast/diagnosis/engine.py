@@ -62,10 +62,10 @@ class Engine:
                 by_event[kind].append(rule)
         return by_event
 
-    def take(self, entry: Entry, *, asking: bool = True) -> Iterator[Finding]:
-        """Fold one entry and yield the findings that follow from it. Without `asking`, evaluate no rules."""
+    def take(self, entry: Entry, *, evaluate_rules: bool = True) -> Iterator[Finding]:
+        """Fold one entry and yield the findings that follow from it. Without `evaluate_rules`, only fold it."""
         self.state.fold(entry)
-        if not self.state.attempts or not asking:
+        if not self.state.attempts or not evaluate_rules:
             return
         yield from self.judge(type(entry.event))
         if isinstance(entry.event, AttemptEnded):

@@ -157,7 +157,7 @@ def get_bytes(point: Point, series: Series) -> float:
 
 
 def host_series(memory: Memory) -> Series:
-    return "both" if memory.blind else "rss"
+    return "both" if memory.excludes_driver else "rss"
 
 
 def machine_limit(state: RunState, series: Series, budget_gib: float = 0.0) -> Limit | None:

@@ -34,7 +34,7 @@ class AttemptState:
         self.torch: str | None = None
         self.attached: events.ProbeAttached | None = None
         self.others: list[events.ProbeAttached] = []
-        """Further processes that train: other ranks, or more than one under the same rank."""
+        """Other training processes: other ranks, or several processes with the same rank."""
         self.coverage: events.Coverage | None = None
         self.adapter: str | None = None
         """The framework, if one was recognised."""

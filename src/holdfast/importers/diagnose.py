@@ -145,7 +145,7 @@ class _Sparing:
 
 
 def _take(engine: Engine, entry: Entry, *, asking: bool = True) -> None:
-    _note(engine, entry.event.at, engine.take(entry, asking=asking))
+    _note(engine, entry.event.at, engine.take(entry, evaluate_rules=asking))
 
 
 def _note(engine: Engine, at: float, findings: Iterator[Finding]) -> None:

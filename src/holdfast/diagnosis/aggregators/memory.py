@@ -126,7 +126,7 @@ class Memory:
         """Since the last evaluation. The start of an evaluation becomes known only when it ends."""
 
     @property
-    def time_to_look(self) -> bool:
+    def is_analysis_due(self) -> bool:
         """Whether to analyze the series now: every few samples, and less and less often.
 
         A long series changes slowly, and fitting it takes a millisecond.
@@ -139,7 +139,7 @@ class Memory:
         return self.device is not None and self.device.device.startswith("mps")
 
     @property
-    def blind(self) -> bool:
+    def excludes_driver(self) -> bool:
         """Whether resident memory excludes the driver's memory on a unified-memory device, so that both must be added."""
         return self.on_mps and self._driver_above_rss
 

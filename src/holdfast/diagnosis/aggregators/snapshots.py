@@ -20,7 +20,7 @@ class Snapshots:
         """Total seconds that the training waited for snapshots."""
         self.failed: events.SnapshotFailed | None = None
         """The newest snapshot that could not be written, if none was written after it."""
-        self.torn: deque[events.SnapshotCorrupt] = deque(maxlen=MAX_KEPT)
+        self.corrupt: deque[events.SnapshotCorrupt] = deque(maxlen=MAX_KEPT)
         self.restored: events.Restored | None = None
         self.replayed: events.Replayed | None = None
 
@@ -35,7 +35,7 @@ class Snapshots:
         self.failed = event
 
     def fold_corrupt(self, event: events.SnapshotCorrupt) -> None:
-        self.torn.append(event)
+        self.corrupt.append(event)
 
     def fold_replayed(self, event: events.Replayed) -> None:
         self.replayed = event

@@ -51,8 +51,8 @@ def judge(state: RunState) -> Finding | None:
         words = match_exception(gone, _RAN_OUT)
     if words is not None:
         return _not_loaded(state, words)
-    if state.attempt.snapshots.torn:
-        return _passed_over(state.attempt.snapshots.torn[-1])
+    if state.attempt.snapshots.corrupt:
+        return _passed_over(state.attempt.snapshots.corrupt[-1])
     backed_up = state.attempt.backed_up
     torn = [file for file in backed_up.files if file.torn] if backed_up is not None else []
     return _left_behind(torn) if torn else None

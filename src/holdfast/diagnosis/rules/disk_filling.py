@@ -38,7 +38,7 @@ def judge(state: RunState) -> Finding | None:
     free = memory.points[-1].disk_free
     if free < limits["least_mb"] * 1e6:
         return _finding(state.attempt, f"Only {size(free)} are free on the disk of the run folder.", free)
-    if not memory.time_to_look:
+    if not memory.is_analysis_due:
         return None
     then = memory.points[len(memory.points) // 3].disk_free
     if then - free < limits["fallen_mib"] * MIB:

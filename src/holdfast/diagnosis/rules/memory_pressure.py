@@ -54,7 +54,7 @@ def judge(state: RunState) -> Finding | None:
     signs = [sign for sign in (_scarce(memory, total, limits), _swaps(memory, limits)) if sign is not None]
     if not signs:
         return None
-    driver = (memory.points[-1].driver or 0.0) if memory.blind else 0.0
+    driver = (memory.points[-1].driver or 0.0) if memory.excludes_driver else 0.0
     ours = last.rss + driver
     others = max(0.0, total - last.available - ours)
     most = "most of it is this training's" if ours >= others else "most of it is held by other programs or the system"
