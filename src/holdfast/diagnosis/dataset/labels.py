@@ -97,9 +97,9 @@ def _check_unusable_lines(survey: Survey, rule: str) -> list[Finding]:
     severity: Severity = "warn"
     dropped_share = ""
     for split in ("train", "val"):
-        total, dropped = survey.split(split), sum(image.split == split for image in wrong)
-        if total and dropped >= MAX_DROPPED * len(total):
-            severity, dropped_share = "fatal", f" ({format_percent(dropped, len(total))} of {split})"
+        images, dropped = survey.split(split), sum(image.split == split for image in wrong)
+        if images and dropped >= MAX_DROPPED * len(images):
+            severity, dropped_share = "fatal", f" ({format_percent(dropped, len(images))} of {split})"
             break
     return [
         Finding(

@@ -140,7 +140,8 @@ def _suggest(median_size: float, image_size: int, images: list[tuple[int, int]],
         )
     if pixels < CLEAR:
         remedies.append(
-            f"use images of higher resolution: in the original images, {what} has only {pixels:.0f} px, and enlarging adds no detail"
+            f"use images of higher resolution: in the original images, {what} has only {pixels:.0f} px. "
+            "Enlarging them helps the finest feature map, but adds no detail"
         )
     if image_size > max(width, height):
         remedies.append(
